@@ -47,6 +47,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import DIFFERS, FITS, PairSet
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.rankings import read_rankings
+from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
@@ -481,7 +482,8 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
     lists = [read_list(mined, name, depth) for name in FILES]
-    embeddings = read_embeddings(existing_input(mined, manifest, "train") / EMBEDDINGS, "train")
+    (model,) = model_inputs(manifest.inputs)
+    embeddings = read_embeddings(existing_input(mined, manifest, model) / EMBEDDINGS, "train")
     own = np.full(len(lists[1].anchor_ids), np.nan, dtype=np.float32)
     if embeddings.measure == INNER_PRODUCT and not manifest.settings.get("rescore_with"):
         own = np.einsum("td,td->t", embeddings.images[embeddings.caption_image], embeddings.texts[:])
@@ -552,7 +554,7 @@ def _each_once(
         model=manifest.label,
         split=split,
         prepared=existing_input(folder, manifest, "prepare"),
-        trained=existing_input(folder, manifest, "train"),
+        trained=existing_input(folder, manifest, model_inputs(manifest.inputs)[0]),
         image_ids=ids[0],
         caption_ids=ids[1],
         owners=ids[2],

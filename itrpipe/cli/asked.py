@@ -21,7 +21,7 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
-from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.features.declaration import GIVEN, read_model
 from itrpipe.pipeline.planning import EVERYWHERE, Override, Planner, is_execution
 from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
 from itrpipe.pipeline.steps import only_finished, pending_steps
@@ -163,15 +163,16 @@ class Asked:
     def model_options(self, step: Step, stage: str) -> str:
         """Return the options by which the command of a stage names the model that a planned step trains or reads."""
         location = step.location
-        model = step if location.stage == "train" else step.inputs["train"]
+        model = step if location.stage == "train" else read_model(step.inputs)
+        if model.location.stage == "embeddings":
+            name = model.need.settings["name"].removeprefix(f"{GIVEN}-")
+            return f"--dataset {self.dataset} --model {name}{self._given_for(stage, of_model=False)}"
         backbone = train_settings(model).backbone
         if name := getattr(model.execution, "name", ""):
             usual = load_definition(location.root, location.dataset).models.get(name)
             seed = train_settings(model).seed
             other_seed = f" --seed {seed}" if seed != (usual.seed if usual else 0) else ""
             return f"--model {name}{other_seed}{self._given_for(stage, of_model=False)}"
-        if is_given(backbone):
-            return f"--dataset {self.dataset} --model {backbone.removeprefix(f'{GIVEN}-')}"
         method = f"--method {model.need.conf} --backbone {backbone}"
         return f"--dataset {self.dataset} {method}{self._given_for(stage)}"
 
@@ -210,10 +211,11 @@ class Asked:
             values["model"] = self.model_options(self.step, "evaluate")
         elif stage == "evaluate":
             named = definition.named_trainings()
-            own = named.get(self.step.inputs["train"].location.name)
-            mining = self.step.inputs["train"].inputs.get("mine_negatives")
-            miner = named.get(mining.inputs["train"].location.name) if mining else None
-            evaluated = {each.inputs["train"].name for each in earlier_artifacts(location.folder.parent).values()}
+            model = read_model(self.step.inputs)
+            own = named.get(model.location.name)
+            mining = model.inputs.get("mine_negatives")
+            miner = named.get(read_model(mining.inputs).location.name) if mining else None
+            evaluated = {read_model(each.inputs).name for each in earlier_artifacts(location.folder.parent).values()}
             of_miner = definition.models[miner].trained.values() if miner else ()
             is_pair = own not in (None, miner) and not evaluated.isdisjoint(of_miner)
             values["compared"] = f" --compare {miner} {own}" if is_pair else ""
@@ -224,15 +226,11 @@ class Asked:
 
 def _with_artifact(definition: DatasetDefinition, step: Step) -> DatasetDefinition:
     """Return the definition, in which the embeddings that a step reads name the artifact that was made of them."""
-    if "train" not in step.inputs:
+    if "embeddings" not in step.inputs:
         return definition
-    trained = step.inputs["train"]
-    name, split = train_settings(trained).backbone, train_settings(trained).features
-    if name not in definition.embeddings:
-        return definition
-    known = definition.embeddings[name]
-    made = known[split].model_copy(update={"artifact": trained.location.name})
-    return definition.adding(embeddings={name: {**known, split: made}})
+    place = step.inputs["embeddings"].location
+    made = definition.embeddings[place.label].model_copy(update={"artifact": place.name})
+    return definition.adding(embeddings={place.label: made})
 
 
 def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:

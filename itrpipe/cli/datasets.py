@@ -42,15 +42,14 @@ def define_dataset(
     """
     definition = load_definition(root, dataset)
     known = definition.prepare
-    if source is None and known is None:
-        raise MissingInputError(f"dataset {dataset!r} is not known yet; give --source with its caption file or folder")
-    if source is not None and dataset == EMBEDDED:
-        raise UsageError("the dataset 'scenes' is generated and takes no --source; choose another --dataset name")
     if source is not None:
+        if dataset == EMBEDDED:
+            raise UsageError("the dataset 'scenes' is generated and takes no --source; choose another --dataset name")
         conf, place = "files", _place("--source", source)
-    else:
-        assert known is not None
+    elif known is not None:
         conf, place = known.conf, known.source
+    else:
+        raise MissingInputError(f"dataset {dataset!r} is not known yet; give --source with its caption file or folder")
     stage, overrides = _told("prepare", conf, place, known, overrides)
     return definition.model_copy(update={"prepare": stage}), overrides
 
@@ -86,24 +85,32 @@ def define_features(
         name = features or definition.default_features(dataset)
         conf, place = definition.features[name].conf, definition.features[name].source
     else:
-        _check_conf(features)
         conf, place = features, None
+        extractors, parts = load_declaration("extract").confs, conf.split("+")
+        for part in parts:
+            if part not in extractors:
+                raise UsageError(unknown("extractor", part, extractors))
+            if part in _importers():
+                raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
+        if len(set(parts)) < len(parts):
+            raise UsageError(f"--features {conf} names an extractor twice; name each once")
     name = check_name(name or conf)
     known = definition.features.get(name)
     stage, overrides = _told("extract", conf, place, known, overrides)
-    if not named and stage != known and (readers := _readers(root / dataset, definition, name)):
+    changed = definition.adding(features={name: stage})
+    if named or stage == known:
+        return changed, name, overrides
+    readers = []
+    for trained, model in definition.named_trainings().items():
+        folder = root / dataset / "train" / trained
+        if folder.is_dir() and read_manifest(folder).inputs["extract"].name.rpartition("-")[0] == name:
+            readers.append(model)
+    if readers:
         raise UsageError(
             f"features {name} would change, and model {', '.join(readers)} was trained on them; add --name NAME for "
             f"further features, or --name {name} to replace these"
         )
-    return definition.adding(features={name: stage}), name, overrides
-
-
-def _readers(folder: Path, definition: DatasetDefinition, features: str) -> list[str]:
-    """Named models of a dataset that were trained on features of this name."""
-    trained = {name: folder / "train" / own for own, name in definition.named_trainings().items()}
-    read = {name: read_manifest(own).inputs.get("extract") for name, own in trained.items() if own.is_dir()}
-    return [name for name, own in read.items() if own and own.name.rpartition("-")[0] == features]
+    return changed, name, overrides
 
 
 def _told(
@@ -147,14 +154,16 @@ def _place(option: str, path: Path) -> str:
 
 def _importer_of(source: Path, features: str | None) -> str:
     """The importer that reads `source`: the one that was named, else the only one whose layout is there or complete."""
-    known = [name for name in load_declaration("extract").confs if _imports(name)]
+    known = _importers()
     if features is not None:
         if features not in known:
             raise UsageError(f"--from imports files: {unknown('importer --features', features, known)}")
         return features
-    kinds = {name: kind_of(load_declaration("extract"), name) for name in known}
-    layouts = {name: IMPORTERS.module(kind).layout(source) for name, kind in kinds.items()}
-    found = {name: layout for name, layout in layouts.items() if layout is not None}
+    found = {}
+    for name, kind in known.items():
+        layout = IMPORTERS.module(kind).layout(source)
+        if layout is not None:
+            found[name] = layout
     shown = [f"{name} ({layout})" for name, layout in found.items()]
     complete = [name for name, layout in found.items() if len(found) == 1 or not layout.lacks]
     if len(complete) != 1:
@@ -165,20 +174,11 @@ def _importer_of(source: Path, features: str | None) -> str:
     return complete[0]
 
 
-def _imports(conf: str) -> bool:
-    return kind_of(load_declaration("extract"), conf).replace("_", "-") in IMPORTERS.classes
-
-
-def _check_conf(conf: str) -> None:
-    """Refuses names that no extractor has, importers without a source, and doubled names."""
-    known, parts = load_declaration("extract").confs, conf.split("+")
-    for part in parts:
-        if part not in known:
-            raise UsageError(unknown("extractor", part, known))
-        if _imports(part):
-            raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
-    if len(set(parts)) < len(parts):
-        raise UsageError(f"--features {conf} names an extractor twice; name each once")
+def _importers() -> dict[str, str]:
+    """Return the kind of every configuration of `extract` that imports features."""
+    declaration = load_declaration("extract")
+    kinds = {conf: kind_of(declaration, conf) for conf in declaration.confs}
+    return {conf: kind for conf, kind in kinds.items() if kind.replace("_", "-") in IMPORTERS.classes}
 
 
 def define_embeddings(
@@ -215,38 +215,31 @@ def define_embeddings(
     known = load_definition(root, dataset)
     stem, is_seed, _ = backbone.partition("@")
     for other in known.embeddings:
+        other = other.partition(".")[0]
         if other != backbone and other.partition("@")[0] == stem and not (is_seed and "@" in other):
             raise UsageError(
                 f"--name {name}: {other.removeprefix(f'{GIVEN}-')} is there, and seeds share no name with a model "
                 "without one; choose another name"
             )
-    about = {f"model.files.{side}": path for side, path in files.model_dump().items()}
-    about |= {"model.measure": measure} if measure else {}
-    told = {**known.embeddings.get(backbone, {}), split: StageDefinition(conf=GIVEN, settings=about)}
+    about = {f"files.{side}": path for side, path in files.model_dump().items()}
+    about |= {"measure": measure} if measure else {}
+    label = f"{backbone}.{split}"
     prepare = known.prepare
     if prepare is None or prepare.conf == GIVEN:
-        prepare = _alone(known, backbone, split, files)
+        # What is in a split of a dataset of embeddings alone, the first ones say while their files are there, and
+        # later ones of their name; others have to be of the same images and captions.
+        settings = {} if prepare is None else prepare.settings
+        earlier = {side: settings.get(f"{split}.{side}", "") for side in files.model_dump()}
+        own = known.embeddings[label].settings if label in known.embeddings else {}
+        are_own = all(own.get(f"files.{side}") == path for side, path in earlier.items())
+        are_gone = not all(Path(path).exists() for path in earlier.values() if path)
+        if are_own or are_gone or not earlier["images"]:
+            told = {f"{split}.{side}": path for side, path in files.model_dump().items()}
+            prepare = StageDefinition(conf=GIVEN, settings={**settings, **told})
     if prepare != known.prepare:
         opened.alone()
-    return known.model_copy(update={"embeddings": {**known.embeddings, backbone: told}, "prepare": prepare}), backbone
-
-
-def _alone(known: DatasetDefinition, backbone: str, split: str, files: GivenFiles) -> StageDefinition:
-    """A dataset that is known by embeddings alone.
-
-    What is in a split, the first ones of it say while their files are there, and later ones of their name; others have
-    to be of the same images and captions.
-    """
-    settings = {} if known.prepare is None else known.prepare.settings
-    before = known.embeddings.get(backbone, {}).get(split)
-    by = {name: settings.get(f"{split}.{name}", "") for name in GivenFiles.model_fields}
-    own = before is not None and all(before.settings[f"model.files.{name}"] == value for name, value in by.items())
-    are_there = all(Path(path).exists() for path in by.values() if path)
-    if any(by.values()) and are_there and not own:
-        assert known.prepare is not None
-        return known.prepare
-    told = {f"{split}.{name}": path for name, path in files.model_dump().items()}
-    return StageDefinition(conf=GIVEN, settings={**settings, **told})
+    given = known.adding(embeddings={label: StageDefinition(conf=GIVEN, settings=about)})
+    return given.model_copy(update={"prepare": prepare}), backbone
 
 
 def given_files(images: Path, texts: Path | None, owners: Path | None) -> GivenFiles:
@@ -262,26 +255,31 @@ def given_files(images: Path, texts: Path | None, owners: Path | None) -> GivenF
         UsageError: a folder does not say which files are meant, or one file holds one side.
     """
     places = {"images": _place("--embeddings", images)}
-    if texts is None:
-        places = {side: str(path.resolve()) for side, path in _both(images).items()}
-    else:
+    if texts is not None:
         places["texts"] = _place("--embeddings", texts)
-    return GivenFiles(**places | ({"owners": _place("--owners", owners)} if owners else {}))
+    elif images.is_dir():
+        places = _in_folder(images)
+    elif images.suffix in (".npy", ".parquet"):
+        raise UsageError(f"--embeddings {images} holds one side; name the files of images and captions")
+    else:
+        places["texts"] = places["images"]
+    if owners is not None:
+        places["owners"] = _place("--owners", owners)
+    return GivenFiles(**places)
 
 
-def _both(path: Path) -> dict[str, Path]:
-    """Files of the images and the captions, and of owners if there is one, in a file or folder of both."""
-    if not path.is_dir():
-        if path.suffix in (".npy", ".parquet"):
-            raise UsageError(f"--embeddings {path} holds one side; name the files of images and captions")
-        return {"images": path, "texts": path}
-    folder = path / ALONE if (path / ALONE).is_dir() else path  # of `itrpipe export`
-    whole = folder / "embeddings.h5"
+def _in_folder(folder: Path) -> dict[str, str]:
+    """Return the files of the images and the captions in a folder, and of owners if there is one."""
+    within = folder / ALONE if (folder / ALONE).is_dir() else folder  # of `itrpipe export`
+    whole = within / "embeddings.h5"
     if whole.is_file():
-        return {"images": whole, "texts": whole}
-    found = {side: [folder / name for name in names if (folder / name).is_file()] for side, names in _IN_FOLDER.items()}
-    for side in ("images", "texts"):
-        if len(found[side]) != 1:
-            has = f"{len(found[side])} of {', '.join(_IN_FOLDER[side])}"
-            raise UsageError(f"--embeddings {path} has {has}; name the files: --embeddings IMAGES CAPTIONS")
-    return {side: paths[0] for side, paths in found.items() if paths}
+        return dict.fromkeys(("images", "texts"), str(whole.resolve()))
+    places = {}
+    for side, names in _IN_FOLDER.items():
+        paths = [within / name for name in names if (within / name).is_file()]
+        if side != "owners" and len(paths) != 1:
+            has = f"{len(paths)} of {', '.join(names)}"
+            raise UsageError(f"--embeddings {folder} has {has}; name the files: --embeddings IMAGES CAPTIONS")
+        if paths:
+            places[side] = str(paths[0].resolve())
+    return places

@@ -15,7 +15,7 @@ from itrpipe.datasets.definition import PIXELS, DatasetDefinition
 from itrpipe.errors import DataError, UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
-from itrpipe.features.declaration import NOT_HERE, FeatureSettings, feature_settings, is_given, passes_of
+from itrpipe.features.declaration import NOT_HERE, FeatureSettings, feature_settings, passes_of
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
@@ -132,11 +132,11 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
     """Refuses before anything is trained what the model cannot give."""
     settings = step.settings
     assert isinstance(settings, EvaluateSettings)
-    model = getattr(step.inputs["train"].settings, "model", None)
     if settings.ensemble_with:
         raise UsageError("the mean of several models is no model; export every one on its own")
-    if is_given(settings.backbone):
+    if "embeddings" in step.inputs:
         raise UsageError(f"{settings.backbone} cannot be exported: {NOT_HERE}")
+    model = getattr(step.inputs["train"].settings, "model", None)
     if wanted.open_clip and getattr(model, "images", None) != PIXELS:
         raise UsageError(f"--open-clip: open_clip has no model like {settings.backbone}; leave it out")
     if wanted.embeddings != "none" and not training_settings.settings_of(settings.backbone).embeds:

@@ -72,6 +72,8 @@ class NamedModel:
 
     def of_reader(self) -> list[Override]:
         """The same for a plan of another step, which reads the model: what has no scope is limited to its training."""
+        if self.method == GIVEN:
+            return []  # nothing is told of given embeddings but how they are named
         return [
             item if item.scope else replace(item, scope=self.method, backbone=self.backbone)
             for item in self.of_training()
@@ -214,10 +216,10 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
 
 def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
     """The named models of a dataset, and behind them embeddings from files by their names."""
-    given = {
-        each.removeprefix(f"{GIVEN}-"): ModelDefinition(method=GIVEN, settings={"backbone": each})
-        for each in definition.embeddings
-    }
+    given = {}
+    for label in definition.embeddings:
+        backbone = label.partition(".")[0]
+        given[backbone.removeprefix(f"{GIVEN}-")] = ModelDefinition(method=GIVEN, settings={"backbone": backbone})
     return definition.models | {name: each for name, each in given.items() if name not in definition.models}
 
 

@@ -74,7 +74,7 @@ class DatasetDefinition(BaseModel):
         prepare: None until `itrpipe prepare` was run, except for the embedded dataset.
         features: configuration name -> how these features are extracted or imported.
         models: by name.
-        embeddings: name -> split -> files of embeddings that another program has made.
+        embeddings: label of an artifact of `embeddings`, such as `given-own.test` -> files that another program made.
         photographs: the folder whose photographs are indexed, where this is no dataset with captions.
     """
 
@@ -82,7 +82,7 @@ class DatasetDefinition(BaseModel):
 
     prepare: StageDefinition | None = None
     features: dict[str, StageDefinition] = Field(default_factory=dict)
-    embeddings: dict[str, dict[str, StageDefinition]] = Field(default_factory=dict)
+    embeddings: dict[str, StageDefinition] = Field(default_factory=dict)
     models: dict[str, ModelDefinition] = Field(default_factory=dict)
     photographs: StageDefinition | None = None
 
@@ -189,8 +189,7 @@ def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str
             return now.model_copy(update={"prepare": definition.prepare})
         if stage == "extract":
             return now.adding(features={conf: definition.features[conf]})
-        known = {name: {**now.embeddings.get(name, {}), **given} for name, given in definition.embeddings.items()}
-        return now.adding(embeddings=known).model_copy(update={"prepare": definition.prepare})
+        return now.adding(embeddings=definition.embeddings).model_copy(update={"prepare": definition.prepare})
 
     redefine(root, dataset, change)
 

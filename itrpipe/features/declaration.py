@@ -3,9 +3,9 @@ and the files of embeddings that another program has made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationInfo, create_model, field_validator
 
@@ -24,6 +24,7 @@ Precision = Literal["fp32", "bf16"]
 
 EVERYTHING = frozenset({"regions", "boxes", "global", "pixels"})
 REGIONS = frozenset({"regions", "boxes"})
+Input = TypeVar("Input")
 _FILES, _NO_FILES = ("model", "weights"), ("", "pretrained", "random")
 
 
@@ -66,10 +67,6 @@ class FeatureSettings(Settings):
 
     def _named(self) -> dict[str, str]:
         return {key: value for key in _FILES if (value := getattr(self, key, "")) not in _NO_FILES}
-
-    def fingerprinted(self) -> dict[str, Any]:
-        """The settings as the fingerprint sees them: of local files their content counts and not where they lie."""
-        return self.model_dump(mode="json") | dict.fromkeys(self.local_files(), "local")
 
 
 class RegionSettings(FeatureSettings):
@@ -155,16 +152,35 @@ def passes_of(name: str, settings: Settings) -> dict[str, FeatureSettings]:
 # Embeddings that another program has made.
 
 GIVEN = "given"
-"""Configuration of `train` for such embeddings, and the first word of their names."""
+"""Configuration of `embeddings`, and the first word of the names of such embeddings."""
 NOT_HERE = (
     "the model that made given embeddings is not here; only mine-negatives, export-negatives, evaluate and report do "
     "without it"
 )
 
 
-def is_given(backbone: str) -> bool:
-    """Whether a name is that of embeddings from files: `given`, `given-NAME`."""
-    return backbone == GIVEN or backbone.startswith(f"{GIVEN}-")
+def is_given(name: str) -> bool:
+    """Tell whether embeddings from files have this name: `given`, `given-NAME`."""
+    return name == GIVEN or name.startswith(f"{GIVEN}-")
+
+
+def model_inputs(inputs: Iterable[str]) -> list[str]:
+    """Return the names of the inputs that are models, trainings or given embeddings, in order: `train`, `embeddings_2`.
+
+    Args:
+        inputs: names of all inputs of an artifact.
+    """
+    models = {}
+    for name in inputs:
+        stage, _, number = name.partition("_")
+        if stage in ("train", "embeddings"):
+            models[int(number or 1)] = name
+    return [models[number] for number in sorted(models)]
+
+
+def read_model(inputs: Mapping[str, Input]) -> Input:
+    """Return the model that an artifact was made with, a training or given embeddings; of several the first."""
+    return inputs[model_inputs(inputs)[0]]
 
 
 class GivenFiles(Settings):

@@ -189,10 +189,6 @@ class SplitScores:
     caption_ids: np.ndarray
     caption_image: np.ndarray
 
-    def scores(self) -> np.ndarray:
-        """Scores [N, T] of every image with every caption; higher is better."""
-        return self.matrix
-
 
 def write_scores(path: Path, split: str, scores: SplitScores) -> None:
     """Adds a split to a file of scores.

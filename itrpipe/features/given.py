@@ -330,31 +330,23 @@ def write_given(
     return facts | ({"numbers": " and ".join(kinds)} if kinds else {}) | {"made_unit": made_unit}
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Further candidates of one side.
-
-    Attributes:
-        side: of which they are.
-        ids: M strings.
-        rows: [M, D] float32.
-    """
-
-    side: Side
-    ids: list[str]
-    rows: Rows
-
-
-def open_corpus(path: Path, copy: Path, *, unit: bool = False) -> Corpus:
-    """Reads further candidates.
+def open_further(
+    path: Path, copy: Path, embeddings: EmbeddingRows, *, unit: bool = False
+) -> tuple[Side, list[str], Rows]:
+    """Read further candidates to a split.
 
     Args:
         path: what the user named.
         copy: file for the vectors.
+        embeddings: of the split.
         unit: make them unit vectors where they are not.
 
+    Returns:
+        Of which side they are, their ids, and their vectors [M, D] float32.
+
     Raises:
-        DataError: it is of no known form, or damaged.
+        DataError: the file is of no known form, or damaged; its vectors have another width, or an id is one of the
+            split's.
     """
     with reading(f"--candidates {path}", "embeddings", _CORPUS_FORMS):
         names = [*open_arrays(path, "embeddings", _CORPUS_FORMS), path.stem]
@@ -367,28 +359,19 @@ def open_corpus(path: Path, copy: Path, *, unit: bool = False) -> Corpus:
         with array_writer(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
             for start, vectors, _ in found.read(unit=unit):
                 writer.write(_VECTOR, start, vectors)
-    return Corpus(found.side, found.ids.to_pylist(), ArrayFile(copy)[_VECTOR])
-
-
-def open_further(path: Path, copy: Path, embeddings: EmbeddingRows, *, unit: bool) -> Corpus:
-    """Reads further candidates to a split, with errors as of `open_corpus`.
-
-    Raises:
-        DataError: their vectors have another width, or an id is one of the split's.
-    """
-    corpus = open_corpus(path, copy, unit=unit)
-    own = {"image": embeddings.images, "caption": embeddings.texts}[corpus.side]
-    if corpus.rows.shape[1] != own.shape[1]:
+    own = {"image": embeddings.images, "caption": embeddings.texts}[side]
+    width, ids = found.vectors.shape[1], found.ids.to_pylist()
+    if width != own.shape[1]:
         raise DataError(
-            f"--candidates {path} holds vectors of width {corpus.rows.shape[1]} and the mining model's have "
+            f"--candidates {path} holds vectors of width {width} and the mining model's have "
             f"{own.shape[1]}; embed them with the model that mines"
         )
-    if twice := set(embeddings.ids(corpus.side)).intersection(corpus.ids):
+    if twice := set(embeddings.ids(side)).intersection(ids):
         raise DataError(
-            f"--candidates {path}: {len(twice):,} of {len(corpus.ids):,} ids are in the training set, such as "
+            f"--candidates {path}: {len(twice):,} of {len(ids):,} ids are in the training set, such as "
             f"{min(twice)}; leave them out, they are candidates already"
         )
-    return corpus
+    return side, ids, ArrayFile(copy)[_VECTOR]
 
 
 def _refuse(where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:

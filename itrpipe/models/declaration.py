@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
-from itrpipe.features.declaration import GivenFiles
 from itrpipe.papers import Paper
 
 WIDEST, DEEPEST, LONGEST = 65_536, 1_000, 65_536
@@ -111,24 +110,3 @@ class PlacedRegionBackbone(RegionBackbone):
     def reads(self) -> tuple[str, ...]:
         """Boxes where they are asked for."""
         return ("regions", "boxes") if self.boxes else ("regions",)
-
-
-class GivenEmbeddings(BackboneSettings):
-    """Stands in the place of a backbone: embeddings that another program has made of one split, and no network."""
-
-    files: GivenFiles = Field(default_factory=GivenFiles, description="The files.")
-    measure: Literal["cosine", "inner-product", "order"] = Field(
-        default="cosine", description="How embeddings are compared; for the cosine they are made unit vectors."
-    )
-
-    def reads(self) -> tuple[str, ...]:
-        """No features."""
-        return ()
-
-    def refuses(self, loss: Settings) -> str:
-        """Methods that train it."""
-        return "these embeddings were made elsewhere, so give --method given" if getattr(loss, "trains", True) else ""
-
-    def untrained(self) -> str:
-        """They are used as they are."""
-        return ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import MissingInputError
-from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.features.declaration import GIVEN, is_given, read_model
 from itrpipe.pipeline.planning import pinned_step
 from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 
@@ -39,8 +39,8 @@ def tested_on(evaluation: Manifest) -> tuple[str, str]:
 def _is_as_named(evaluation: Manifest, definition: DatasetDefinition) -> bool:
     """Return whether embeddings were evaluated that their name stands for now; before, it was that of other files."""
     backbone, split = evaluation.settings["backbone"], evaluation.settings["split"]
-    known = definition.embeddings.get(backbone, {}).get(split)
-    return known is None or backbone == GIVEN or known.artifact == evaluation.inputs["train"].name
+    known = definition.embeddings.get(f"{backbone}.{split}")
+    return known is None or backbone == GIVEN or known.artifact == read_model(evaluation.inputs).name
 
 
 def evaluations_named(
@@ -58,7 +58,7 @@ def evaluations_named(
         folder = pinned_step(root, each).location.name
         names = {each.label, folder}
         if not each.settings.get("ensemble_with"):
-            names |= definition.names_of(each.inputs["train"].name)
+            names |= definition.names_of(read_model(each.inputs).name)
             backbone = each.settings["backbone"]
             names |= {backbone, backbone.removeprefix(f"{GIVEN}-")} if is_given(backbone) else set()
             names |= {own.partition("@")[0] for own in names}  # all seeds of a training elsewhere
@@ -68,6 +68,6 @@ def evaluations_named(
     if not found:
         option = f"`itrpipe evaluate --model {name}`" if name in definition.models else "`itrpipe evaluate` with it"
         names = definition.named_trainings()
-        known = ", ".join(sorted({names.get(each.inputs["train"].name, each.label) for each in evaluations}))
+        known = ", ".join(sorted({names.get(read_model(each.inputs).name, each.label) for each in evaluations}))
         raise MissingInputError(f"--compare: {name!r} is not evaluated, only {known}; run {option}")
     return found

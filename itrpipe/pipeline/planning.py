@@ -27,7 +27,7 @@ from itrpipe.config import (
 from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.declaration import GIVEN
+from itrpipe.features.declaration import GIVEN, NOT_HERE, is_given
 from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, Stage, Step, load_stage
@@ -245,8 +245,6 @@ class Planner:
         layers = [(need.settings, "required by the step that reads it")]
         remembered = definition.settings if definition else {}
         scopes = {need.stage, need.conf, *conf.split("+")}
-        if need.conf == GIVEN and need.stage == "train":  # what holds for every training
-            scopes.remove(need.stage)
         fitting = [item for item in self.overrides if item.backbone in ("", need.settings.get("backbone"))]
         chosen = [
             item
@@ -322,7 +320,7 @@ class Planner:
     def _fill_features(self, resolved: Resolved) -> None:
         """Chooses the dataset's only features for a stage that reads features and was told none."""
         values = resolved.values
-        if "features" not in values or values["features"]:
+        if "features" not in values or values["features"] or is_given(values.get("backbone", "")):
             return
         if "method" in values:
             method, backbone = (str(values[name]) for name in ("method", "backbone"))
@@ -367,16 +365,17 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
         return definition.features[need.conf]
     if need.stage == "index":
         return definition.photographs
-    if need.stage == "train" and need.conf == GIVEN and "features" in need.settings:
-        name, split = str(need.settings.get("backbone")), need.settings["features"]
-        known = definition.embeddings.get(name, {})
-        if split not in known:
-            has = f"of {', '.join(known)} only" if known else f"and has {', '.join(definition.embeddings) or 'none'}"
+    if need.stage == "train" and need.conf == GIVEN:
+        raise UsageError(f"{NOT_HERE}, and take files by --embeddings")
+    if need.stage == "embeddings":
+        name, split = need.settings["name"], need.settings["split"]
+        if f"{name}.{split}" not in definition.embeddings:
+            known = ", ".join(definition.embeddings) or "none"
             raise MissingInputError(
-                f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, {has}; name their files with "
-                "--embeddings"
+                f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, and has {known}; name their "
+                "files with --embeddings"
             )
-        return known[split]
+        return definition.embeddings[f"{name}.{split}"]
     return None
 
 

@@ -34,7 +34,6 @@ from itrpipe.evaluation.metrics import (
     share_of_hubs,
 )
 from itrpipe.evaluation.tables import Number, mean
-from itrpipe.features.declaration import is_given
 from itrpipe.report.names import shown, some
 from itrpipe.report.runs import (
     DECLARED,
@@ -223,7 +222,7 @@ def _setting(series: Series) -> list[Any]:
     """What both sides have in common: backbones with the encoders that they began with, features, share, re-ranking."""
     run = series.first
     kinds = sorted((each.backbone_name, *each.encoders) for each in run.members)
-    return [kinds, run.settings["features"], run.rerank, [m.settings["train_share"] for m in run.members]]
+    return [kinds, run.settings["features"], run.rerank, [m.settings.get("train_share", 1.0) for m in run.members]]
 
 
 def _place(reference: Run, run: Run, kind: str) -> int | None:
@@ -356,7 +355,8 @@ def _repeats(claim: Claim, claims: Sequence[Claim]) -> bool:
 def _one(claim: Claim) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
     for side in (claim.baseline, claim.series):
-        if UNTRAINED in side.first.roles or not _is_known(side) or is_given(side.first.settings["backbone"]):
+        is_given = side.first.members[0].artifact.stage != _STAGE
+        if UNTRAINED in side.first.roles or not _is_known(side) or is_given:
             return claim.sentence()
     if differences := differing_settings(claim):
         return f"{claim.sentence()} They also differ in {some(differences, _NAMED)}."

@@ -47,7 +47,7 @@ def loss_of(settings: Mapping[str, Any]) -> MethodSettings | None:
     Args:
         settings: of the trained model.
     """
-    declared = methods().get(settings["method"])
+    declared = methods().get(settings.get("method", ""))  # given embeddings have none
     return None if declared is None else declared.model_construct(**settings.get("loss", {}))
 
 
@@ -76,9 +76,9 @@ Declared = Callable[[Manifest], Mapping[str, Any] | None]
 EPOCHS = "epochs"
 MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
-_TOLD = {"method", "backbone", "features", "seed", "split", "guard", "loss.teacher"}
+_TOLD = {"method", "backbone", "features", "seed", "name", "split", "guard", "loss.teacher"}
 """What runs are named by, and what the step asks for that reads an artifact."""
-_FILES = "model.files."
+_FILES = "files."
 """What the files of given embeddings stand below, which no declaration can name."""
 _TRAIN = "train"
 _PREFIXES = {"mine_negatives": "mining ", "synthesize": "sentences "}

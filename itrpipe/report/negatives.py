@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import Number, Row, Table
+from itrpipe.features.declaration import read_model
 from itrpipe.mining.files import FILES, MinedList, read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import Artifact
@@ -85,16 +86,15 @@ def _mining_names(minings: Sequence[Artifact], names: Mapping[str, str]) -> list
     for each in minings:
         assert each.manifest is not None
         titles.append(mining_name(each, names))
-        miner = each.manifest.inputs.get(TRAIN)
-        facts.append({**dict(leaves(each.manifest.settings)), "model": miner and miner.name})
+        facts.append({**dict(leaves(each.manifest.settings)), "model": read_model(each.manifest.inputs).name})
     return [", ".join([title, *parts]) for title, (_, parts) in zip(titles, distinctions(titles, facts), strict=True)]
 
 
 def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
     """For people: the backbone that mined and the one that rescored, its name where it has one, and its seed."""
     assert mining.manifest is not None
-    settings, miner = mining.manifest.settings, mining.manifest.inputs.get(TRAIN)
-    rescorer, named = settings.get("rescore_with"), names.get(miner.name) if miner is not None else None
+    settings = mining.manifest.settings
+    rescorer, named = settings.get("rescore_with"), names.get(read_model(mining.manifest.inputs).name)
     name = backbone_title(settings["backbone"])
     name += f", rescored by {backbone_title(rescorer)}" if rescorer else ""
     name += f" ({named})" if named else ""

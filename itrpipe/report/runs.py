@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import Ranks
-from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.features.declaration import GIVEN, model_inputs
 from itrpipe.methods.declaration import mined_by
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import (
@@ -47,8 +47,9 @@ MINING, SEED = "mining ", "seed"
 """What stands before the keys of a mining; the setting that repeats a training."""
 LIKELY = 0.5
 """Probability above which a candidate is likelier a match than not."""
-_START, _MODEL = "start", "train"
-_COSTS = ("train", "mine_negatives", "synthesize")
+_START = "start"
+_EMBEDDINGS = "embeddings"
+_COSTS = ("train", _EMBEDDINGS, "mine_negatives", "synthesize")
 """Stages that training a model costs."""
 _NAMED = re.compile(r"([^.]+)\.(.+?)(?:\.s(\d+))?-[^-]+")
 """Configuration, backbone and seed in the name of an artifact, see `itrpipe.training.settings.run_label`."""
@@ -108,13 +109,18 @@ class Model:
         return choices_of(self.settings) if self.settings else {}
 
     @cached_property
+    def is_trained(self) -> bool:
+        """Whether it was trained here, unlike embeddings from files and pretrained models; one that was removed was."""
+        return self.artifact.stage == "train" and (not self.settings or trains(self.settings))
+
+    @cached_property
     def roles(self) -> frozenset[str]:
         """In which of the roles above others are compared with it; in none where it is one of the others."""
         holds = {
             FIRST: self.method_name == FIRST_TRAINING,
             DECLARED: baseline_kind("train", self.method_name),
             PLAIN: self.choices and not any(value for part, value in self.choices.items() if part != OBJECTIVE),
-            UNTRAINED: self.settings and not trains(self.settings) and not self.is_seed_elsewhere,
+            UNTRAINED: not self.is_trained and not self.is_seed_elsewhere,
         }
         return frozenset(role for role, is_so in holds.items() if is_so)
 
@@ -126,14 +132,12 @@ class Model:
     @property
     def backbone(self) -> str:
         """The backbone as papers write it; of embeddings from files their name."""
-        if is_given(self.backbone_name) and self.named:
-            return self.named
         return backbone_title(self.backbone_name)
 
     @property
     def method(self) -> str:
         """The method as papers write it, with its choices and its name; of what was not trained here the name alone."""
-        if self.named and self.settings and not trains(self.settings):
+        if self.named and not self.is_trained:
             return self.named
         chosen = title_by_choices(self.method_name, self.settings) if self.settings else ""
         title = chosen or method_title(self.method_name)
@@ -215,9 +219,7 @@ class Run:
     @cached_property
     def members(self) -> tuple[Model, ...]:
         """The models whose scores were averaged, first the one that settings name; often it is the only one."""
-        others = [name for name in self.manifest.inputs if name.startswith(f"{_MODEL}_")]
-        others.sort(key=lambda name: int(name.rpartition("_")[2]))
-        return tuple(map(self._model, (_MODEL, *others)))
+        return tuple(map(self._model, model_inputs(self.manifest.inputs)))
 
     @property
     def seed(self) -> int:
@@ -315,12 +317,14 @@ class Run:
 
     def _model(self, name: str) -> Model:
         artifact = self._input(name)
+        if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
+            backbone, _, seed = artifact.name.partition(".")[0].partition("@")
+            title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
+            return Model(GIVEN, backbone, int(seed or 0), artifact, self.declared, title, bool(seed))
         found = _NAMED.fullmatch(artifact.name)  # told by its name even when it was removed
         assert found is not None
         conf, backbone, seed = found.groups()
         named = self.names.get(artifact.name, "")
-        if is_given(backbone) and backbone != GIVEN:
-            named = backbone_title(backbone)
         is_trained_here = artifact.manifest is None or trains(artifact.manifest.settings)
         repeated = None if is_trained_here else _SEED_ELSEWHERE.fullmatch(named)
         if repeated is not None:

@@ -268,17 +268,17 @@ def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
     return Need("prepare", definition.prepare.conf, {"only": split} if alone else {})
 
 
-def check_split(train: Step, split: str) -> None:
+def check_split(model: Step, split: str) -> None:
     """Refuses a split without images, where the dataset that a model is trained on is prepared.
 
     Args:
-        train: the training of what is asked about the split.
+        model: the training, or the embeddings, of what is asked about the split.
         split: its name.
 
     Raises:
         UsageError: likewise.
     """
-    prepared = train.inputs["prepare"].finished
+    prepared = model.inputs["prepare"].finished
     metrics = {} if prepared is None else read_manifest(prepared).metrics
     held = [name for name in SPLITS if name in metrics]
     if held and split not in held:

@@ -14,11 +14,12 @@ from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.declaration import NOT_HERE, is_given, passes_of
+from itrpipe.features.declaration import NOT_HERE, is_given, model_inputs, passes_of, read_model
 from itrpipe.features.hub import require_reachable
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
+from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, SUMMARY, existing_input
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import LOCAL_MODEL, checked
@@ -27,7 +28,7 @@ from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import Model, decisions_file
 
 if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitEmbeddings, SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 SCORED = "scored_"
 """What the input name of the evaluation of one model of an ensemble begins with; that of the model follows."""
@@ -141,7 +142,7 @@ class Evaluate(Stage):
         return name if settings.split == "test" else f"{name}.{settings.split}"
 
     def needs(self, settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """The trained model as input `train`, others as `train_2` and so on; the dataset for its truth; and sentences.
+        """The models as inputs `train` or `embeddings`, `train_2` and so on; the dataset for its truth; and sentences.
 
         Raises:
             UsageError: `rerank` is set and the model does not rank in two steps; sentences or benchmarks are named and
@@ -154,25 +155,27 @@ class Evaluate(Stage):
                 f"--eccv reads the ground truth of the package {ECCV_PACKAGE}, which is not installed; run "
                 "`pip install itrpipe[eccv]`, or leave --eccv out"
             )
-        in_two_steps = training_settings.settings_of(settings.backbone).reads_phrases and not settings.ensemble_with
-        if settings.rerank and not in_two_steps:
+        given = is_given(settings.backbone)
+        trained_alone = not given and not settings.ensemble_with
+        if settings.rerank and not (trained_alone and training_settings.settings_of(settings.backbone).reads_phrases):
             raise UsageError(
                 f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; "
                 "leave it out"
             )
-        corrects = "words" in training_settings.method_of(settings.method).answers
-        if settings.language_model and (settings.ensemble_with or not corrects):
+        if settings.language_model and not (
+            trained_alone and "words" in training_settings.method_of(settings.method).answers
+        ):
             raise UsageError(
                 f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
                 "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
             )
-        if settings.discriminate and settings.ensemble_with:
-            raise UsageError("--discriminate looks at the scores of one model; leave --ensemble-with out and test each")
-        if settings.benchmark and settings.ensemble_with:
-            raise UsageError("--benchmark looks at the scores of one model; leave --ensemble-with out and test each")
-        given = is_given(settings.backbone)
-        for option in ("discriminate", "benchmark") if given else ():
-            if values := getattr(settings, option):
+        for option in ("discriminate", "benchmark"):
+            values = getattr(settings, option)
+            if values and settings.ensemble_with:
+                raise UsageError(
+                    f"--{option} looks at the scores of one model; leave --ensemble-with out and test each"
+                )
+            if values and given:
                 raise UsageError(f"--{option} {values[0]} scores other pairs, and {NOT_HERE}; leave it out")
         wanted = {"prepare": prepare_need(definition, settings.split)}
         if EMBEDDED in settings.benchmark and wanted["prepare"].conf != EMBEDDED:
@@ -180,15 +183,13 @@ class Evaluate(Stage):
                 f"--benchmark {EMBEDDED} edits captions of the synthetic dataset, whose truth is known; leave it out, "
                 f"or give --dataset {EMBEDDED}"
             )
-        for name, model in _inputs(settings).items():
-            same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
-            if is_given(model.backbone):
-                same["features"] = settings.split
-            elif given:
-                same["features"] = ""
-            wanted[name] = Need("train", model.method, same)
-            if settings.ensemble_with and not training_settings.settings_of(model.backbone).embeds:
-                alone = {**same, "method": model.method, "split": settings.split}
+        for number, model in enumerate(settings.models, 1):
+            need = embeddings_need(model, settings.split, features=settings.features)
+            name = need.stage if number == 1 else f"{need.stage}_{number}"
+            wanted[name] = need
+            is_trained = need.stage == "train"
+            if settings.ensemble_with and is_trained and not training_settings.settings_of(model.backbone).embeds:
+                alone = {**need.settings, "method": model.method, "split": settings.split}
                 wanted[f"{SCORED}{name}"] = Need("evaluate", "recall", alone)
         for name in settings.discriminate:
             generator = Generator.named(name)
@@ -198,7 +199,7 @@ class Evaluate(Stage):
     def check(self, step: Step) -> None:
         """Refuses a split without images, benchmarks of images that cannot be read, and models that are not there."""
         settings: Any = step.settings
-        check_split(step.inputs["train"], settings.split)
+        check_split(read_model(step.inputs), settings.split)
         given = [each for each in settings.benchmark if benchmarks.named(each).folder]
         for part in passes_of("", step.inputs["train"].inputs["extract"].settings).values() if given else ():
             fact = f"--benchmark {given[0]}: the features of this dataset "
@@ -270,36 +271,31 @@ def models_label(settings: EvaluateSettings) -> str:
     return f"{name}.rerank{settings.rerank}" if settings.rerank else name
 
 
-def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
-    """Input name -> the model it is."""
-    return {f"train_{number}" if number > 1 else "train": model for number, model in enumerate(settings.models, 1)}
-
-
 def _averaged(job: Job) -> SplitScores:
-    """Scores of the evaluated model; of several models the mean of their scores as they are, in single precision.
+    """Return the scores of the evaluated model; of several the mean of their scores as they are, in single precision.
 
     Raises:
         DataError: the models were trained on different images or captions of the split.
     """
-    from itrpipe.features.embeddings import SplitScores
+    from itrpipe.features.embeddings import EMBEDDINGS
 
-    inputs = _inputs(job.settings)
-    if not job.settings.ensemble_with and not training_settings.settings_of(job.settings.backbone).embeds:
+    own, *others = model_inputs(job.inputs)
+    if not others and EMBEDDINGS not in job.inputs[own].manifest.outputs:
         return _scored(job)
-    first = _read(job, "train", inputs["train"])
-    total = first.scores()
-    for name in list(inputs)[1:]:
-        other = _read(job, name, inputs[name])
-        _refuse_other_rows(job, name, first, other)
-        total += other.scores()
-    if len(inputs) > 1:
-        total /= len(inputs)
-    return SplitScores(total, first.image_ids, first.caption_ids, first.caption_image)
-
-
-def _read(job: Job, name: str, model: Model) -> SplitEmbeddings | SplitScores:
-    trained, alone = job.inputs[name], job.inputs.get(f"{SCORED}{name}")
-    return read_split(trained.folder, alone and alone.folder, model.backbone, job.settings.split)
+    scores = _known_scores(job, own)
+    for name in others:
+        other = _known_scores(job, name)
+        for rows in ("image_ids", "caption_ids", "caption_image"):
+            if getattr(scores, rows).tolist() != getattr(other, rows).tolist():
+                raise DataError(
+                    f"{job.inputs[name].folder}: its {rows.replace('_', ' ')} of split {job.settings.split} are not "
+                    f"those of {job.inputs[own].folder}, so their scores cannot be averaged; train both on the same "
+                    "dataset"
+                )
+        scores.matrix[:] += other.matrix
+    if others:
+        scores.matrix[:] /= len(others) + 1
+    return scores
 
 
 def _scored(job: Job) -> SplitScores:
@@ -325,35 +321,21 @@ def _scored(job: Job) -> SplitScores:
     return scores
 
 
-def read_split(trained: Path, evaluated: Path | None, backbone: str, split: str) -> SplitEmbeddings | SplitScores:
-    """What is known of a split by a model: its embeddings, or the scores of a backbone that has none.
+def _known_scores(job: Job, name: str) -> SplitScores:
+    """Return the scores of one model: of its embeddings, or those that its own evaluation has written.
 
     Args:
-        trained: artifact of `train`.
-        evaluated: artifact of `evaluate` of that model alone, for scores.
-        backbone: canonical.
-        split: name.
+        job: the evaluation.
+        name: of the input that is the model.
 
     Raises:
         DataError: the file is damaged.
         MissingInputError: it has no such split.
     """
-    from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
+    from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_embeddings, read_scores
 
-    if training_settings.settings_of(backbone).embeds:
-        return read_embeddings(trained / EMBEDDINGS, split)
-    assert evaluated is not None
-    return read_scores(evaluated / SCORES, split)
-
-
-def _refuse_other_rows(
-    job: Job, name: str, first: SplitEmbeddings | SplitScores, other: SplitEmbeddings | SplitScores
-) -> None:
-    import numpy as np
-
-    for what in ("image_ids", "caption_ids", "caption_image"):
-        if not np.array_equal(getattr(first, what), getattr(other, what)):
-            raise DataError(
-                f"{job.inputs[name].folder}: its {what.replace('_', ' ')} of split {job.settings.split} are not those "
-                f"of {job.inputs['train'].folder}, so their scores cannot be averaged; train both on the same dataset"
-            )
+    scored = job.inputs.get(f"{SCORED}{name}")
+    if scored is not None:
+        return read_scores(scored.folder / SCORES, job.settings.split)
+    split = read_embeddings(job.inputs[name].folder / EMBEDDINGS, job.settings.split)
+    return SplitScores(split.scores(), split.image_ids, split.caption_ids, split.caption_image)

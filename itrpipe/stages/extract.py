@@ -99,11 +99,15 @@ class Extract(Stage):
         return digests
 
     def fingerprinted(self, settings: Settings) -> dict[str, Any]:
-        """The settings as the fingerprint sees them. Of a plug-in, name and version count."""
+        """The settings as the fingerprint sees them: of local files their content counts and not where they lie.
+
+        Of a plug-in, name and version count.
+        """
         values = {}
         for name, part in passes_of("", settings).items():
-            package = EXTRACTORS.package(part.kind)
-            values[name] = part.fingerprinted() | ({"package": package} if package else {})
+            values[name] = part.model_dump(mode="json") | dict.fromkeys(part.local_files(), "local")
+            if package := EXTRACTORS.package(part.kind):
+                values[name]["package"] = package
         return values.get("", values)
 
     def run(self, job: Job) -> None:

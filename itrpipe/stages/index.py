@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -15,9 +15,6 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages.base import Job, Stage, source_of
 from itrpipe.storage.artifact import MANIFEST, check_artifact, folders_in, is_finished, read_manifest
 from itrpipe.storage.integrity import DigestCache, folder_digests
-
-if TYPE_CHECKING:
-    from itrpipe.search.photos import Rows
 
 MODEL, PHOTOGRAPHS = "model", "photographs"
 """Sources: digest of the model, and of paths, sizes and times of the photographs."""
@@ -87,7 +84,13 @@ class Index(Stage):
         listed = list_photographs(folder, job.folder.parents[2])
         if listed.digest != job.sources[PHOTOGRAPHS]:
             raise DataError(f"{folder} has changed since this run began; run the same command again")
-        every, rows = listed.photographs, _earlier(job)
+        every = listed.photographs
+        rows = []
+        for earlier in filter(is_finished, folders_in(job.folder.parent)):
+            with contextlib.suppress(DataError):  # a damaged one, which `status` tells, does not count
+                manifest = check_artifact(earlier)
+                if manifest.sources.get(MODEL) == job.sources[MODEL] and manifest.schema_version == self.schema_version:
+                    rows.append(Rows.of_index(earlier))
         known = places_of(rows)
         todo = [each for each in every if each not in known]
         if known:
@@ -112,16 +115,3 @@ class Index(Stage):
         job.metrics = {**counts, **job.metrics, "width": width}
         if listed.told:
             job.warn(f"{folder}: {listed.told}")
-
-
-def _earlier(job: Job) -> list[Rows]:
-    """Whole indexes of the same model; damaged ones, which `status` tells, do not count."""
-    from itrpipe.search.photos import Rows
-
-    found = []
-    for folder in filter(is_finished, folders_in(job.folder.parent)):
-        with contextlib.suppress(DataError):
-            manifest = check_artifact(folder)
-            if manifest.sources.get(MODEL) == job.sources[MODEL] and manifest.schema_version == Index.schema_version:
-                found.append(Rows.of_index(folder))
-    return found

@@ -6,11 +6,12 @@ from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
-from itrpipe.features.declaration import is_given
-from itrpipe.stages.base import Artifact, Job, Need, Stage, prepare_need
+from itrpipe.features.declaration import is_given, read_model
+from itrpipe.stages.base import Job, Need, Stage, prepare_need
+from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.training import settings as training_settings
-from itrpipe.training.settings import MineExecution, MineSettings, run_label
+from itrpipe.training.settings import MineExecution, MineSettings, Model, run_label
 
 TRAIN = "train"
 
@@ -32,35 +33,37 @@ class MineNegatives(Stage):
         Raises:
             UsageError: the mining model has no embeddings.
         """
-        if not training_settings.settings_of(settings.backbone).embeds:
-            raise UsageError(
-                f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
-                "backbone, such as vsrn, and train with `--negatives-from vsrn`"
-            )
-        wanted: dict[str, Any] = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
-        if settings.train_share != 1.0:
-            wanted["train_share"] = settings.train_share
         if is_given(settings.backbone):
-            wanted["features"] = TRAIN
             if settings.rescore_with:
                 raise UsageError(
                     f"--rescore-with {settings.rescore_with} names a second model of the same method and features, "
                     "which given embeddings do not have; leave it out"
                 )
-        needed = {"prepare": prepare_need(definition, TRAIN), "train": Need("train", settings.method, wanted)}
+        elif not training_settings.settings_of(settings.backbone).embeds:
+            raise UsageError(
+                f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
+                "backbone, such as vsrn, and train with `--negatives-from vsrn`"
+            )
+        wanted: dict[str, Any] = {"features": settings.features}
+        if settings.train_share != 1.0:
+            wanted["train_share"] = settings.train_share
+        model = Model(settings.method, settings.backbone, settings.seed)
+        need = embeddings_need(model, TRAIN, **wanted)
+        needed = {"prepare": prepare_need(definition, TRAIN), need.stage: need}
         if settings.rescore_with:
-            second = Need("train", settings.method, {**wanted, "backbone": settings.rescore_with})
+            second = Need("train", settings.method, {**need.settings, "backbone": settings.rescore_with})
             needed |= {"extract": Need("extract", settings.features), "rescorer": second}
         return needed
 
     def run(self, job: Job) -> None:
         """Writes both lists and statistics.json."""
         from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
+        from itrpipe.storage.tables import read_table
+        from itrpipe.training.convergence import why_longer
         from itrpipe.training.mining import mine_training_set, second_model
 
-        trained, settings = job.inputs["train"], job.settings
-        embeddings = EmbeddingRows.open(trained.folder / EMBEDDINGS, "train")
-        model = trained.manifest.settings
+        model, settings = read_model(job.inputs), job.settings
+        embeddings = EmbeddingRows.open(model.folder / EMBEDDINGS, TRAIN)
         rescorer = None
         if settings.rescore_with:
             rescorer = second_model(settings, job.execution, job.inputs, embeddings)
@@ -73,21 +76,12 @@ class MineNegatives(Stage):
             job.reporter,
             job.warn,
             decisions=job.sources.get("decisions", ""),
-            unit=is_given(model["backbone"]) and model["model"]["measure"] == "cosine",
+            unit=model.manifest.settings.get("measure") == "cosine",  # of given ones
             rescorer=rescorer,
         )
-        if reason := _why_longer(trained):
+        if HISTORY not in model.manifest.outputs:  # trained elsewhere
+            return
+        history = read_table(model.folder / HISTORY, (), "remove its folder and train again").to_pylist()
+        validated = EmbeddingRows.open(model.folder / EMBEDDINGS, "val").images.shape[0]
+        if reason := why_longer(history, model.manifest.settings, validated):
             job.reporter.say(f"  train the model that mined longer first: {reason}")
-
-
-def _why_longer(trained: Artifact) -> str:
-    """Return why the mining model is to train longer; empty if nothing says so, or if it was trained elsewhere."""
-    from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
-    from itrpipe.storage.tables import read_table
-    from itrpipe.training.convergence import why_longer
-
-    if HISTORY not in trained.manifest.outputs:
-        return ""
-    history = read_table(trained.folder / HISTORY, (), "remove its folder and train again").to_pylist()
-    validated = EmbeddingRows.open(trained.folder / EMBEDDINGS, "val").images.shape[0]
-    return why_longer(history, trained.manifest.settings, validated)

@@ -29,8 +29,7 @@ from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.captions import Annotations
-    from itrpipe.datasets.image_check import ImageFacts, Repeat
-    from itrpipe.scenes import ScenesDataset
+    from itrpipe.datasets.image_check import Repeat
 
 LEAKS, REPEATS, JOINED = "leaks.tsv", "repeats.tsv", "joined.tsv"
 """Files of a dataset that has some."""
@@ -147,12 +146,8 @@ class Prepare(Stage):
 
     def run(self, job: Job) -> None:
         """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
-        if isinstance(job.settings, ScenesSettings):
-            _prepare_scenes(job)
-        elif isinstance(job.settings, GivenSettings):
-            _prepare_given(job)
-        else:
-            _prepare_files(job)
+        prepare = {"scenes": _prepare_scenes, "given": _prepare_given, "files": _prepare_files}
+        prepare[job.settings.kind](job)
 
 
 def read_source(settings: FilesSettings, definition: StageDefinition | None) -> Annotations:
@@ -189,22 +184,20 @@ def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDef
 
 def _prepare_given(job: Job) -> None:
     import numpy as np
-    import pyarrow as pa
 
     from itrpipe.datasets.prepared import write_tables
     from itrpipe.features.given import GivenSplit
 
-    parts = {name: GivenSplit(files, name) for name, files in job.settings.splits.items()}
-    counts = [len(given.images) for given in parts.values()]
-    starts = np.cumsum(counts) - counts
-    texts = [text for given in parts.values() for text in given.captions.texts.to_pylist()]
-    images = {
-        "image_id": pa.chunked_array([given.images.ids for given in parts.values()]),
-        "split": [name for name, count in zip(parts, counts, strict=True) for _ in range(count)],
-    }
-    ids = pa.chunked_array([given.captions.ids for given in parts.values()])
-    owners = [given.alone() + start for given, start in zip(parts.values(), starts, strict=True)]
-    write_tables(job.folder, images, ids, texts, np.concatenate(owners))
+    image_ids, splits, caption_ids, texts, owners = [], [], [], [], []
+    for name, files in job.settings.splits.items():
+        given = GivenSplit(files, name)
+        owners.append(given.alone() + len(image_ids))
+        image_ids += given.images.ids.to_pylist()
+        splits += [name] * len(given.images)
+        caption_ids += given.captions.ids.to_pylist()
+        texts += given.captions.texts.to_pylist()
+    images = {"image_id": image_ids, "split": splits}
+    write_tables(job.folder, images, caption_ids, texts, np.concatenate(owners))
     _say_counts(job)
     job.metrics["captions_with_text"] = len(texts) - texts.count("")
 
@@ -221,6 +214,7 @@ def _prepare_files(job: Job) -> None:
     import numpy as np
 
     from itrpipe.datasets.image_check import check_images, merge_equal_pictures, picture_keys
+    from itrpipe.datasets.prepared import write_prepared
     from itrpipe.mining.filters import DuplicateCaptions
 
     annotations = read_source(job.settings, job.definition)
@@ -241,7 +235,8 @@ def _prepare_files(job: Job) -> None:
     _list(job, JOINED, "with the pixels of another one, now one image with all captions", joined)
     _list(job, LEAKS, "that are in two splits", leaks)
     _list(job, REPEATS, "that are twice in one split", twice)
-    _write_tables(job, usable, facts)
+    write_prepared(job.folder, usable, facts)
+    _say_counts(job)
     rows = {image.image_id: row for row, image in enumerate(usable.images)}
     texts, owners = zip(*((each.text, rows[each.image_id]) for each in usable.captions), strict=True)
     if shared := DuplicateCaptions(texts, np.array(owners)).report()["captions_of_other_images"]:
@@ -300,8 +295,10 @@ def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[st
 
 def _prepare_scenes(job: Job) -> None:
     from itrpipe.datasets.captions import Annotations
-    from itrpipe.scenes import Difficulty, annotations, generate
-    from itrpipe.scenes.build import Painting, write_images
+    from itrpipe.datasets.prepared import write_prepared
+    from itrpipe.datasets.truth import write_truth
+    from itrpipe.scenes import Difficulty, annotations, generate, true_matches
+    from itrpipe.scenes.build import Painting, write_described, write_images
 
     settings = job.settings
     dataset = generate(
@@ -323,39 +320,22 @@ def _prepare_scenes(job: Job) -> None:
     records = annotations(dataset, images)
     moved = [image._replace(file=f"{IMAGES_FOLDER}/{image.file}") for image in records.images]
     facts = {f"{IMAGES_FOLDER}/{file}": each for file, each in facts.items()}
-    _write_tables(job, Annotations(moved, records.captions, job.folder), facts)
-    _write_scenes(job, dataset)
-
-
-def _write_scenes(job: Job, dataset: ScenesDataset) -> None:
-    """The symbolic scenes with the logical forms of their captions, and which images each caption is true of."""
-    from itrpipe.datasets.truth import write_truth
-    from itrpipe.scenes import true_matches
-    from itrpipe.scenes.build import write_described
+    write_prepared(job.folder, Annotations(moved, records.captions, job.folder), facts)
+    _say_counts(job)
 
     write_described(job.folder / SCENES_FILE, dataset)
     truth: dict[str, list[str]] = {}
-    for name in ("train", "val", "test"):
-        part = dataset.of_split(name)
-        ids = [
-            f"{scene.image_id}#{k}"
-            for scene, own in zip(part.scenes, part.captions, strict=True)
-            for k in range(len(own))
-        ]
-        matches = true_matches([caption for own in part.captions for caption in own], part.scenes)
-        truth |= {
-            caption_id: [part.scenes[index].image_id for index in rows]
-            for caption_id, rows in zip(ids, matches, strict=True)
-        }
+    for split in SPLITS:
+        part = dataset.of_split(split)
+        captions, ids = [], []
+        for scene, own in zip(part.scenes, part.captions, strict=True):
+            captions += own
+            ids += [f"{scene.image_id}#{number}" for number in range(len(own))]
+        matches = true_matches(captions, part.scenes)
+        for caption_id, rows in zip(ids, matches, strict=True):
+            truth[caption_id] = [part.scenes[row].image_id for row in rows]
     write_truth(job.folder, truth)
     job.metrics["true_images_per_caption"] = round(sum(map(len, truth.values())) / len(truth), 3)
-
-
-def _write_tables(job: Job, annotations: Annotations, facts: Mapping[str, ImageFacts]) -> None:
-    from itrpipe.datasets.prepared import write_prepared
-
-    write_prepared(job.folder, annotations, facts)
-    _say_counts(job)
 
 
 def _say_counts(job: Job) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PAGE, MARKDOWN = "index.html", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
-COMPARED = ("prepare", "train", "mine_negatives", "synthesize")
+COMPARED = ("prepare", "train", "embeddings", "mine_negatives", "synthesize")
 """Stages whose settings are compared with their declarations."""
 
 

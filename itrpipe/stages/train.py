@@ -8,15 +8,14 @@ from __future__ import annotations
 import dataclasses
 import operator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
-from itrpipe.features.declaration import GIVEN, NOT_HERE
+from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
-from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
@@ -32,9 +31,6 @@ from itrpipe.training.settings import (
     run_label,
     settings_of,
 )
-
-if TYPE_CHECKING:
-    pass
 
 INITIAL, MINED = "initial", "mine_negatives"
 TEACHER_OF_PAIRS = "vsrn"
@@ -74,12 +70,8 @@ class Train(Stage):
 
         Raises:
             UsageError: one of them, or an option that changes nothing was given.
-            DataError: given embeddings are of other images and captions.
         """
         settings = cast(TrainSettings, step.settings)
-        if isinstance(settings.model, GivenEmbeddings):
-            _refuse_other_rows(step, settings, settings.model)
-            return
         refuse_other_features(settings, step.inputs["extract"].settings)
         self.check_read(step)
         require_encoders(settings, step.resolved.origins, step.need.conf)
@@ -94,8 +86,6 @@ class Train(Stage):
             UsageError: likewise.
         """
         settings = cast(TrainSettings, step.settings)
-        if isinstance(settings.model, GivenEmbeddings):
-            return
         for name in settings.unused_options():
             if step.resolved.origins.get(name) == COMMAND_LINE:
                 value = operator.attrgetter(name)(settings)
@@ -118,10 +108,6 @@ class Train(Stage):
         Raises:
             MissingInputError: there is no such folder or file.
         """
-        if isinstance(settings.model, GivenEmbeddings):
-            return {
-                name: cache.place(path, "hashing", "*.parquet") for name, path in settings.model.files.paths.items()
-            }
         published = settings.model.published_weights()
         digests = {INITIAL: cache.digest(Path(published).expanduser())} if published else {}
         return digests | folder_digests(local_folders(settings.model.pretrained()), cache)
@@ -134,8 +120,6 @@ class Train(Stage):
         values = settings.counted() | {"model": settings.model.counted(), "loss": settings.loss.counted()}
         here = [INITIAL] if settings.model.published_weights() else []
         values["model"] |= dict.fromkeys((*here, *local_folders(settings.model.pretrained())), "local")
-        if isinstance(settings.model, GivenEmbeddings):
-            del values["model"]["files"]
         for key in settings.unused_options():
             *group, name = key.split(".")
             (values[group[0]] if group else values).pop(name)
@@ -177,14 +161,6 @@ class Train(Stage):
                 f"temperature or bias = own is that of a pretrained joint model: {reason}; or give a number, as in "
                 "--set loss.temperature=0.07"
             )
-        if isinstance(settings.model, GivenEmbeddings):
-            if not settings.model.files.images:
-                raise UsageError(f"{settings.backbone}: {NOT_HERE}, and take files by --embeddings")
-            for name, usual in (("seed", 0), ("train_share", 1.0)):
-                if (value := getattr(settings, name)) != usual:
-                    made = f"{settings.backbone} is made of given embeddings"
-                    raise UsageError(f"{made} and has no {name}; leave {value} out")
-            return {"prepare": prepare_need(definition, settings.features)}
         wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
         if mined is not None:
             wanted["mine_negatives"] = _mining(settings, mined, definition)
@@ -210,9 +186,6 @@ class Train(Stage):
 
         Of several processes of a launcher all train; the first does all else.
         """
-        if isinstance(job.settings.model, GivenEmbeddings):
-            _import(job, job.settings.model)
-            return
         from itrpipe.training.recipe import train
 
         for split, percent in train(job).items():
@@ -228,18 +201,6 @@ def tell_unknown_words(job: Job, split: str, percent: int) -> None:
             "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
             "--backbone dual-encoder --text bert-base-multilingual-cased"
         )
-
-
-def _refuse_other_rows(step: Step, settings: TrainSettings, model: GivenEmbeddings) -> None:
-    """Refuses given embeddings of other images and captions than the dataset has, once that is prepared."""
-    prepare = step.inputs["prepare"]
-    if prepare.finished is None:
-        return
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.given import GivenSplit
-
-    split = PreparedDataset.open(prepare.finished).split(settings.features)
-    GivenSplit(model.files, settings.features).places(split, by_row=prepare.need.conf != GIVEN)
 
 
 def _refuse_refreshing(step: Step, settings: TrainSettings, every: int) -> None:
@@ -264,9 +225,11 @@ def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition
     # --set train.model.… holds for the same backbone. Where one reads pixels, another usually cannot; then no features
     # are named.
     features = settings.features
-    if mining.backbone != settings.backbone:
+    if is_given(mining.backbone):
+        features = ""
+    elif mining.backbone != settings.backbone:
         read = settings_of(training_settings.canonical_backbone(mining.backbone))().reads()
-        features = features if read and ("pixels" in settings.model.reads()) == ("pixels" in read) else ""
+        features = features if ("pixels" in settings.model.reads()) == ("pixels" in read) else ""
     asked = {
         "backbone": mining.backbone,
         "method": mining.method,
@@ -292,7 +255,8 @@ def _teacher(
     if name in definition.models:
         return Model.defined_by(definition.models[name], settings.seed), {"named": {"train": name}}
     try:
-        return first.named_by(given if (given := f"{GIVEN}-{name}") in definition.embeddings else name), {}
+        has_embeddings = f"{GIVEN}-{name}.train" in definition.embeddings
+        return first.named_by(f"{GIVEN}-{name}" if has_embeddings else name), {}
     except ValueError as error:
         if hint := did_you_mean(name, definition.models):
             raise UsageError(f"--negatives-from {name}: no model has this name{hint}") from None
@@ -303,20 +267,3 @@ def _teacher(
 def _same_share(settings: TrainSettings) -> dict[str, float]:
     """Return the share of the training images that teachers are told of; nothing where it is all of them."""
     return {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
-
-
-def _import(job: Job, model: GivenEmbeddings) -> None:
-    """Embeddings that another program has made become those of a model."""
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.embeddings import EMBEDDINGS
-    from itrpipe.features.given import GivenSplit, write_given
-
-    prepare = job.inputs["prepare"]
-    name = job.settings.features
-    split = PreparedDataset.open(prepare.folder).split(name)
-    given = GivenSplit(model.files, name)
-    by_row = prepare.manifest.conf != GIVEN
-    rows = len(given.images) + len(given.captions)
-    with job.reporter.task("reading embeddings", rows, "rows") as task:
-        path = job.folder / EMBEDDINGS
-        job.metrics |= write_given(path, given, split, model.measure, by_row=by_row, advance=task.advance)

@@ -109,10 +109,10 @@ def mine_training_set(
     further = {}
     if settings.candidates:
         path = Path(settings.candidates).expanduser()
-        corpus = open_further(path, folder / WORK / CORPUS, embeddings, unit=unit)
-        write_json(folder / FURTHER, {"side": corpus.side, "ids": corpus.ids})
-        metrics["further candidates"] = len(corpus.ids)
-        further[corpus.side] = corpus.rows
+        side, further_ids, rows = open_further(path, folder / WORK / CORPUS, embeddings, unit=unit)
+        write_json(folder / FURTHER, {"side": side, "ids": further_ids})
+        metrics["further candidates"] = len(further_ids)
+        further[side] = rows
     wanted = images * min(settings.num_texts, texts) + texts * min(settings.num_images, images)
     guards = settings.guard != "none"
     width = _BYTES_PER_CANDIDATE + (_BYTES_PER_PROBABILITY if guards else 0)

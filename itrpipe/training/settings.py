@@ -32,7 +32,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, methods
 from itrpipe.mining.settings import WindowSettings
-from itrpipe.models.declaration import BackboneSettings, GivenEmbeddings
+from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
@@ -73,7 +73,7 @@ class TrainSettings(Settings):
     Attributes:
         backbone: folder in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
         method: folder in `itrpipe/methods/`.
-        features: which features of the dataset; empty for its only ones. Of embeddings from files their split.
+        features: which features of the dataset; empty for its only ones.
         seed: of initialisation, order and draws.
         start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
             empty starts from random weights.
@@ -237,8 +237,7 @@ class TrainSettings(Settings):
     @field_validator("backbone")
     @classmethod
     def _known_backbone(cls, value: str) -> str:
-        name = canonical_backbone(value)
-        return name if is_given(name) else _known(name, backbones(), "backbone")
+        return _known(canonical_backbone(value), backbones(), "backbone")
 
     @field_validator("method")
     @classmethod
@@ -323,7 +322,7 @@ def unread(settings: Mapping[str, Any]) -> frozenset[str]:
         model = backbone.model_validate(settings["model"]) if backbone and "model" in settings else None
     except ValidationError:
         return frozenset()
-    return frozenset(_unread(settings["adapter"], loss, model))
+    return frozenset(_unread(settings.get("adapter", ""), loss, model))
 
 
 def _unread(adapter: str, loss: MethodSettings | None, model: BackboneSettings | None) -> tuple[str, ...]:
@@ -403,14 +402,12 @@ def canonical_backbone(name: str) -> str:
 
 
 def settings_of(backbone: str) -> type[BackboneSettings]:
-    """Settings class of a backbone, or of embeddings from files.
+    """Settings class of a backbone.
 
     Raises:
         UsageError: there is no such backbone.
     """
     backbone = canonical_backbone(backbone)
-    if is_given(backbone):
-        return GivenEmbeddings
     if found := backbone_classes().get(backbone_family(backbone)):
         return found
     raise UsageError(why_unusable(backbone) or unknown("backbone", backbone, sorted(backbones())))
@@ -437,8 +434,8 @@ def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
     Args:
         settings: of `train`, as manifests keep them.
     """
-    name = settings["backbone"]
-    if not is_given(name) and backbone_family(name) not in backbone_classes():  # of a plug-in that was removed
+    name = settings.get("backbone", "")  # given embeddings have none
+    if backbone_family(name) not in backbone_classes():  # of a plug-in that was removed
         return ()
     model = settings_of(name).model_construct(**settings.get("model", {}))
     return tuple(filter(None, (*model.pretrained().values(), model.published_weights())))
@@ -507,7 +504,9 @@ class Model:
         """A model that has a name, trained with this seed; what is not trained has none."""
         given = definition.settings.get("backbone")
         backbone = canonical_backbone(given) if given else usual_backbone(definition.method)
-        return cls(definition.method, backbone, seed if method_of(definition.method).trains else 0)
+        if seed and not method_of(definition.method).trains:
+            seed = 0
+        return cls(definition.method, backbone, seed)
 
     def name_of(self, other: Model) -> str:
         """The shortest name by which `named_by` finds the other; seeds are told unless both are 0."""

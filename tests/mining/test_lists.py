@@ -6,6 +6,8 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.errors import DataError
-from itrpipe.features.given import open_corpus
+from itrpipe.features.given import open_further
 from itrpipe.mining.lists import (
     DIRECTIONS,
     NO_ROW,
@@ -34,6 +36,8 @@ from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
 
 VECTORS = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
 IDS = [f"id {row}" for row in range(7)]
+MINED: Any = SimpleNamespace(images=VECTORS[:3], texts=VECTORS, ids=lambda side: ["a", "b"])
+"""Of the training split."""
 
 
 def test_any_rows_of_joined_ones_are_those_of_the_array(tmp_path: Path) -> None:
@@ -124,10 +128,10 @@ FORMS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_further_candidates_is_read(tmp_path: Path, form: str) -> None:
-    corpus = open_corpus(FORMS[form](tmp_path), tmp_path / "copy.arrays")
-    assert (corpus.side, corpus.ids) == ("image" if "images" in form else "caption", IDS)
-    assert corpus.rows.shape == VECTORS.shape
-    np.testing.assert_array_equal(corpus.rows.read(2, 6), VECTORS[2:6])
+    side, ids, rows = open_further(FORMS[form](tmp_path), tmp_path / "copy.arrays", MINED)
+    assert (side, ids) == ("image" if "images" in form else "caption", IDS)
+    assert rows.shape == VECTORS.shape
+    np.testing.assert_array_equal(rows.read(2, 6), VECTORS[2:6])
 
 
 def a_pickle(folder: Path) -> Path:
@@ -155,7 +159,7 @@ REFUSED: dict[str, Callable[[Path], Path]] = {
 def test_other_files_are_refused_in_one_line(tmp_path: Path, form: str) -> None:
     path = REFUSED[form](tmp_path)
     with pytest.raises(DataError, match="cannot be read") as caught:
-        open_corpus(path, tmp_path / "copy.arrays")
+        open_further(path, tmp_path / "copy.arrays", MINED)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "copy.arrays").exists()

@@ -146,7 +146,7 @@ def evaluated(
     files = (folder / "images.parquet", folder / "captions.parquet")
     outcome = invoke("evaluate", "--embeddings", *files, "--data", folder / "data", f"--set={FEW}", *options)
     artifact = made(outcome)
-    read = read_embeddings(only(folder / "data", "train/given.given") / EMBEDDINGS, "test")
+    read = read_embeddings(only(folder / "data", "embeddings/given.test") / EMBEDDINGS, "test")
     return artifact, read, outcome.out
 
 

@@ -84,8 +84,8 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
     done(invoke("export-negatives", *exported, *where))
     written = datasets.load_dataset(str(tmp_path / "out"), "t2i", split="train", cache_dir=str(tmp_path / "cache"))
     assert [each.size for each in written[0].values() if not isinstance(each, str)] == 4 * [(16, 12)]
-    assert read_manifest(only(chain, "train/given.given-parquet")).metrics["numbers"] == "float64"
-    assert {read_manifest(each).metrics["made_unit"] for each in chain.glob("tiny/train/given.*")} == {0}
+    assert read_manifest(only(chain, "embeddings/given-parquet.train")).metrics["numbers"] == "float64"
+    assert {read_manifest(each).metrics["made_unit"] for each in chain.glob("tiny/embeddings/given*")} == {0}
 
     for side in ("captions", "images"):  # in the order of the dataset
         (tmp_path / "test" / f"{side}.ids.json").unlink()
@@ -159,7 +159,7 @@ def test_without_a_dataset_files_are_all_that_is_needed(
     done(invoke("evaluate", *moved, "--set=bootstrap_samples=100", "--split", "val", "--name", "d"))
     gone.rename("images.npy")
     assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
-    assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
+    assert "embeddings/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     refused(invoke("gc"), 3, "embeddings")
     assert "no text" in invoke(*mine, "--drop-duplicates").err
     assert "has no photographs" in invoke("extract", "--dataset", "embeddings", "--features", "pixels").err

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
+from itrpipe.features.declaration import is_given, read_model
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.storage.artifact import Manifest, existing_input, input_folder
@@ -29,7 +30,7 @@ SENTENCES = "sentences_"
 
 
 class EvaluatedModel:
-    """A trained model that is evaluated, or the first of several whose scores are averaged.
+    """A model that is evaluated, trained or given embeddings, or the first of several whose scores are averaged.
 
     Args:
         job: the `itrpipe.stages.base.Job` of the evaluation.
@@ -50,7 +51,7 @@ class EvaluatedModel:
     """
 
     def __init__(self, job: Any) -> None:
-        self.settings, trained = job.settings, job.inputs["train"]
+        self.settings, trained = job.settings, read_model(job.inputs)
         self.prepare: Path = job.inputs["prepare"].folder
         self.trained: Path = trained.folder
         self.manifest: Manifest = trained.manifest
@@ -69,13 +70,13 @@ class EvaluatedModel:
 
     @property
     def backbone(self) -> type[BackboneSettings]:
-        """What the backbone declares."""
-        return settings_of(self.settings.backbone)
+        """What the backbone declares; what all have of given embeddings, about which nothing more is known."""
+        return BackboneSettings if is_given(self.settings.backbone) else settings_of(self.settings.backbone)
 
     @property
     def method(self) -> type[MethodSettings]:
-        """What the method declares."""
-        return method_of(self.settings.method)
+        """What the method declares; likewise."""
+        return MethodSettings if is_given(self.settings.backbone) else method_of(self.settings.method)
 
     @functools.cached_property
     def place(self) -> str:
