@@ -186,6 +186,11 @@ class SavedModel:
         """Settings of the backbone, of its own class."""
         return _backbone(self.config)
 
+    @property
+    def score_precision(self) -> str:
+        """Return the precision of the scores of pairs."""
+        return self.config["score_precision"]
+
     def embed_precision(self, device: torch.device) -> str:
         """Precision that it encodes in on a device."""
         asked = self.config["embed_precision"]
