@@ -18,7 +18,7 @@ class Paper:
 
     @property
     def key(self) -> str:
-        """That it is cited by."""
+        """Key that it is cited by."""
         return self.bibtex.partition("{")[2].partition(",")[0]
 
 

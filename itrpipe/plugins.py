@@ -1,4 +1,4 @@
-"""What installed packages bring: methods, backbones and extractors of others, found by their entry points.
+"""Plug-ins: methods, backbones and extractors of installed packages, found by their entry points.
 
 A package names the class of a declaration under the name that users type:
 
@@ -14,9 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
-import signal
-import time
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -30,13 +27,11 @@ from pydantic import BaseModel
 from itrpipe.errors import DataError, ItrpipeError, UsageError
 from itrpipe.printable import printable
 
-METHODS, BACKBONES, EXTRACTORS = "itrpipe.methods", "itrpipe.backbones", "itrpipe.extractors"
+METHODS = "itrpipe.methods"
+BACKBONES = "itrpipe.backbones"
+EXTRACTORS = "itrpipe.extractors"
 _LEAVES = {METHODS: "method", BACKBONES: "network", EXTRACTORS: "extractor"}
 STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
-IMPORT_SECONDS = 30.0
-"""How long the import of a declaration may take."""
-_IMPORTED = 77
-"""Exit code that no package ends a process with by chance."""
 _OURS = {METHODS: "methods", BACKBONES: "models", EXTRACTORS: "features/extractors"}
 
 
@@ -66,7 +61,7 @@ class Plugin:
 
     @property
     def leaf(self) -> ModuleType:
-        """What needs torch.
+        """Import the module that needs torch.
 
         Raises:
             UsageError: it cannot be imported.
@@ -76,7 +71,7 @@ class Plugin:
 
 
 def found(owners: MutableMapping[tuple[str, str, str], Path]) -> list[Plugin]:
-    """What all installed packages bring, by group and name, also what cannot be used.
+    """Return what all installed packages bring, by group and name, also what cannot be used.
 
     Args:
         owners: stage, section and name of every table -> the file that declares it; those of plug-ins are added.
@@ -114,7 +109,6 @@ def _told(plugin: Plugin) -> Iterator[None]:
 def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str, str, str], Path]) -> Plugin:
     if (Path(__file__).parent / _OURS[plugin.group] / plugin.name.replace("-", "_")).is_dir():
         raise UsageError("itrpipe has one of this name itself")
-    _try_import(entry)
     declared = entry.load()
     if not (isinstance(declared, type) and issubclass(declared, BaseModel)):
         raise UsageError(f"{entry.value} is no class of settings")
@@ -127,34 +121,6 @@ def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str,
     if plugin.group == BACKBONES:  # methods declare what it is trained with
         return opened
     raise UsageError(f"its configurations are missing: there is no {file}; the package has to bring it as package data")
-
-
-def _try_import(entry: EntryPoint) -> None:
-    """Imports a declaration in a process of its own, since it may end or interrupt the process, or hold it up.
-
-    What it raises is told when it is imported here.
-
-    Raises:
-        UsageError: it does one of these.
-    """
-    child = os.fork()
-    if not child:
-        code = _IMPORTED
-        try:
-            entry.load()
-        except BaseException as error:
-            code = 1 if isinstance(error, KeyboardInterrupt) else _IMPORTED
-        finally:
-            os._exit(code)
-    until = time.monotonic() + IMPORT_SECONDS
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.monotonic() > until:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise UsageError(f"{entry.value} is not imported after {IMPORT_SECONDS:g} seconds")
-        time.sleep(0.005)
-    if os.waitstatus_to_exitcode(ended[1]) != _IMPORTED:
-        raise UsageError(f"{entry.value} ends or interrupts the process that imports it")
 
 
 def _check(

@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Protocol
+from dataclasses import dataclass, field
+from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,14 +20,6 @@ from rich.segment import Segment
 from itrpipe.printable import printable, printable_json, printable_lines
 
 PLAIN_INTERVAL_SECONDS = 15.0
-
-
-class Task(Protocol):
-    """Handle of one running job."""
-
-    def advance(self, count: int = 1, note: str = "") -> None:
-        """Counts `count` more units as done and shows `note` (a loss, a file name)."""
-        ...
 
 
 class SafeConsole(Console):
@@ -46,6 +39,7 @@ class SafeConsole(Console):
             yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
 
 
+@dataclass(eq=False)
 class Reporter:
     """Prints messages and progress; one per process.
 
@@ -56,9 +50,8 @@ class Reporter:
         warnings: that were shown.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or SafeConsole()
-        self.warnings: set[str] = set()
+    console: Console = field(default_factory=SafeConsole)
+    warnings: set[str] = field(default_factory=set)
 
     def say(self, message: str, style: str | None = None) -> None:
         """Prints one line, whatever the names and captions in it hold; square brackets are printed as they are."""
@@ -82,16 +75,80 @@ class Reporter:
             unit: what is counted, in the plural.
             done: units that an earlier, interrupted run finished.
         """
-        if self.console.is_terminal:
-            with _live_progress(self.console) as progress:
-                identifier = progress.add_task(
-                    name, total=total, completed=done, visible=total > 0, note="", unit=unit, rate=""
-                )
-                yield _LiveTask(progress, identifier, unit)
-        else:
-            task = _PlainTask(self, name, total, unit, done)
+        task = Task(self, name, total, unit, done)
+        if not self.console.is_terminal:
             yield task
             task.close()
+            return
+        columns = (
+            TextColumn("  {task.description:<28}", markup=False),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]} {task.fields[rate]}", markup=False),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[note]}", markup=False),
+        )
+        with Progress(*columns, console=self.console) as bar:
+            bar.add_task(name, total=total, completed=done, visible=total > 0, note="", unit=unit, rate="")
+            task.bar = bar
+            yield task
+
+
+@dataclass
+class Task:
+    """A running job: a bar of rich on a terminal, elsewhere a line now and then, for logs of batch jobs.
+
+    Args:
+        reporter: prints the lines.
+        name, total, unit, done: as of `Reporter.task`.
+
+    Attributes:
+        bar: of rich, which has this task alone; None where lines are printed.
+    """
+
+    reporter: Reporter
+    name: str
+    total: int
+    unit: str
+    done: int
+    bar: Progress | None = None
+    _count: int = 0
+    _note: str = ""
+    _printed: int = -1
+    _start: float = field(default_factory=time.monotonic)
+    _last: float = field(default_factory=time.monotonic)
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Counts `count` more units as done and shows `note` (a loss, a file name)."""
+        self.done += count
+        self._count += count
+        self._note = note or self._note
+        if self.bar is not None:
+            rate = f"{_per_second(self._rate())} {memory_gib():.1f} GiB"
+            self.bar.update(self.bar.task_ids[0], advance=count, note=printable(note), rate=rate)
+        elif self.total and time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
+            self._print()
+
+    def close(self) -> None:
+        """Prints the last line, unless it was printed."""
+        if self.total and self.done != self._printed:
+            self._print()
+
+    def _rate(self) -> float:
+        """Return units per second since the job began here."""
+        elapsed = time.monotonic() - self._start
+        return self._count / elapsed if elapsed > 0 else 0.0
+
+    def _print(self) -> None:
+        self._last = time.monotonic()
+        self._printed = self.done
+        rate = self._rate()
+        left = f", {(self.total - self.done) / rate:,.0f} s left" if rate and self.done < self.total else ""
+        note = f", {self._note}" if self._note else ""
+        self.reporter.say(
+            f"  {self.name}: {self.done:,}/{self.total:,} {self.unit} ({_per_second(rate)}{left}, "
+            f"{memory_gib():.1f} GiB{note})"
+        )
 
 
 PEAK_MEMORY = "peak_gib"
@@ -111,79 +168,6 @@ def note_memory(gib: float) -> None:
     _largest_worker = max(_largest_worker, gib)
 
 
-def _live_progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("  {task.description:<28}", markup=False),
-        BarColumn(bar_width=28),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]} {task.fields[rate]}", markup=False),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}", markup=False),
-        console=console,
-        transient=False,
-    )
-
-
-class _LiveTask:
-    """Advances a bar of rich."""
-
-    def __init__(self, progress: Progress, identifier, unit: str) -> None:
-        self._progress, self._identifier, self._unit = progress, identifier, unit
-        self._meter = _Rate()
-
-    def advance(self, count: int = 1, note: str = "") -> None:
-        rate = f"{_per_second(self._meter.update(count))} {memory_gib():.1f} GiB"
-        self._progress.update(self._identifier, advance=count, note=printable(note), rate=rate)
-
-
-class _PlainTask:
-    """Prints a line now and then, for logs of batch jobs."""
-
-    def __init__(self, reporter: Reporter, name: str, total: int, unit: str, done: int) -> None:
-        self._reporter, self._name, self._total, self._unit, self._done = reporter, name, total, unit, done
-        self._meter = _Rate()
-        self._last = time.monotonic()
-        self._note = ""
-        self._printed = -1
-
-    def advance(self, count: int = 1, note: str = "") -> None:
-        self._done += count
-        self._meter.update(count)
-        self._note = note or self._note
-        if self._total and time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
-            self._print()
-
-    def close(self) -> None:
-        if self._total and self._done != self._printed:
-            self._print()
-
-    def _print(self) -> None:
-        self._last = time.monotonic()
-        self._printed = self._done
-        rate = self._meter.rate
-        left = f", {(self._total - self._done) / rate:,.0f} s left" if rate and self._done < self._total else ""
-        note = f", {self._note}" if self._note else ""
-        self._reporter.say(
-            f"  {self._name}: {self._done:,}/{self._total:,} {self._unit} ({_per_second(rate)}{left}, "
-            f"{memory_gib():.1f} GiB{note})"
-        )
-
-
 def _per_second(rate: float) -> str:
     """A rate with as many digits as tell slow jobs apart."""
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
-
-
-class _Rate:
-    """Units per second since the first call."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._count = 0
-        self.rate = 0.0
-
-    def update(self, count: int) -> float:
-        self._count += count
-        elapsed = time.monotonic() - self._start
-        self.rate = self._count / elapsed if elapsed > 0 else 0.0
-        return self.rate

@@ -1,9 +1,10 @@
-"""What is found by its name: a folder each, with a declaration, read without torch, and what needs torch beside it."""
+"""Things found by name: a folder each, with a declaration, read without torch, and what needs torch beside it."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
@@ -15,18 +16,21 @@ DECLARATION = "declaration"
 Declared = TypeVar("Declared", bound=Settings)
 
 
+@dataclass
 class Registry(Generic[Declared]):
     """The folders of a package that declare something, and what plug-ins declare.
 
     Args:
-        package: dotted name.
+        room: dotted name of the package.
         leaf: module of every folder that needs torch.
         group: of plug-ins; empty where there are none.
         makes: function of that module.
     """
 
-    def __init__(self, package: str, leaf: str, group: str = "", makes: str = "build") -> None:
-        self._package, self._leaf, self._group, self._makes = package, leaf, group, makes
+    room: str
+    leaf: str
+    group: str = ""
+    makes: str = "build"
 
     @functools.cached_property
     def classes(self) -> dict[str, type[Declared]]:
@@ -35,35 +39,31 @@ class Registry(Generic[Declared]):
         Raises:
             UsageError: a declaration has no such class.
         """
-        room = Path(str(importlib.import_module(self._package).__file__)).parent
-        folders = sorted(path.parent.name for path in room.glob(f"*/{DECLARATION}.py"))
-        ours = {folder.replace("_", "-"): self._class(folder) for folder in folders}
-        return ours | {name: each.declared for name, each in usable(self._group).items()}
+        place = Path(str(importlib.import_module(self.room).__file__)).parent
+        folders = sorted(path.parent.name for path in place.glob(f"*/{DECLARATION}.py"))
+        classes = {}
+        for folder in folders:
+            module = importlib.import_module(f"{self.room}.{folder}.{DECLARATION}")
+            name = "".join(part.capitalize() for part in folder.split("_"))
+            if not hasattr(module, name):
+                raise UsageError(f"{module.__file__} has no class {name}, as the folder's name asks for; rename it")
+            classes[folder.replace("_", "-")] = getattr(module, name)
+        return classes | {name: each.declared for name, each in usable(self.group).items()}
 
     def module(self, name: str) -> ModuleType:
-        """What needs torch, of a known name.
+        """Import the module that needs torch, of a known name.
 
         Raises:
             UsageError: it lacks the function that makes it.
         """
-        brought = usable(self._group).get(name)
-        module = brought.leaf if brought else importlib.import_module(f"{self._package}.{_folder(name)}.{self._leaf}")
-        if not hasattr(module, self._makes):
-            raise UsageError(f"{module.__file__} defines no {self._makes}(), which makes {name!r}; define one")
+        brought = usable(self.group).get(name)
+        folder = name.replace("-", "_")
+        module = brought.leaf if brought else importlib.import_module(f"{self.room}.{folder}.{self.leaf}")
+        if not hasattr(module, self.makes):
+            raise UsageError(f"{module.__file__} defines no {self.makes}(), which makes {name!r}; define one")
         return module
 
     def package(self, name: str) -> str:
         """Name and version of the package that brings it; empty for itrpipe."""
-        brought = usable(self._group).get(name)
+        brought = usable(self.group).get(name)
         return brought.package if brought else ""
-
-    def _class(self, folder: str) -> type[Declared]:
-        declaration = importlib.import_module(f"{self._package}.{folder}.{DECLARATION}")
-        name = "".join(part.capitalize() for part in folder.split("_"))
-        if not hasattr(declaration, name):
-            raise UsageError(f"{declaration.__file__} has no class {name}, as the folder's name asks for; rename it")
-        return getattr(declaration, name)
-
-
-def _folder(name: str) -> str:
-    return name.replace("-", "_")

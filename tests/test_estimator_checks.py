@@ -130,9 +130,9 @@ PAIRS = [
 """Variants of a backbone differ from it in how they score, for which one method is enough."""
 
 
-def without_fusion(fusion: str) -> Callable[[], Matcher[Any, Any]]:
+def without_fusion() -> Callable[[], Matcher[Any, Any]]:
     chosen = settings("ascl", "ascl")
-    return builder(chosen.model_copy(update={"model": chosen.model.model_copy(update={"fusion": fusion})}))
+    return builder(chosen.model_copy(update={"model": chosen.model.model_copy(update={"fusion": "none"})}))
 
 
 def of_region_tokens(pool: str, boxes: bool) -> Callable[[], Matcher[Any, Any]]:
@@ -146,8 +146,7 @@ def of_region_tokens(pool: str, boxes: bool) -> Callable[[], Matcher[Any, Any]]:
 BACKBONES: dict[str, Callable[[], Callable[[], Matcher[Any, Any]]]] = {
     **{name: partial(lambda name: builder(settings(FIRST[name], name)), name) for name in sorted(backbones())},
     "ssamt, first phase": lambda: builder(settings("ssamt-intra", "ssamt")),
-    "ascl, released fusion": lambda: without_fusion("released"),
-    "ascl, no fusion": lambda: without_fusion("none"),
+    "ascl, no fusion": without_fusion,
     "dual-encoder, mean of region tokens": lambda: of_region_tokens("mean", True),
     "dual-encoder, region tokens without boxes": lambda: of_region_tokens("cls", False),
 }

@@ -199,6 +199,9 @@ class _Aro(_Row):
     of attributes with 25 cases or more. Here the mean is over all relations. ARO's COCO and Flickr30k Order are not
     read: their negatives are shuffled anew in every run, by a parser of English.
 
+    Attributes:
+        group: pattern of what a macro accuracy is the mean over.
+
     Source: ARO (Yuksekgonul et al., ICLR 2023).
     """
 
@@ -209,33 +212,23 @@ class _Aro(_Row):
     bbox_y: _Pixel
     bbox_w: _Side
     bbox_h: _Side
-
-    @property
-    def group(self) -> str:
-        """What a macro accuracy is the mean over."""
-        raise NotImplementedError
+    group: ClassVar[str]
 
     def pairs(self, name: str, category: str) -> list[Pair]:
         left, top, width, height = map(round, (self.bbox_x, self.bbox_y, self.bbox_w, self.bbox_h))
         box = left, top, left + width, top + height
-        return [Pair(name, self.image_path, self.true_caption, self.false_caption, category, self.group, box)]
+        group = self.group.format(self)
+        return [Pair(name, self.image_path, self.true_caption, self.false_caption, category, group, box)]
 
 
 class _Relation(_Aro):
+    group = "relation {0.relation_name}"
     relation_name: str
-
-    @property
-    def group(self) -> str:
-        return f"relation {self.relation_name}"
 
 
 class _Attribution(_Aro):
-    fewest = 25
+    fewest, group = 25, "attributes {0.attributes[0]}, {0.attributes[1]}"
     attributes: Annotated[list[str], Field(min_length=2, max_length=2)]
-
-    @property
-    def group(self) -> str:
-        return f"attributes {', '.join(self.attributes)}"
 
 
 class _SugarCrepe(_Row):

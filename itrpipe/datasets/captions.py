@@ -121,12 +121,12 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be the id of an image or a caption; else it is `UNUSABLE_ID`."""
+    """Return whether a text can be the id of an image or a caption; else it is `UNUSABLE_ID`."""
     return len(text) <= _LONGEST_ID and _ID.fullmatch(text) is not None
 
 
 def is_readable(text: str) -> bool:
-    """Whether a text has a character that one can see, and no NUL."""
+    """Return whether a text has a character that one can see, and no NUL."""
     return "\0" not in text and any(each.isprintable() and each not in _BLANK for each in text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -315,10 +315,19 @@ def _has_pipe_header(path: Path) -> bool:
     return re.match(r"image_name\s*\|", next(text_lines(path), "")) is not None
 
 
-def _flickr_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
+def _read_flickr(path: Path, restval: str) -> _Read:
+    """Reads Flickr8k's and Flickr30k's own caption files.
+
+    `Flickr8k.token.txt` and `results_20130124.token` hold `name.jpg#number<TAB>caption` per line; `results.csv` holds
+    `image_name| comment_number| comment` under that header. Split lists lie beside them: the names of Flickr8k's
+    (`Flickr_8k.trainImages.txt`, `.devImages.txt`, `.testImages.txt`) or `train.txt`, `val.txt`, `test.txt`, one
+    image a line, with or without `.jpg`. Images that no list names are left out, which a note counts. Image ids are
+    file stems, caption ids `name.jpg#number`.
+    """
     pipes = _has_pipe_header(path)
     pattern = _PIPE_LINE if pipes else _TOKEN_LINE
     form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
+    found: list[tuple[_Image, CaptionRecord]] = []
     for number, line in enumerate(text_lines(path), start=1):
         if not line.strip() or (pipes and number == 1):
             continue
@@ -329,19 +338,8 @@ def _flickr_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
         file = image_key(match["name"])
         image_id, caption_id = PurePosixPath(file).stem, f"{file}#{match['number']}"
         caption = CaptionRecord(caption_id, image_id, match["caption"].strip())
-        yield _Image(image_id, file, None, f"line {number}"), caption
-
-
-def _read_flickr(path: Path, restval: str) -> _Read:
-    """Reads Flickr8k's and Flickr30k's own caption files.
-
-    `Flickr8k.token.txt` and `results_20130124.token` hold `name.jpg#number<TAB>caption` per line; `results.csv` holds
-    `image_name| comment_number| comment` under that header. Split lists lie beside them: the names of Flickr8k's
-    (`Flickr_8k.trainImages.txt`, `.devImages.txt`, `.testImages.txt`) or `train.txt`, `val.txt`, `test.txt`, one
-    image a line, with or without `.jpg`. Images that no list names are left out, which a note counts. Image ids are
-    file stems, caption ids `name.jpg#number`.
-    """
-    read = _of_rows(path, _flickr_rows(path))
+        found.append((_Image(image_id, file, None, f"line {number}"), caption))
+    read = _of_rows(path, found)
     lists = {split: own[0] for split, names in _SPLIT_LISTS.items() if (own := files_present(path.parent, names))}
     if not lists:
         return read
@@ -375,15 +373,13 @@ def _read_table(path: Path, restval: str) -> _Read:
     A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split` or `group`. The image
     id is the path in the one form of `image_key`, the caption id the number of the row from 0.
     """
-    return _of_rows(path, _table_rows(path))
-
-
-def _table_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
+    read: list[tuple[_Image, CaptionRecord]] = []
     for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
         file = image_key(row["file"])
         group = unicodedata.normalize("NFC", row.get("group") or "")
         image = _Image(file, file, row.get("split"), f"line {line}", group=group)
-        yield image, CaptionRecord(str(number), file, row["caption"])
+        read.append((image, CaptionRecord(str(number), file, row["caption"])))
+    return _of_rows(path, read)
 
 
 _SPLIT_WORDS = re.compile(
@@ -406,16 +402,6 @@ def _shards(source: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
-def _split_of_shard(archive: Path, name: str) -> str | None:
-    """Returns the split that the name of a tar file, or of a folder above it, says."""
-    splits: set[str] = set()
-    for words in _SPLIT_WORDS.findall(name):
-        splits.update(split for split, word in zip(SPLITS, words, strict=True) if word)
-    if len(splits) > 1:
-        raise DataError(f"{archive}: its name is that of several splits; rename it, such as train-00000.tar")
-    return splits.pop() if splits else None
-
-
 def _read_shards(source: Path, restval: str) -> _Read:
     """Reads WebDataset's tar files, all below a folder, or one.
 
@@ -430,8 +416,23 @@ def _read_shards(source: Path, restval: str) -> _Read:
     root = source if source.is_dir() else source.parent
     for archive in _shards(source):
         name = archive.relative_to(root).as_posix()
-        split = _split_of_shard(archive, name)
-        for key, files in _samples(archive).items():
+        splits: set[str] = set()
+        for words in _SPLIT_WORDS.findall(name):
+            splits.update(split for split, word in zip(SPLITS, words, strict=True) if word)
+        if len(splits) > 1:
+            raise DataError(f"{archive}: its name is that of several splits; rename it, such as train-00000.tar")
+        split = splits.pop() if splits else None
+        with reading(archive, "a tar file", "fetch or make it again"):
+            try:
+                names = [*members(archive)]
+            except DataError as error:
+                raise DataError(f"{archive} {error}") from error
+        samples: dict[str, dict[str, str]] = {}  # key -> ending -> name
+        for member in names:
+            folder, _, file = member.rpartition("/")
+            key, _, ending = file.partition(".")
+            samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = member
+        for key, files in samples.items():
             image_id = f"{name[: -len(TAR)]}/{key}"
             file = next((files[ending] for ending in ENDINGS if ending in files), "")
             texts = _captions_of_sample(archive, files) if file else []
@@ -449,21 +450,6 @@ def _read_shards(source: Path, restval: str) -> _Read:
     if note and not images:
         raise DataError(f"{source}: no sample has a photograph and a caption: {note}")
     return _Read(images, captions, f"left out: {note}" if note else "")
-
-
-def _samples(archive: Path) -> dict[str, dict[str, str]]:
-    """Returns key -> ending -> name of the files of a tar file."""
-    with reading(archive, "a tar file", "fetch or make it again"):
-        try:
-            names = [*members(archive)]
-        except DataError as error:
-            raise DataError(f"{archive} {error}") from error
-    samples: dict[str, dict[str, str]] = {}
-    for name in names:
-        folder, _, file = name.rpartition("/")
-        key, _, ending = file.partition(".")
-        samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = name
-    return samples
 
 
 @STRICT

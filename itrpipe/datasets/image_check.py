@@ -1,4 +1,4 @@
-"""Whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
+"""Return whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
 
 from __future__ import annotations
 
@@ -75,7 +75,14 @@ class ImageChecking(Work[ImageRoot]):
 
     def make(self, worker: ImageRoot, part: Part, path: Path) -> None:
         """Writes what is known of the images of a part, and why the others cannot be used."""
-        write_stamped_json(path, {"files": [(file, _facts(worker, file)) for file in part.content]})
+        files = []
+        for file in part.content:
+            try:
+                outcome = inspect_picture(read_image(worker.resolve(file, record="image")))
+            except DECODER_ERRORS as error:
+                outcome = refusal(error)
+            files.append((file, outcome))
+        write_stamped_json(path, {"files": files})
 
 
 def check_images(
@@ -172,11 +179,3 @@ def inspect_picture(content: bytes) -> ImageFacts:
 def _hash(pixels: np.ndarray) -> str:
     """Hash of pixels [H, W, 3] and their shape."""
     return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
-
-
-def _facts(inside: ImageRoot, file: str) -> ImageFacts | str:
-    """Facts of a file, or why it cannot be used."""
-    try:
-        return inspect_picture(read_image(inside.resolve(file, record="image")))
-    except DECODER_ERRORS as error:
-        return refusal(error)

@@ -8,7 +8,6 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 
 from itrpipe.datasets.archives import in_archive, members, path_parts
@@ -73,10 +72,13 @@ def locate_images(
     for layout in layouts:
         for folder in folders:
             prefix = f"{folder}/" if folder else ""
-            if any(_is_file(root / inside.as_stored(prefix + file)) for file in islice(layout, _PROBED_IMAGES)):
-                found = [inside.as_stored(prefix + file) for file in layout]
-                inside.refuse_links_out(found, records)
-                return found
+            for file in layout[:_PROBED_IMAGES]:
+                path = root / inside.as_stored(prefix + file)
+                packed = in_archive(path)
+                if path.is_file() or (packed and packed[1] in members(packed[0])):
+                    found = [inside.as_stored(prefix + each) for each in layout]
+                    inside.refuse_links_out(found, records)
+                    return found
     first = layouts[0][0]
     for folder in folders:
         beside = (root / folder / first).parent
@@ -170,8 +172,3 @@ class ImageRoot:
             ordered = sorted(names, key=lambda name: name == image_key(name))
             self._stored_names[folder] = {image_key(name): name for name in ordered}
         return self._stored_names[folder]
-
-
-def _is_file(path: Path) -> bool:
-    inside = in_archive(path)
-    return inside[1] in members(inside[0]) if inside else path.is_file()

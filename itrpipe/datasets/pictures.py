@@ -131,7 +131,23 @@ def picture_rgb(image: Image.Image, size: tuple[int, int] | None = None) -> np.n
     upright = image if turn is None else image.transpose(turn)
     if size is not None:
         upright = upright.resize(size, Image.Resampling.NEAREST)
-    return np.array(_deep_rgb(upright, image) if upright.mode in _SIXTEEN_BIT else _rgb(upright))
+    if upright.mode in _SIXTEEN_BIT:
+        samples = np.asarray(upright).astype(np.uint16)
+        tags = image.getexif() if image.format == "TIFF" else {}
+        # The opened image knows how many of the 16 bits it uses.
+        grey = (samples >> (tags.get(_BITS_PER_SAMPLE, 16) - 8)).astype(np.uint8)
+        if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+            grey = _WHITE - grey
+        if "transparency" in image.info:
+            grey[samples == image.info["transparency"]] = _WHITE
+        return grey[..., np.newaxis].repeat(3, axis=2)
+    if upright.mode not in _EIGHT_BIT:
+        kind = f"has samples of the kind {upright.mode}, which have no defined range"
+        raise DataError(f"{kind}; convert it to 8-bit RGB")
+    if upright.has_transparency_data:
+        white = Image.new("RGBA", upright.size, (_WHITE, _WHITE, _WHITE, _WHITE))
+        upright = Image.alpha_composite(white, upright.convert("RGBA"))
+    return np.array(upright if upright.mode == "RGB" else upright.convert("RGB"))
 
 
 def open_picture(content: bytes) -> Image.Image:
@@ -185,24 +201,3 @@ def refusal(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read: {error.strerror}"
     return f"is truncated ({text})" if "truncated" in text.lower() else f"is damaged ({text})"
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode not in _EIGHT_BIT:
-        raise DataError(f"has samples of the kind {image.mode}, which have no defined range; convert it to 8-bit RGB")
-    if not image.has_transparency_data:
-        return image if image.mode == "RGB" else image.convert("RGB")
-    white = Image.new("RGBA", image.size, (_WHITE, _WHITE, _WHITE, _WHITE))
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
-
-
-def _deep_rgb(upright: Image.Image, image: Image.Image) -> np.ndarray:
-    """16-bit greyscale [H, W, 3]; `image` is the one opened, which knows how many of the 16 bits it uses."""
-    samples = np.asarray(upright).astype(np.uint16)
-    tags = image.getexif() if image.format == "TIFF" else {}
-    grey = (samples >> (tags.get(_BITS_PER_SAMPLE, 16) - 8)).astype(np.uint8)
-    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-        grey = _WHITE - grey
-    if "transparency" in image.info:
-        grey[samples == image.info["transparency"]] = _WHITE
-    return grey[..., np.newaxis].repeat(3, axis=2)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.storage.disk import reading
+from itrpipe.errors import DataError
 from itrpipe.storage.ragged import Ragged
 from itrpipe.storage.tables import read_table, rows_of, write_table
 
@@ -61,7 +61,7 @@ class PairSet:
         return cls.of(captions[known], images[known], len(image_ids))
 
     def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+        """Return whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
         if not len(self.codes):
             return np.zeros(np.broadcast_shapes(captions.shape, images.shape), dtype=bool)
         codes = captions.astype(np.int64) * self.images + images
@@ -108,34 +108,6 @@ def write_truth(folder: Path, true_images: Mapping[str, Sequence[str]]) -> None:
     pq.write_table(pa.table(columns, schema=_SCHEMA), folder / TRUTH_FILE)
 
 
-def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> list[np.ndarray] | None:
-    """Reads the true images of some captions.
-
-    Args:
-        folder: the prepared dataset.
-        image_ids: [N] images, whose rows are returned.
-        caption_ids: [T] captions.
-
-    Returns:
-        For each caption the ascending rows of its true images among these, or None when the dataset has no such file.
-
-    Raises:
-        DataError: the file is damaged or lacks a caption.
-    """
-    path = folder / TRUTH_FILE
-    if not path.exists():
-        return None
-    table = read_table(path, _SCHEMA, _REMEDY)
-    known = dict(zip(*table.to_pydict().values(), strict=True))
-    row_of = {image_id: row for row, image_id in enumerate(image_ids.tolist())}
-    with reading(path, "the truth of this dataset", _REMEDY):
-        rows = []
-        for caption_id in caption_ids.tolist():
-            images = [row_of[image_id] for image_id in known[caption_id] if image_id in row_of]
-            rows.append(np.array(sorted(images), dtype=np.int64))
-        return rows
-
-
 def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet | None:
     """The correct matches of some images [N] and captions [T], or None where the dataset does not know them.
 
@@ -144,13 +116,19 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
         image_ids, caption_ids: whose rows are returned.
 
     Raises:
-        DataError: see `read_truth`.
+        DataError: the file is damaged or lacks a caption.
     """
-    images = read_truth(folder, image_ids, caption_ids)
-    if images is None:
+    path = folder / TRUTH_FILE
+    if not path.exists():
         return None
-    true = Ragged.of_lists(images)
-    return PairSet.of(true.owners(), true.values, len(image_ids))
+    table = read_table(path, _SCHEMA, _REMEDY)
+    rows = rows_of(pa.array(caption_ids.tolist(), pa.string()), table["caption_id"])
+    if (rows < 0).any():
+        raise DataError(f"{path} lacks caption {caption_ids[rows < 0][0]!r}; {_REMEDY}")
+    lists = table["true_image_ids"].combine_chunks().take(pa.array(rows))
+    captions = np.repeat(np.arange(len(rows)), lists.value_lengths().to_numpy())
+    images = rows_of(lists.flatten(), pa.array(image_ids.tolist(), pa.string()))
+    return PairSet.of(captions[images >= 0], images[images >= 0], len(image_ids))
 
 
 def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:

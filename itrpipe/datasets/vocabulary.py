@@ -164,7 +164,9 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Writes the published form, UTF-8."""
-        path.write_text(json.dumps(self._published(), ensure_ascii=False), encoding="utf-8")
+        words = {str(index): word for index, word in enumerate(self.words)}
+        content = _Published(word2idx=self.ids, idx2word=words, idx=len(words))
+        path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
@@ -175,7 +177,3 @@ class Vocabulary:
             DataError: the file is damaged, or an entry is missing.
         """
         return cls(tuple(load_json(checked(path), TypeAdapter(_Published))["idx2word"].values()))
-
-    def _published(self) -> _Published:
-        words = {str(index): word for index, word in enumerate(self.words)}
-        return _Published(word2idx=self.ids, idx2word=words, idx=len(words))

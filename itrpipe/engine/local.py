@@ -37,7 +37,7 @@ _COLOUR = re.compile(r"\x1b\[\d*m")
 
 
 Answer = tuple[BaseException | None, float]
-"""Of a part: why it is not made, or None; and the largest memory of its process so far, GiB."""
+"""Why a part is not made, or None; and the largest memory of its process so far, GiB."""
 
 
 class Host(Generic[Worker]):
@@ -108,7 +108,7 @@ Given = tuple[Part, Path]
 
 
 def last_line(error: BaseException) -> str:
-    """What an error says in the end, most often behind the traceback of a worker, without its colours."""
+    """Return the last line of an error, most often behind the traceback of a worker, without its colours."""
     return _COLOUR.sub("", str(error)).strip().rpartition("\n")[2].strip() or type(error).__name__
 
 
@@ -171,8 +171,11 @@ class Crew:
             ItrpipeError: some parts were given up; all others are made.
             Exception: a maker said so.
         """
-        waiting, makers, deaths = deque(todo), dict[int, Maker](), Counter[str]()
-        stillborn, reason = 0, ""
+        waiting = deque(todo)
+        makers = dict[int, Maker]()
+        deaths = Counter[str]()
+        stillborn = 0
+        reason = ""
         try:
             while waiting or any(maker.at_work() for maker in makers.values()):
                 for number in range(min(self.count, len(waiting))):
@@ -206,7 +209,11 @@ class Crew:
                     if given := maker.parts.pop(answer):
                         yield given[0], len(makers)
                 for maker in makers.values():
-                    while waiting and self._takes(maker, waiting[0], deaths):
+                    while waiting and None not in maker.parts.values():  # it has begun
+                        together = [*maker.at_work(), waiting[0]]
+                        suspected = any(deaths[part.name] for part, _ in together)
+                        if len(together) > (1 if suspected else self.room):
+                            break
                         given = waiting.popleft()
                         maker.parts[maker.send(*given)] = given
         finally:
@@ -219,12 +226,6 @@ class Crew:
                 "it stopped, with fewer --workers"
             )
 
-    def _takes(self, maker: Maker, following: Given, deaths: Counter[str]) -> bool:
-        """Whether a maker that has begun has room for the next part; one that was there at a death is alone."""
-        together = [*maker.at_work(), following]
-        begun, suspected = None not in maker.parts.values(), any(deaths[part.name] for part, _ in together)
-        return begun and len(together) <= (1 if suspected else self.room)
-
 
 # This machine
 
@@ -236,7 +237,7 @@ def usable_cores() -> int:
 
 @contextmanager
 def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
-    """Those who make parts on this machine.
+    """Yield the makers of parts on this machine.
 
     Args:
         work: the map.
@@ -254,7 +255,8 @@ def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
         host = Host(work, usable_cores())
         yield Crew(1, host.parts + (host.parts > 1), lambda number: _Here(host))
         return
-    cores, pickled = max(1, usable_cores() // workers), pickle.dumps(work)
+    cores = max(1, usable_cores() // workers)
+    pickled = pickle.dumps(work)
     at_once = Host(work, cores).parts
 
     def begin(number: int) -> Maker:
@@ -296,7 +298,9 @@ class _Process(Maker):
         context = get_context("spawn")
         self._ours, theirs = zip(*(context.Pipe() for _ in range(at_once)), strict=True)
         self._process = context.Process(target=_serve, args=(theirs, work, cores, environment), daemon=True)
-        self._free, self._threads, came = list(self._ours), ThreadPoolExecutor(at_once), []
+        self._free = list(self._ours)
+        self._threads = ThreadPoolExecutor(at_once)
+        came = []
         # A Ctrl-C of the terminal reaches it too, but it does not listen: this process ends it, once it has started.
         listens = threading.current_thread() is threading.main_thread()
         handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if listens else None
@@ -338,7 +342,7 @@ class _Process(Maker):
 
 
 def _serve(connections: Sequence[Connection], pickled: bytes, cores: int, environment: dict[str, str]) -> None:
-    """What a process does: parts come and answers go until the one that started it ends it."""
+    """Make parts that come over connections, and answer, until the process that started this one ends it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)  # before any library is imported that reads it
     try:

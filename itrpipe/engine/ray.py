@@ -19,7 +19,7 @@ from itrpipe.engine.work import Part, Work
 from itrpipe.errors import MissingInputError, UnavailableError, reason_of
 
 LEFT_ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TQDM_PATCH_PRINT": "0"}
-"""What Ray is told unless the user says otherwise: it reports to nobody, and Python's `print` stays Python's."""
+"""Environment of Ray unless the user sets another: it reports to nobody, and Python's `print` stays Python's."""
 _PATIENCE = 30.0
 """Seconds until a machine counts as one that does not answer."""
 
@@ -78,7 +78,7 @@ def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
 
 
 def _answering(address: str) -> str:
-    """Where a cluster is: Ray itself tries for minutes where nobody answers, and then ends the process.
+    """Return the address of a cluster; Ray itself tries for minutes where nobody answers, and then ends the process.
 
     Raises:
         OSError: nobody answers.
@@ -130,7 +130,7 @@ def nodes(ray: Any, root: Path) -> Iterator[Node]:
 
 
 def _look(root: Path) -> tuple[str, bool]:
-    """What a node says of itself."""
+    """Return the version of itrpipe on a node, and whether it has the data folder."""
     from itrpipe import __version__
 
     return __version__, root.is_dir()
@@ -154,14 +154,15 @@ def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
         room = ray.cluster_resources()
         what = "GPU" if work.device == "cuda" or (work.device == "auto" and room.get("GPU")) else "CPU"
         actor = ray.remote(max_concurrency=work.overlap, num_cpus=1, num_gpus=int(what == "GPU"))(_Remote)
-        description, folder = ray.put(work), Path.cwd()
+        description = ray.put(work)
+        folder = Path.cwd()
         count = execution.workers or max(1, int(room.get(what, 0)))
         remedy = "see `itrpipe doctor --address`"
         yield Crew(count, work.overlap + 1, lambda number: _Actor(ray, actor.remote(description, folder)), remedy)
 
 
 class _Remote:
-    """What runs in an actor: a host in the folder of the driver, where there is one."""
+    """A host in an actor, in the folder of the driver, where there is one."""
 
     def __init__(self, work: Work, folder: Path) -> None:
         with contextlib.suppress(OSError):
@@ -182,7 +183,8 @@ class _Actor(Maker):
     def __init__(self, ray: Any, actor: Any) -> None:
         super().__init__()
         self.died = (ray.exceptions.RayError,)
-        self._ray, self._actor = ray, actor
+        self._ray = ray
+        self._actor = actor
         self.parts[actor.begun.remote().future()] = None
 
     def send(self, part: Part, path: Path) -> Future[Answer]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -48,7 +47,7 @@ class Share(NamedTuple):
 
 
 class MapExecution(Settings):
-    """Where a stage makes the parts of its maps; every choice gives the same bytes.
+    """The place where a stage makes the parts of its maps; every choice gives the same bytes.
 
     Attributes:
         engine: `local` makes them in this process, or in several of this machine; `ray` on a Ray cluster.
@@ -115,7 +114,7 @@ def make_parts(
     folder: Path,
     execution: MapExecution,
     reporter: Reporter,
-    warn: Callable[[str], None],
+    warn: Callable[[str], object],
     *,
     more: bool = False,
 ) -> Made:
@@ -136,7 +135,8 @@ def make_parts(
     """
     make_folder(folder)
     share = share_of(execution)
-    record, division = folder / DIVISION, {"key": work.key}
+    record = folder / DIVISION
+    division = {"key": work.key}
     if record.exists() and read_stamped_json(record, f"remove {folder} and run the same command again") != division:
         if share is not None:  # others may be at work on them
             raise DataError(
@@ -152,7 +152,8 @@ def make_parts(
     every = [(part, folder / f"{part.name}{work.suffix}") for part in work.parts()]
     own = every[share.number - 1 :: share.count] if share else every
     found = [path for _, path in own if path.exists()]
-    kept, damaged = set(), 0
+    kept = set()
+    damaged = 0
     with reporter.task("checking what is done", len(found), "parts") as task:
         for path in found:
             try:
@@ -187,20 +188,19 @@ def make_parts(
     return Made(paths, rows, time.monotonic() - started)
 
 
+@dataclass
 class Maps(Runner):
     """Makes maps where execution settings say, so that an interrupted run goes on.
 
     Args:
-        folder: see `Runner`.
-        reporter: shows the progress.
+        folder, reporter, warn: as of `Runner`.
         execution: where parts are made, and which share of them.
-        warn: is told what is to be warned of.
     """
 
-    def __init__(self, folder: Path, reporter: Reporter, execution: MapExecution, warn: Callable[[str], None]) -> None:
-        super().__init__(folder, reporter, warn)
-        self._make = partial(make_parts, execution=execution, reporter=reporter, warn=warn)
+    reporter: Reporter
+    execution: MapExecution
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
         """Makes every part of a map that is not there yet; see `make_parts`."""
-        return self._make(work, self.folder / PARTS / name, more=more)
+        folder = self.folder / PARTS / name
+        return make_parts(work, folder, self.execution, self.reporter, self.warn, more=more)

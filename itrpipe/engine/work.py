@@ -78,14 +78,14 @@ class Work(ABC, Generic[Worker]):
 
     @abstractmethod
     def open(self) -> Worker:
-        """What makes parts, such as a model; called once in every process."""
+        """Open what makes parts, such as a model; called once in every process."""
 
     @abstractmethod
     def make(self, worker: Worker, part: Part, path: Path) -> None:
         """Writes the file of a part, whole or not at all, and nothing else."""
 
     def keeps(self, path: Path) -> bool:
-        """Whether a file of an earlier run still counts.
+        """Return whether a file of an earlier run still counts.
 
         Raises:
             DataError: it is not as it was written.
@@ -95,7 +95,7 @@ class Work(ABC, Generic[Worker]):
 
 
 class Made(NamedTuple):
-    """What became of a map.
+    """Results of a map.
 
     Attributes:
         paths: files of all parts, in their order; each was made in this run or compared with its checksum.
@@ -108,6 +108,7 @@ class Made(NamedTuple):
     seconds: float = 0.0
 
 
+@dataclass
 class Runner:
     """Makes maps in this process, in a folder that no later run goes on from.
 
@@ -117,9 +118,9 @@ class Runner:
         warn: is told what is to be warned of.
     """
 
-    def __init__(self, folder: Path, reporter: Reporter | None, warn: Callable[[str], object]) -> None:
-        self.folder, self.warn = folder, warn
-        self._reporter = reporter
+    folder: Path
+    reporter: Reporter | None
+    warn: Callable[[str], object]
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
         """Makes every part of a map.
@@ -129,7 +130,8 @@ class Runner:
             name: of its folder.
             more: another map follows that needs this one.
         """
-        parts, worker = work.parts(), work.open()
+        parts = work.parts()
+        worker = work.open()
         paths = []
         rows = sum(part.rows for part in parts)
         with self.task(work.title, rows, work.unit) as task:
@@ -139,9 +141,9 @@ class Runner:
                 task.advance(part.rows)
         return Made(paths, rows)
 
-    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
+    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task | _Unseen]:
         """Shows the progress of a job."""
-        return self._reporter.task(name, total, unit) if self._reporter else nullcontext(_Unseen())
+        return self.reporter.task(name, total, unit) if self.reporter else nullcontext(_Unseen())
 
 
 class _Unseen:

@@ -108,7 +108,9 @@ class Extraction(Work["Decoders"]):
         strict: stop at the first image that cannot be used.
     """
 
-    unit, overlap, in_one_thread = "images", 2, True
+    unit = "images"
+    overlap = 2
+    in_one_thread = True
     untold = ("extractor", "images")
 
     title: str
@@ -126,12 +128,12 @@ class Extraction(Work["Decoders"]):
 
     @cached_property
     def spec(self) -> FeatureSpec:
-        """Which datasets are written; where other extractors write some of this one's, it is set to the others."""
+        """The datasets that are written; where other extractors write some of this one's, it is set to the others."""
         return self.extractor.spec
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the extractor."""
+        """Notes of the extractor for the user."""
         return self.extractor.notes
 
     def parts(self) -> list[Part]:
@@ -176,7 +178,7 @@ class Extraction(Work["Decoders"]):
         write_arrays(path, joined, {str(rows[row]): reason for row, reason in failed.items()})
 
     def keeps(self, path: Path) -> bool:
-        """Whether a part is as it was written, and no image of it failed: the file may have been restored since."""
+        """Return whether a part is as it was written and no image of it failed, since files may have been restored."""
         return super().keeps(path) and not ArrayFile(path).facts
 
 
@@ -196,7 +198,8 @@ class Decoders:
     """
 
     def __init__(self, count: int, turns: int = 1) -> None:
-        self.count, self.turn = count, threading.Semaphore(turns)
+        self.count = count
+        self.turn = threading.Semaphore(turns)
         self._pool = ThreadPoolExecutor(count, "decode", initializer=torch.set_num_threads, initargs=(1,))
 
     def ahead(
@@ -320,7 +323,7 @@ def extractions(parts: Mapping[str, FeatureSettings], images: ImageFiles, **opti
 
 
 def notes_of(works: Mapping[str, Extraction | Import]) -> list[str]:
-    """What a user should know of the extractors or of the import, each with its name."""
+    """Return what a user should know of the extractors or of the import, each with its name."""
     return [f"{name}: {note}" for name, work in works.items() for note in work.notes]
 
 

@@ -61,7 +61,8 @@ class Framing:
         # A view of the image as it lies in memory, which the resizing reads fastest.
         resized = tvF.resize(pixels.permute(2, 0, 1), [height, width], self.interpolation)
         if (height, width) != self.frame:
-            bottom, right = self.frame[0] - height + top, self.frame[1] - width + left
+            bottom = self.frame[0] - height + top
+            right = self.frame[1] - width + left
             resized = F.pad(resized, (-left, right, -top, bottom))  # less than nothing is cut off
         return resized.contiguous().numpy()
 
@@ -112,7 +113,8 @@ class Preprocessing(nn.Module):
 
     def __init__(self, framing: Framing, mean: Tensor, std: Tensor, notes: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.framing, self.notes = framing, notes
+        self.framing = framing
+        self.notes = notes
         self.register_buffer("mean", mean.view(3, 1, 1), persistent=False)
         self.register_buffer("std", std.view(3, 1, 1), persistent=False)
 

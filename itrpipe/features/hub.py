@@ -267,7 +267,8 @@ def find_folder(
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
     """
-    folder, notes = local_folder(model), ()
+    folder = local_folder(model)
+    notes = ()
     if folder is None:
         wanted = (*SAFETENSORS, _SHARDS[SAFETENSORS]) if weights else ()
         folder = download(model, revision, (CONFIG, *required, *further, *wanted))
@@ -307,7 +308,8 @@ def quiet(*, progress: bool = False) -> Iterator[None]:
     """Keeps the reports of transformers from the terminal, and unless `progress` its bars too."""
     from transformers.utils import logging
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     if not progress:
         logging.disable_progress_bar()

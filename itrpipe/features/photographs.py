@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ _Decoded = tuple[tuple[int, ...], list[np.ndarray]]
 """Height and width of a photograph, and its pixels as each extractor takes them."""
 
 
+@dataclass
 class Photographs:
     """Extracts features of photographs.
 
@@ -40,9 +42,8 @@ class Photographs:
         extractors: name -> extractor; a group of datasets comes from the first that has it.
     """
 
-    def __init__(self, name: str, extractors: Mapping[str, Extractor]) -> None:
-        self.name, self._extractors = name, dict(extractors)
-        self._specs = divide({each: extractor.spec for each, extractor in extractors.items()})
+    name: str
+    extractors: Mapping[str, Extractor]
 
     @classmethod
     def by(cls, name: str, parts: Mapping[str, FeatureSettings], device: str) -> Photographs:
@@ -75,6 +76,7 @@ class Photographs:
                 raise DataError(f"{_name(photographs[row], row)} {reason}; {_REMEDY}")
             refused(row, reason)
 
+        specs = divide({name: extractor.spec for name, extractor in self.extractors.items()})
         every = range(len(photographs))
         ids = ids or list(map(str, every))
         batches = (every[start : start + batch] for start in every[::batch])
@@ -86,8 +88,8 @@ class Photographs:
                 features: dict[str, np.ndarray] = {}
                 unusable: dict[int, str] = {}
                 sizes = np.array([size for size, _ in found], dtype=np.int64).reshape(-1, 2)
-                for place, (name, spec) in enumerate(self._specs.items()):
-                    extractor = self._extractors[name]
+                for place, (name, spec) in enumerate(specs.items()):
+                    extractor = self.extractors[name]
                     features |= {each: np.zeros((len(found), *shape), TYPES[each]) for each, shape in spec.items()}
                     for some in plan_batches(sizes, extractor.group, extractor.batch):
                         pixels = stack([found[row][1][place] for row in some.tolist()])
@@ -118,7 +120,7 @@ class Photographs:
             if told := unavailable(error):
                 raise told from None
             return refusal(error)
-        return pixels.shape[:2], [each.transform(pixels) for each in self._extractors.values()]
+        return pixels.shape[:2], [each.transform(pixels) for each in self.extractors.values()]
 
 
 def _name(photograph: Photograph, row: int) -> str:

@@ -64,7 +64,7 @@ BYTES_OF_HEADERS = 16_384
 
 
 class FeatureSpec(dict[str, tuple[int, ...]]):
-    """Which datasets a feature file has: their names, in the order of `TYPES`, and the shape of an image's row in each.
+    """Datasets of a feature file: their names, in the order of `TYPES`, and the shape of an image's row in each.
 
     Args:
         regions: R, regions per image; 0 if the extractor gives none.
@@ -86,16 +86,27 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
         attributes: bool = False,
         pixels: tuple[int, ...] = (0, 0),
     ) -> None:
-        shapes = {"regions": (regions, region_dim), "global": (global_dim,), "pixels": (*pixels, 3)}
-        if 0 not in shapes["regions"]:
-            of_regions = {"labels": labels, "scores": scores, "attributes": attributes, "attribute_scores": attributes}
-            shapes |= {"count": ()} | {name: (regions,) for name, there in of_regions.items() if there}
-            shapes |= {"boxes": (regions, 4)} if boxes else {}
-        super().__init__({name: shapes[name] for name in TYPES if 0 not in shapes.get(name, (0,))})
+        super().__init__()
+        if regions and region_dim:
+            self["regions"] = (regions, region_dim)
+            self["count"] = ()
+            if boxes:
+                self["boxes"] = (regions, 4)
+            if labels:
+                self["labels"] = (regions,)
+            if scores:
+                self["scores"] = (regions,)
+            if attributes:
+                self["attributes"] = (regions,)
+                self["attribute_scores"] = (regions,)
+        if global_dim:
+            self["global"] = (global_dim,)
+        if 0 not in pixels:
+            self["pixels"] = (*pixels, 3)
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FeatureSpec:
-        """That of datasets with rows of these shapes; what else has one is passed over."""
+        """Return the spec of datasets with rows of these shapes; what else has one is passed over."""
         regions, whole, pixels = ((*shapes.get(name, ()), 0, 0) for name in ("regions", "global", "pixels"))
         optional = {name: name in shapes for name in ("boxes", "labels", "scores")}
         attributes = not {"attributes", "attribute_scores"}.isdisjoint(shapes)
@@ -143,7 +154,9 @@ def stored_rows(
     classes = (first_class, 32_767)
     limited = {"boxes": (0, 1), "count": (1, spec.regions), "labels": classes, "attributes": classes}
     for name, shape in spec.items():
-        values, dtype, limits = arrays[name], np.dtype(TYPES[name]), limited.get(name)
+        values = arrays[name]
+        dtype = np.dtype(TYPES[name])
+        limits = limited.get(name)
         if values.shape != (n, *shape) or values.dtype.kind not in ("fiu" if dtype.kind == "f" else "iu"):
             raise DataError(
                 f"{name} of {n} images have type {values.dtype} and shape {list(values.shape)}; {dtype} "
@@ -161,7 +174,7 @@ def stored_rows(
 
 
 def _finite(rows: np.ndarray) -> np.ndarray:
-    """Whether all of each row [n, k] are numbers, [n]."""
+    """Return whether all of each row [n, k] are numbers, [n]."""
     # Without their sign, the bits of floats are ordered like their values, infinity and NaN last; and of float16 they
     # compare 20 times as fast.
     bits = rows.view(f"<u{rows.itemsize}")
@@ -170,7 +183,7 @@ def _finite(rows: np.ndarray) -> np.ndarray:
 
 
 def _refusal(name: str, values: np.ndarray, dtype: np.dtype, limits: tuple[int, int] | None) -> str:
-    """Why values of an image cannot be stored."""
+    """Return why values of an image cannot be stored."""
     if name == "count" and not values.any():
         return "has no region"
     of_type = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
@@ -260,7 +273,8 @@ def write_at(file: int, offset: int, values: np.ndarray) -> None:
     view = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     while view:
         written = os.pwrite(file, view, offset)
-        offset, view = offset + written, view[written:]
+        offset = offset + written
+        view = view[written:]
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,9 @@ def load_config(folder: Path, kinds: Mapping[str, Kind]) -> tuple[Kind, Any]:
     # A configuration can name an implementation that would be downloaded from the hub as code.
     config._attn_implementation = None
     # Only the last hidden state is read, and by its name.
-    config.output_hidden_states, config.output_attentions, config.return_dict = False, False, True
+    config.output_hidden_states = False
+    config.output_attentions = False
+    config.return_dict = True
     return kind, config
 
 
@@ -222,7 +224,8 @@ def see(network: Any, pixels: Tensor) -> Seen:
     What patches leave over at the right and the bottom is in no cell; a feature map divides the frame evenly.
     """
     found = network(pixels)
-    states, own = found.last_hidden_state, own_vector(found)
+    states = found.last_hidden_state
+    own = own_vector(found)
     height, width = pixels.shape[2:]
     if states.ndim == 4:  # [B, D, rows, columns]
         rows, columns = states.shape[2:]

@@ -1,8 +1,13 @@
-"""Exact mining as a map over samples of the images, whose parts `join` merges.
+"""Exact mining as a map over samples of the images, whose parts `lists` merges.
 
 A part is a fair sample of the images, and all captions pass by it in tiles, see `itrpipe.mining.search`. The lists of
-its images are complete then; what captions found among them goes into the part's file, and `join` merges the parts. The
-few lists whose floor was guessed too high are searched again, without a guess.
+its images are complete then; what captions found among them goes into the part's file, and `lists` merges the parts as
+they are asked for, so that there is no second copy of them. The few lists whose floor was guessed too high are searched
+again, without a guess.
+
+Beside the embeddings, memory depends on the sizes of a part and of a tile, and by 40 bytes on the number of images and
+captions: a part is a sixth of the images, from 2,048 to 8,192 of them, each with 20 bytes a place of its list and as
+many again while lists are merged.
 
 Source: AOQ (Chen et al., ECCV 2020) §3.1 says what is mined; the method is ours.
 """
@@ -11,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +28,14 @@ from itrpipe.errors import DataError
 from itrpipe.mining.lists import (
     DIRECTIONS,
     CandidateLists,
-    MinedFile,
+    ListFiles,
     Searched,
-    layout,
+    list_slices,
+    row_type,
     slices,
-    write_slice,
 )
-from itrpipe.mining.search import NO_CANDIDATE, Block, Precision, Searcher, TopLists, in_threads, unpack
-from itrpipe.storage.arrays import runs
-from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
+from itrpipe.mining.search import NO_CANDIDATE, Block, Precision, Searcher, TopLists, unpack
+from itrpipe.storage.parts import ArrayFile, array_writer
 
 IMAGE_KEYS, FLOORS, COUNTS, KEYS = "image_keys", "floors", "counts", "keys"
 _SHARES, _FEWEST, _MOST = 6, 2_048, 8_192
@@ -42,8 +46,6 @@ _SEARCHED_AGAIN = 1_024
 SAMPLED_ANCHORS = 200
 _ROUNDING = 1e-5
 """Scores that differ by less than this share of the best one count as equal: engines add up in different orders."""
-_PLACES = 1 << 18
-"""Of lists that are joined at a time."""
 
 
 class ExactMining(Work[Searcher]):
@@ -73,6 +75,7 @@ class ExactMining(Work[Searcher]):
         memory: int = 0,
     ) -> None:
         self.searched, self.device, self._memory = searched, device, memory
+        self.shapes = searched.shapes
         self._precision: Precision = precision
         count = searched.counts[0]
         # Neighbours stay together in short runs, so that a part is read in few pieces.
@@ -122,58 +125,79 @@ class ExactMining(Work[Searcher]):
             return tile, by_text.entries()
 
         with array_writer(path, arrays) as writer:
-            for tile, (keys, counts, floors) in in_threads(compared, worker.tiles(1, self._block), worker.threads):
+            for tile, (keys, counts, floors) in worker.in_threads(compared, worker.tiles(1, self._block)):
                 writer.write(FLOORS, tile.start, floors)
                 writer.write(COUNTS, tile.start, counts)
                 writer.append(KEYS, keys)
             keys = by_image.sorted()[: len(anchors)]
-            lacking = np.flatnonzero(self._is_short(0, anchors, keys))
+            lacking = np.flatnonzero((keys != NO_CANDIDATE).sum(axis=1) < self._existing(0, anchors))
             for some, found in self._search_again(worker, 0, anchors[lacking]):
                 keys[lacking[some]] = found
             writer.write(IMAGE_KEYS, 0, keys)
 
-    def join(self, paths: Sequence[Path], target: Path, advance: Callable[[int], object] = lambda count: None) -> None:
-        """Writes the lists of both directions as a file of arrays, see `itrpipe.mining.lists.layout`.
+    def lists(self, paths: Sequence[Path], direction: str) -> Iterator[tuple[slice, CandidateLists]]:
+        """Yield all lists of a direction, some consecutive anchors at a time.
 
         Args:
             paths: of all parts.
-            target: the file.
-            advance: called with numbers of lists.
+            direction: which.
 
         Raises:
             DataError: products are off by more than floating-point arithmetic allows.
-            DiskFullError: no space is left.
         """
-        searched, files = self.searched, [ArrayFile(path) for path in paths]
-        with array_writer(target, layout(searched.shapes)) as writer:
-            for number, file in enumerate(files):
-                keys = file[IMAGE_KEYS].read()
-                self._write(writer, 0, self.images_of(number)[: len(keys)], keys)
-                advance(len(keys))
-            if len(again := self._join_texts(files, writer, advance)):
-                for some, keys in self._search_again(self.open(), 1, again):
-                    self._write(writer, 1, again[some], keys)
+        files = [ArrayFile(path) for path in paths]
+        merged = self._image_keys(files) if direction == DIRECTIONS[0] else self._text_keys(files)
+        kind = row_type(self.shapes[direction][2])
+        for part, keys in merged:
+            scores, candidates = unpack(torch.from_numpy(keys))
+            yield part, CandidateLists(candidates.numpy().astype(kind), scores.numpy())
 
-    def _join_texts(self, files: Sequence[ArrayFile], writer: ArrayWriter, advance: Callable) -> np.ndarray:
-        """Merges the candidates of captions; returns the rows of those that may lack some."""
-        unproven, read, (_, width) = [], [0] * len(files), self.searched.widths
-        for part in slices(self.searched.anchors[1], max(1, _PLACES // width)):
-            rows = np.arange(part.start, part.stop)
-            lists = TopLists(torch.ones(len(rows), dtype=torch.bool), width)
-            floors = np.full(len(rows), -np.inf, dtype=np.float32)
-            for number, file in enumerate(files):
-                counts = torch.from_numpy(file[COUNTS].read(part.start, part.stop)).long()
-                keys = torch.from_numpy(file[KEYS].read(read[number], read[number] + int(counts.sum())))
-                lists.put(torch.arange(len(rows)).repeat_interleave(counts), keys)
-                floors = np.maximum(floors, file[FLOORS].read(part.start, part.stop))
-                read[number] += len(keys)
+    def _image_keys(self, files: Sequence[ArrayFile]) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yields slices of the images and the keys [a, num_texts] of their lists."""
+        anchors, width, _ = self.shapes[DIRECTIONS[0]]
+        rows = [self.images_of(number) for number in range(len(files))]
+        for part in list_slices(anchors, width):
+            keys = np.empty((part.stop - part.start, width), np.int64)
+            for own, file in zip(rows, files, strict=True):
+                first, stop = np.searchsorted(own, (part.start, part.stop)).tolist()
+                keys[own[first:stop] - part.start] = file[IMAGE_KEYS].read(first, stop)
+            yield part, keys
+
+    def _text_keys(self, files: Sequence[ArrayFile]) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yields slices of the captions and the keys [a, num_images] of their lists, merged."""
+        anchors, width, _ = self.shapes[DIRECTIONS[1]]
+        unproven = self._unproven(files)
+        repaired = self._search_again(self.open(), 1, unproven) if len(unproven) else iter(())
+        waiting = np.empty((0, width), np.int64)
+        parts = list_slices(anchors, width)
+        for part, *found in zip(parts, *(_text_entries(file, parts) for file in files), strict=True):
+            lists = TopLists(torch.ones(part.stop - part.start, dtype=torch.bool), width)
+            for places, keys in found:
+                lists.put(torch.from_numpy(places), keys)
             keys = lists.sorted()
-            # A candidate that a floor has kept out belongs to the list if it is better than the last one there.
-            last = unpack(torch.from_numpy(keys[:, -1]))[0].numpy()
-            unproven.append(rows[~(last >= floors) | self._is_short(1, rows, keys)])
-            self._write(writer, 1, rows, keys)
-            advance(len(rows))
-        return np.concatenate(unproven)
+            first, stop = np.searchsorted(unproven, (part.start, part.stop)).tolist()
+            while len(waiting) < stop - first:
+                waiting = np.concatenate([waiting, next(repaired)[1]])
+            keys[unproven[first:stop] - part.start] = waiting[: stop - first]
+            waiting = waiting[stop - first :]
+            yield part, keys
+
+    def _unproven(self, files: Sequence[ArrayFile]) -> np.ndarray:
+        """Returns the captions whose lists may lack a candidate that a floor has kept out, rising.
+
+        A list is complete if as many candidates as it takes reach the highest floor.
+        """
+        anchors, width, _ = self.shapes[DIRECTIONS[1]]
+        floors = np.full(anchors, -np.inf, np.float32)
+        for file in files:
+            np.maximum(floors, file[FLOORS].read(0, anchors), out=floors)
+        reaching = np.zeros(anchors, np.int64)
+        parts = list_slices(anchors, width)
+        for file in files:
+            for part, (places, keys) in zip(parts, _text_entries(file, parts), strict=True):
+                reached = unpack(keys)[0].numpy() >= floors[part][places]
+                reaching[part] += np.bincount(places[reached], minlength=part.stop - part.start)
+        return np.flatnonzero(reaching < self._existing(1, np.arange(anchors)))
 
     def _search_again(self, worker: Searcher, side: int, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Yields slices [r] of images or captions and the keys [r, k] of their lists, found without a guess."""
@@ -187,28 +211,21 @@ class ExactMining(Work[Searcher]):
                 else:
                     worker.compare(others, anchors, nobodys, lists)
             keys = lists.sorted()
-            if short := int(self._is_short(side, rows[part], keys).sum()):
+            short = np.count_nonzero((keys != NO_CANDIDATE).sum(axis=1) < self._existing(side, rows[part]))
+            if short:
                 raise DataError(
                     f"{short} lists lack candidates that exist: products are less exact on this machine than they have "
                     "to be; mine with precision fp32"
                 )
             yield part, keys
 
-    def _is_short(self, side: int, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return which lists of anchors [r] have fewer candidates than exist, from their keys [r, k]; bool [r]."""
+    def _existing(self, side: int, rows: np.ndarray) -> np.ndarray:
+        """Return how many candidates the full lists of anchors [r] have."""
         searched = self.searched
         own = searched.own_counts[rows] if side == 0 else searched.owners[rows] >= 0
-        existing = np.minimum(searched.counts[1 - side] - own, searched.widths[side])
-        return (keys != NO_CANDIDATE).sum(axis=1) < existing
+        return np.minimum(searched.counts[1 - side] - own, searched.widths[side])
 
-    def _write(self, writer: ArrayWriter, side: int, rows: np.ndarray, keys: np.ndarray) -> None:
-        """Writes the lists of anchors [r], rising, from their keys [r, k]."""
-        scores, candidates = (each.numpy() for each in unpack(torch.from_numpy(keys)))
-        for first, stop in runs(rows):
-            lists = CandidateLists(candidates[first:stop], scores[first:stop])
-            write_slice(writer, DIRECTIONS[side], int(rows[first]), lists)
-
-    def recall(self, mined: MinedFile) -> dict[str, float]:
+    def recall(self, mined: ListFiles) -> dict[str, float]:
         """Compares the lists of some anchors with exact ones; they are the same ones every time.
 
         Args:
@@ -220,7 +237,7 @@ class ExactMining(Work[Searcher]):
         """
         generator, worker, found = np.random.default_rng(0), self.open(), {}
         for side, name in enumerate(DIRECTIONS):
-            count, width = mined.shapes[name]
+            count, width, _ = self.shapes[name]
             anchors, hits = np.sort(generator.permutation(count)[:SAMPLED_ANCHORS]), 0
             for part, keys in self._search_again(worker, side, anchors):
                 exact = unpack(torch.from_numpy(keys))[0].numpy()
@@ -229,3 +246,13 @@ class ExactMining(Work[Searcher]):
                 hits += int((lists >= last[:, None]).sum())
             found[name] = hits / (len(anchors) * width)
         return found
+
+
+def _text_entries(file: ArrayFile, parts: Sequence[slice]) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """Yields the candidates that slices of the captions found in a part: the caption of each, and their keys [P]."""
+    start = 0
+    for part in parts:
+        counts = file[COUNTS].read(part.start, part.stop)
+        keys = file[KEYS].read(start, start + int(counts.sum()))
+        start += len(keys)
+        yield np.arange(len(counts)).repeat(counts), torch.from_numpy(keys)

@@ -17,6 +17,7 @@ Shapes: A anchors with lists, K candidates of each.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class MinedList:
     false_negative_probability: np.ndarray | None = None
 
 
-class ListWriter:
+class ListWriter(AbstractContextManager["ListWriter"]):
     """Writes one direction, some anchors at a time, each time as a row group.
 
     Args:
@@ -83,9 +84,6 @@ class ListWriter:
         table = pa.Table.from_arrays(columns, schema=self._schema)
         with on_disk(self._path):
             self._writer.write_table(table, row_group_size=max(1, len(table)))
-
-    def __enter__(self) -> ListWriter:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         with on_disk(self._path):

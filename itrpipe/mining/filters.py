@@ -41,6 +41,8 @@ def drop(lists: CandidateLists, reasons: Mapping[str, np.ndarray]) -> tuple[Cand
         going = stays & goes
         dropped[name] = int(going.sum())
         stays &= ~going
+    if not any(dropped.values()):
+        return lists, dropped
     order = np.argsort(~stays, axis=1, kind="stable")
     kept = np.where(stays, lists.candidates, NO_ROW), np.where(stays, lists.scores, -np.inf)
     return CandidateLists(*(np.take_along_axis(each, order, axis=1) for each in kept)), dropped
@@ -174,14 +176,14 @@ class DuplicateCaptions:
         Returns:
             [a, K] bool.
         """
-        row, column = (lists.candidates != NO_ROW).nonzero()
-        anchors, candidates = row + part.start, lists.candidates[row, column].astype(np.int64)
-        images, captions = (anchors, candidates) if direction == DIRECTIONS[0] else (candidates, anchors)
-        marks = np.zeros(lists.candidates.shape, dtype=bool)
+        real = lists.candidates != NO_ROW
+        anchors = np.broadcast_to(np.arange(part.start, part.stop)[:, None], real.shape)
+        images, captions = (anchors, lists.candidates) if direction == DIRECTIONS[0] else (lists.candidates, anchors)
         known = (images < self._images) & (captions < len(self._keys))  # of further candidates there are no texts
-        marks[row[known], column[known]] = self.has(captions[known], images[known])
+        marks = real & known & self._shared.take(captions, mode="clip")
+        marks[marks] = self.has(captions[marks], images[marks])
         self._marked[direction] += int(marks.sum())
-        self._seen[direction] += len(row)
+        self._seen[direction] += int(real.sum())
         return marks
 
     def report(self) -> dict[str, Any]:
@@ -199,6 +201,9 @@ class DuplicateCaptions:
 
 _APOSTROPHES = re.compile(r"(?<=[^\W\d_])'(?=[^\W\d_])")
 """Within a word: "it's" reads like "its"."""
+_SIGNS = re.compile(r"[\d'%#]")
+"""An ASCII text without them, as most are, has no punctuation that stays."""
+_BLANKS = dict.fromkeys(map(ord, '!"&()*,-./:;?@[\\]_{}`^'), " ")
 _PUNCTUATION = re.compile(
     r"""
     (                               # What stays, since it changes what is said:
@@ -238,6 +243,8 @@ def plain_text(caption: str) -> str:
     if not seen.isascii():
         seen = unicodedata.normalize("NFKC", seen).casefold().replace("\u2019", "'")
         seen = "".join(map(_plain_character, seen))
+    elif not _SIGNS.search(seen):
+        return " ".join(seen.translate(_BLANKS).split())
     joined = _APOSTROPHES.sub("", seen)
     said = _PUNCTUATION.sub(lambda sign: sign[1] or " ", joined).replace("%", " % ")
     return " ".join(said.split())

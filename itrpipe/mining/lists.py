@@ -6,7 +6,7 @@ captions that belong to nobody. They are read some rows at a time, so that minin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import numpy as np
 from itrpipe.engine.work import Part, Work, Worker, numbered
 from itrpipe.errors import UsageError
 from itrpipe.storage.arrays import Rows, StoredRows, check_fit, check_numbers
-from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
+from itrpipe.storage.parts import ArrayFile, array_writer
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet
@@ -28,54 +28,56 @@ LARGEST_ROW = 2**32 - 2
 """Of either side: keys have 32 bits for it."""
 Shapes = Mapping[str, tuple[int, int, int]]
 """Direction -> anchors, length of a list, and candidates in all."""
+PLACES = 1 << 20
+"""Of lists that are in memory at a time, about; also those of a row group of the final files."""
 _LARGEST_INT32 = 2**31 - 1
 
 
 # What is searched
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeldRows:
-    """Rows that are in memory anyway."""
+    """Rows that are in memory.
+
+    Attributes:
+        array: all of them.
+        source: which another process reads in their place; None sends it the array.
+    """
 
     array: np.ndarray
+    source: Rows | None = None
 
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of a number."""
-        return self.array.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows first."""
-        return self.array.shape
+    def __post_init__(self) -> None:
+        self.dtype, self.shape = self.array.dtype, self.array.shape
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows start..stop."""
         return self.array[start:stop]
 
+    def __reduce__(self) -> Any:
+        if self.source is None:
+            return HeldRows, (self.array,)
+        return JoinedRows, ((self.source,),)
 
-@dataclass(frozen=True)
+
+@dataclass
 class JoinedRows:
     """The rows of several, one behind the other."""
 
     parts: Sequence[Rows]
 
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of a number."""
-        return self.parts[0].dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows first."""
-        return (sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:])
+    def __post_init__(self) -> None:
+        first, *_ = self.parts
+        self.dtype = first.dtype
+        self.shape = (sum(part.shape[0] for part in self.parts), *first.shape[1:])
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows start..stop."""
-        found = []
+        found = [np.empty((0, *self.shape[1:]), self.dtype)]
         for part in self.parts:
-            found.append(part.read(max(0, start), max(0, stop)))
+            if start < part.shape[0] and stop > 0:
+                found.append(part.read(max(0, start), stop))
             start, stop = start - part.shape[0], stop - part.shape[0]
         return np.concatenate(found)
 
@@ -99,6 +101,11 @@ def slices(count: int, at_once: int) -> list[slice]:
     return [slice(start, min(start + at_once, count)) for start in range(0, count, at_once)]
 
 
+def list_slices(anchors: int, width: int) -> list[slice]:
+    """Slices of anchors whose lists are looked at together."""
+    return slices(anchors, max(1, PLACES // width))
+
+
 def rows_at_once(values: Rows, bytes_at_once: int = 1 << 24) -> int:
     """How many rows a slice of about so many bytes holds."""
     return max(1, bytes_at_once // (4 * max(1, int(np.prod(values.shape[1:], dtype=np.int64)))))
@@ -113,6 +120,9 @@ class Searched:
         owners: [T] row of the image that each caption belongs to, -1 for none; these pairs are never candidates.
         widths: captions wanted per image, and images per caption; at most those that any anchor has as candidates.
         first: how many images and captions get lists, the others being candidates alone; None for all.
+        counts: N and T.
+        anchors: images and captions that get lists.
+        shapes: of the lists.
         own_counts: [N] captions of each image.
 
     Raises:
@@ -126,23 +136,10 @@ class Searched:
     widths: tuple[int, int]
     first: tuple[int, int] | None = None
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """N and T."""
-        return self.sides[0].shape[0], self.sides[1].shape[0]
-
-    @property
-    def anchors(self) -> tuple[int, int]:
-        """Images and captions that get lists."""
-        return self.first or self.counts
-
-    @property
-    def shapes(self) -> Shapes:
-        """Of the lists."""
-        return dict(zip(DIRECTIONS, zip(self.anchors, self.widths, self.counts[::-1], strict=True), strict=True))
-
     def __post_init__(self) -> None:
-        (images, texts), (num_images, num_texts), owners = self.sides, self.counts, self.owners
+        (images, texts), owners = self.sides, self.owners
+        self.counts = num_images, num_texts = images.shape[0], texts.shape[0]
+        self.anchors = self.first or self.counts
         if max(self.counts) > LARGEST_ROW:
             raise UsageError(f"more than {LARGEST_ROW:,} rows of one side cannot be mined: leave some out")
         check_fit(images.shape, texts.shape, owners)
@@ -157,6 +154,10 @@ class Searched:
                 "with captions"
             )
         self.widths = min(self.widths[0], most[0]), min(self.widths[1], most[1])
+        self.shapes: Shapes = {
+            DIRECTIONS[0]: (self.anchors[0], self.widths[0], num_texts),
+            DIRECTIONS[1]: (self.anchors[1], self.widths[1], num_images),
+        }
         check_numbers(_blocks(images), _blocks(texts))
 
 
@@ -233,59 +234,53 @@ def by_score(candidates: np.ndarray, scores: np.ndarray) -> CandidateLists:
     return CandidateLists(ordered, np.take_along_axis(ranked, order, axis=1))
 
 
-# In a file
+# In files
 
 
 def row_type(candidates: int) -> str:
-    """Type of the rows of so many candidates: 32 bits where they suffice."""
+    """Return the type of the rows of so many candidates: 32 bits where they suffice."""
     return "<i4" if candidates <= _LARGEST_INT32 else "<i8"
 
 
-def layout(shapes: Shapes) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """Arrays of a file of lists."""
-    arrays: dict[str, tuple[Any, tuple[int, ...]]] = {}
-    for name, (anchors, width, candidates) in shapes.items():
-        arrays[f"{name}/rows"] = (row_type(candidates), (anchors, width))
-        arrays[f"{name}/scores"] = ("<f4", (anchors, width))
-    return arrays
-
-
-def write_slice(writer: ArrayWriter, direction: str, start: int, lists: CandidateLists) -> None:
-    """Writes the lists of consecutive anchors."""
-    writer.write(f"{direction}/rows", start, lists.candidates)
-    writer.write(f"{direction}/scores", start, lists.scores)
-
-
-class MinedFile:
-    """Reads lists, a slice at a time.
+def write_lists(path: Path, shapes: Shapes, lists: Iterable[tuple[str, int, CandidateLists]]) -> None:
+    """Write lists to a file of arrays, which `ListFiles` reads.
 
     Args:
-        path: of the file.
+        path: the file.
+        shapes: of all lists.
+        lists: direction, row of the first anchor, and the lists of consecutive anchors.
 
-    Attributes:
-        shapes: direction -> anchors and length of a list, of both directions or of that of a part.
+    Raises:
+        DiskFullError: no space is left.
+    """
+    arrays: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    for direction, (anchors, width, candidates) in shapes.items():
+        arrays[f"{direction}/rows"] = (row_type(candidates), (anchors, width))
+        arrays[f"{direction}/scores"] = ("<f4", (anchors, width))
+    with array_writer(path, arrays) as writer:
+        for direction, start, found in lists:
+            writer.write(f"{direction}/rows", start, found.candidates)
+            writer.write(f"{direction}/scores", start, found.scores)
+
+
+class ListFiles:
+    """Reads lists, some anchors at a time, out of files of `write_lists`.
+
+    Args:
+        paths: of the files; those of a direction hold consecutive anchors.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = ArrayFile(path)
-        held = (name for name in DIRECTIONS if f"{name}/scores" in self._file)
-        self.shapes = {name: self._file[f"{name}/scores"].shape for name in held}
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._arrays: dict[str, list[Rows]] = {}
+        for path in paths:
+            for name, array in ArrayFile(path).items():
+                self._arrays.setdefault(name, []).append(array)
 
-    def read(self, direction: str, start: int = 0, stop: int | None = None) -> CandidateLists:
-        """Lists of consecutive anchors, by default of all."""
-        return CandidateLists(*(self._file[f"{direction}/{name}"].read(start, stop) for name in ("rows", "scores")))
-
-    def slices(self, direction: str, places: int = 1 << 20) -> Iterator[tuple[slice, CandidateLists]]:
-        """All lists of a direction, some anchors at a time.
-
-        Args:
-            direction: which.
-            places: of lists at a time, about.
-        """
-        anchors, width = self.shapes[direction]
-        for part in slices(anchors, max(1, places // width)):
-            yield part, self.read(direction, part.start, part.stop)
+    def read(self, direction: str, start: int = 0, stop: int = LARGEST_ROW) -> CandidateLists:
+        """Return the lists of consecutive anchors, by default of all."""
+        rows = JoinedRows(self._arrays[f"{direction}/rows"])
+        scores = JoinedRows(self._arrays[f"{direction}/scores"])
+        return CandidateLists(rows.read(start, stop), scores.read(start, stop))
 
 
 class ListWork(Work[Worker]):
@@ -310,19 +305,17 @@ class ListWork(Work[Worker]):
         )
 
     def write(self, path: Path, direction: str, lists: CandidateLists) -> None:
-        """Writes the file of a part."""
+        """Write the file of a part."""
         shape = (*lists.candidates.shape, self.shapes[direction][2])
-        with array_writer(path, layout({direction: shape})) as writer:
-            write_slice(writer, direction, 0, lists)
+        write_lists(path, {direction: shape}, [(direction, 0, lists)])
 
-    def join(self, paths: Sequence[Path], target: Path, advance: Callable[[int], object] = lambda count: None) -> None:
-        """Writes the lists of all parts as one file; tells `advance` their numbers.
+    def lists(self, paths: Sequence[Path], direction: str) -> Iterator[tuple[slice, CandidateLists]]:
+        """Yield all lists of a direction, some consecutive anchors at a time.
 
-        Raises:
-            DiskFullError: no space is left.
+        Args:
+            paths: of all parts.
+            direction: which.
         """
-        with array_writer(target, layout(self.shapes)) as writer:
-            for part, path in zip(self.parts(), paths, strict=True):
-                direction, start, stop = part.content
-                write_slice(writer, direction, start, MinedFile(path).read(direction))
-                advance(stop - start)
+        files = ListFiles(paths)
+        for part in list_slices(*self.shapes[direction][:2]):
+            yield part, files.read(direction, part.start, part.stop)

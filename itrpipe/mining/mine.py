@@ -8,7 +8,8 @@ Shapes: N images, T captions, D width of a vector, A anchors with lists, K candi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,10 +34,13 @@ from itrpipe.mining.lists import (
     CandidateLists,
     HeldRows,
     JoinedRows,
-    MinedFile,
+    ListFiles,
+    ListWork,
     MinedLists,
     Searched,
+    Shapes,
     matching,
+    write_lists,
 )
 from itrpipe.mining.search import Precision
 from itrpipe.mining.statistics import DATASET, PEOPLE, Figures, mining_statistics
@@ -47,7 +51,10 @@ if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet
     from itrpipe.mining.rescoring import Guard, Rescoring
 
-MINED, RESCORED = "mined.arrays", "rescored.arrays"
+MINED = "mined.arrays"
+"""File of all lists, of which a second model gets its own; without one there is none."""
+HELD_BYTES = 1 << 30
+"""Of the vectors of both sides, up to which they are read once and stay in memory; more are read as they are needed."""
 FAISS_BLOCK = 4_096
 BARELY = 0.6
 """Share of captions that fit their own image better than another one, below which something is wrong."""
@@ -100,7 +107,7 @@ def mine_split(
     decided: tuple[PairSet, PairSet] | None = None,
     truth: PairSet | None = None,
     guard: Callable[[], Guard] | None = None,
-    rescorer: Callable[[Path], Rescoring] | None = None,
+    rescorer: Callable[[Path, Shapes], Rescoring] | None = None,
 ) -> dict[str, Any]:
     """Mines the hardest captions of every image and the hardest images of every caption, own pairs left out.
 
@@ -119,7 +126,8 @@ def mine_split(
         decided: pairs that people found to fit, which leave the lists, and pairs that do not, whose probability is 0.
         truth: all correct pairs, where they are known.
         guard: opens what estimates how likely a candidate is a false negative.
-        rescorer: makes, of the file of all lists, the map in which a second model puts the hardest in its own order.
+        rescorer: makes, of the file of all lists and their shapes, the map in which a second model puts the hardest in
+            its own order.
 
     Returns:
         Figures ready for JSON: those of `mining_statistics`, `judge`, and `duplicates`, `guard`, `search` and
@@ -139,6 +147,9 @@ def mine_split(
         sides[side] = JoinedRows((sides[side], rows))
         if side == "caption":
             every_owner = np.append(owners, np.full(rows.shape[0], -1))
+    size = sum(math.prod(rows.shape) * rows.dtype.itemsize for rows in sides.values())
+    if size <= HELD_BYTES:
+        sides = {side: HeldRows(rows.read(0, rows.shape[0]), rows) for side, rows in sides.items()}
     searched = Searched((sides["image"], sides["caption"]), every_owner, widths, anchors)
     if searched.widths != widths:
         runner.warn(
@@ -146,16 +157,17 @@ def mine_split(
             "candidates"
         )
     opened_guard = guard() if guard else None
-    mined, facts = _search(searched, search, runner, more=rescorer is not None)
+    work, paths, facts = _search(searched, search, runner, more=rescorer is not None)
     if rescorer:
-        work = rescorer(mined.path.absolute())
-        path = runner.folder / RESCORED
-        work.join(runner.made(work, "rescored").paths, path)
-        mined, positives = MinedFile(path), work.positives(path)
+        joined = runner.folder.absolute() / MINED
+        _join(work, paths, joined, runner)
+        work = rescorer(joined, searched.shapes)
+        paths = runner.made(work, "rescored").paths
+        positives = work.positives(paths)
         facts["rescored"] = work.facts
     else:
-        positives = positive_scores(images, texts, owners)
-        better = better_than_another(images, texts, owners, positives)
+        positives = positive_scores(*searched.sides, owners)
+        better = better_than_another(*searched.sides, owners, positives)
         if better < BARELY:
             runner.warn(
                 f"only {100 * better:.0f} % of the captions fit their own image better than another one, chance being "
@@ -164,10 +176,10 @@ def mine_split(
     same = None if captions is None else DuplicateCaptions(captions, owners)
     lowest = {DIRECTIONS[0]: lowest_positives(positives, owners, anchors[0]), DIRECTIONS[1]: positives}
     known = dict(zip(DIRECTIONS, anchors[::-1], strict=True))
-    figures = {name: Figures(*mined.shapes[name]) for name in DIRECTIONS}
-    for name, (count, _) in mined.shapes.items():
+    figures = {name: Figures(*work.shapes[name][:2]) for name in DIRECTIONS}
+    for name, count in zip(DIRECTIONS, anchors, strict=True):
         with runner.task(f"writing {name.replace('_', ' ')}", count, "lists") as task:
-            for part, found in mined.slices(name):
+            for part, found in work.lists(paths, name):
                 reasons = outside(limits or {}, found, lowest[name][part])
                 if same is not None:
                     marked = same.mark(name, part, found)
@@ -201,20 +213,11 @@ def mine_split(
     return statistics | facts
 
 
-def _search(searched: Searched, search: Search, runner: Runner, *, more: bool) -> tuple[MinedFile, dict[str, Any]]:
-    """Returns the lists by the vectors, and of an index how well it searched."""
-    sizes: Sequence[tuple[int, int]] = []
-    if search.library == "faiss":
-        from itrpipe.mining.faiss_engine import Indexing, Searching
-
-        indexes = None
-        if search.index != "flat":
-            indexing = Indexing(searched, search.index, search.num_lists, search.num_probes)
-            indexes = indexing.of_sides(runner.made(indexing, "index", more=True).paths)
-            sizes = indexing.sizes
-        again, block = search.index == "ivf-pq", search.block or FAISS_BLOCK
-        work = Searching(searched, indexes, again=again, block=block, device=search.device)
-    else:
+def _search(
+    searched: Searched, search: Search, runner: Runner, *, more: bool
+) -> tuple[ExactMining | ListWork, list[Path], dict[str, Any]]:
+    """Returns the map that finds lists by the vectors, the files of its parts, and of an index how well it searched."""
+    if search.library != "faiss":
         work = ExactMining(
             searched,
             block=search.block,
@@ -222,41 +225,52 @@ def _search(searched: Searched, search: Search, runner: Runner, *, more: bool) -
             device=search.device,
             memory=search.memory,
         )
-    made = runner.made(work, "mined", more=more)
-    path = runner.folder / MINED
-    if made.rows or not _is_whole(path, runner):
-        with runner.task("joining", sum(searched.anchors), "lists") as task:
-            work.join(made.paths, path, task.advance)
-    mined = MinedFile(path)
-    return mined, {"search": _search_facts(searched, mined, sizes, runner)} if sizes else {}
+        return work, runner.made(work, "mined", more=more).paths, {}
+    from itrpipe.mining.faiss_engine import Indexing, Searching
 
+    indexing = None
+    indexes = None
+    if search.index != "flat":
+        indexing = Indexing(searched, search.index, search.num_lists, search.num_probes)
+        indexes = indexing.of_sides(runner.made(indexing, "index", more=True).paths)
+    again, block = search.index == "ivf-pq", search.block or FAISS_BLOCK
+    work = Searching(searched, indexes, again=again, block=block, device=search.device)
+    paths = runner.made(work, "mined", more=more).paths
+    if indexing is None:
+        return work, paths, {}
 
-def _is_whole(path: Path, runner: Runner) -> bool:
-    """Whether a joined file of an interrupted run is there, as it was written."""
-    if not path.exists():
-        return False
-    try:
-        check_stamp(path, "it is made again")
-    except DataError:
-        runner.warn(f"{path.name} was damaged; it is made again")
-        return False
-    return True
-
-
-def _search_facts(
-    searched: Searched, mined: MinedFile, sizes: Sequence[tuple[int, int]], runner: Runner
-) -> dict[str, Any]:
-    """Returns clusters, probes and measured recall of an index; warns where it missed much."""
-    recall = ExactMining(searched).recall(mined)
-    lists, probes = (dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*sizes, strict=True))
+    recall = ExactMining(searched).recall(ListFiles(paths))
+    num_lists, num_probes = (
+        dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*indexing.sizes, strict=True)
+    )
     worst = min(DIRECTIONS, key=lambda name: recall[name])
     if recall[worst] < EXPECTED_RECALL:
         runner.warn(
             f"the index found {100 * recall[worst]:.1f}% of the {worst.replace('_', ' ')} that exact search finds with "
-            f"num_probes = {probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
+            f"num_probes = {num_probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
         )
     recall = {name: round(share, 4) for name, share in recall.items()}
-    return {"num_lists": lists, "num_probes": probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
+    facts = {"num_lists": num_lists, "num_probes": num_probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
+    return work, paths, {"search": facts}
+
+
+def _join(work: ExactMining | ListWork, paths: Sequence[Path], target: Path, runner: Runner) -> None:
+    """Writes all lists to one file, in which parts of another map find theirs, unless an earlier run has done so."""
+    if target.exists():
+        try:
+            check_stamp(target, "it is made again")
+            return
+        except DataError:
+            runner.warn(f"{target.name} was damaged; it is made again")
+
+    def found() -> Iterator[tuple[str, int, CandidateLists]]:
+        for direction in DIRECTIONS:
+            for part, lists in work.lists(paths, direction):
+                yield direction, part.start, lists
+                task.advance(part.stop - part.start)
+
+    with runner.task("joining", sum(anchors for anchors, _, _ in work.shapes.values()), "lists") as task:
+        write_lists(target, work.shapes, found())
 
 
 def mine(
@@ -326,7 +340,11 @@ def mine(
         raise UsageError(f"precision {precision!r} is none of {', '.join(get_args(Precision))}; choose one")
     image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
     if captions is not None:
-        _check_captions(captions, len(rows))
+        if len(captions) != len(rows):
+            raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
+        for row, caption in enumerate(captions):
+            if not isinstance(caption, str):
+                raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
     reporter = None
     if progress:
         from itrpipe.progress import Reporter, SafeConsole
@@ -355,11 +373,3 @@ def mine(
         arrays.append(np.concatenate([each.candidates for each in lists]))
         arrays.append(np.concatenate([each.scores for each in lists]))
     return MinedLists(*arrays)
-
-
-def _check_captions(captions: Sequence[str], texts: int) -> None:
-    if len(captions) != texts:
-        raise DataError(f"there are {len(captions):,} captions and {texts:,} owners; give one for each text")
-    for row, caption in enumerate(captions):
-        if not isinstance(caption, str):
-            raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")

@@ -8,7 +8,7 @@ Shapes: T captions, A anchors, K candidates of each, P pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from itrpipe.engine.work import Part
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, ListWork, MinedFile, by_score
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, ListFiles, ListWork, Shapes, by_score
 
 ScorePairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Image rows [P] and caption rows [P] -> scores [P], higher for a better match."""
@@ -37,6 +37,7 @@ class Rescoring(ListWork[ScorePairs]):
     Args:
         name: of the second model, for people.
         lists: file of both directions.
+        shapes: of these lists.
         owners: [T] row of the image each caption belongs to, -1 for none.
         open_scorer: opens the second model; it is pickled.
         tops: candidates of each image and of each caption that are scored again, at most; 0 for all.
@@ -51,6 +52,7 @@ class Rescoring(ListWork[ScorePairs]):
         self,
         name: str,
         lists: Path,
+        shapes: Shapes,
         owners: np.ndarray,
         open_scorer: Callable[[], ScorePairs],
         tops: tuple[int, int],
@@ -59,12 +61,14 @@ class Rescoring(ListWork[ScorePairs]):
     ) -> None:
         self.title, self.device, self.key = f"scoring by {name}", device, str(block_pairs)
         self._lists, self._owners, self._open_scorer = lists, owners, open_scorer
-        (images, most_texts), (texts, most_images) = MinedFile(lists).shapes.values()
-        num_texts, num_images = min(tops[0] or most_texts, most_texts), min(tops[1] or most_images, most_images)
-        shapes = {DIRECTIONS[0]: (images, num_texts, texts), DIRECTIONS[1]: (texts, num_images, images)}
-        shapes[_POSITIVES] = (len(owners), 1, images)
-        self.facts = {"model": name, "texts": num_texts, "images": num_images}
-        super().__init__(shapes, {name: max(1, block_pairs // width) for name, (_, width, _) in shapes.items()})
+        self.facts: dict[str, Any] = {"model": name}
+        own = {}
+        for direction, unit, top in zip(DIRECTIONS, ("texts", "images"), tops, strict=True):
+            anchors, width, candidates = shapes[direction]
+            self.facts[unit] = min(top or width, width)
+            own[direction] = anchors, self.facts[unit], candidates
+        own[_POSITIVES] = len(owners), 1, shapes[DIRECTIONS[1]][2]
+        super().__init__(own, {name: max(1, block_pairs // width) for name, (_, width, _) in own.items()})
 
     def open(self) -> ScorePairs:
         """The second model with the encodings of everything."""
@@ -80,7 +84,8 @@ class Rescoring(ListWork[ScorePairs]):
         if direction == _POSITIVES:
             candidates = self._owners[start:stop, None]
         else:
-            candidates = MinedFile(self._lists).read(direction, start, stop).candidates[:, : self.shapes[direction][1]]
+            lists = ListFiles([self._lists]).read(direction, start, stop)
+            candidates = lists.candidates[:, : self.shapes[direction][1]]
         row, column = (candidates != NO_ROW).nonzero()
         anchors, others = row + start, candidates[row, column]
         found = np.asarray(worker(*((anchors, others) if direction == DIRECTIONS[0] else (others, anchors))))
@@ -93,9 +98,9 @@ class Rescoring(ListWork[ScorePairs]):
         scores[row, column] = found
         self.write(path, direction, by_score(candidates, scores))
 
-    def positives(self, path: Path) -> np.ndarray:
-        """Scores [T] float32 of every caption with its image in the joined file; NaN for one of nobody."""
-        found = MinedFile(path).read(_POSITIVES)
+    def positives(self, paths: Sequence[Path]) -> np.ndarray:
+        """Scores [T] float32 of every caption with its image in the files of all parts; NaN for one of nobody."""
+        found = ListFiles(paths).read(_POSITIVES)
         return np.where(found.candidates == NO_ROW, np.nan, found.scores)[:, 0]
 
 

@@ -30,10 +30,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -52,8 +51,10 @@ NO_CANDIDATE = -0x7F800001 << 32
 """The key of a score of minus infinity at the largest row: no other key is below it."""
 DEFAULT_MEMORY = 128 * 2**20
 """Bytes that a tile takes on a core; a fixed sum would leave many cores a few captions each."""
-BYTES_PER_PAIR, BYTES_PER_NUMBER = 96, 8
-"""Of a tile where all its pairs become candidates, and of its vectors with their rounded copy."""
+BYTES_PER_PAIR, _BYTES_PER_TILED_NUMBER = 96, 32
+"""Of a tile where all its pairs become candidates; and of its vectors, which several threads read ahead."""
+_BYTES_PER_GUESS, _BYTES_PER_NUMBER = 16, 8
+"""Of a product that only shows a floor, and of the vectors of a sample with their rounded copy."""
 _DEVIATIONS = 3.0
 _GROUPS = 8
 _PROBED, _TRIES, _MARGIN = 128, 6, 1.15
@@ -62,6 +63,8 @@ scored, has to be faster."""
 _FEWEST_SAMPLED, _SAMPLED = 512, 30
 """So many captions, and one of so many, show the floors of images."""
 _SELECT_ROWS = 64
+_MERGED_PLACES = 1 << 18
+"""Of lists that a processor merges at a time."""
 _GATHERED_PAIRS = 1 << 18
 _LOW = 0xFFFFFFFF
 _SIGN = 2**31 - 1
@@ -122,27 +125,6 @@ def product_seconds() -> dict[torch.dtype, float]:
     return seconds
 
 
-def in_threads(function: Callable[[Item], Found], items: Iterable[Item], threads: int) -> Iterator[Found]:
-    """Yield what a function returns for items, in their order; several threads are at work, each computes alone.
-
-    Args:
-        function: of an item.
-        items: taken as they are needed.
-        threads: how many; with one, nothing runs beside the caller.
-    """
-    if threads == 1:
-        yield from map(function, items)
-        return
-    running = deque[Future[Found]]()
-    with one_thread(), ThreadPoolExecutor(threads) as pool:
-        for item in items:
-            running.append(pool.submit(function, item))
-            if len(running) > threads:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
-
-
 def pack(scores: Tensor, rows: Tensor) -> Tensor:
     """64-bit keys that sort by score, then against the row, so that no two are equal.
 
@@ -163,8 +145,7 @@ def unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
     return (bits ^ ((bits >> 31) & _SIGN)).view(torch.float32), _LOW - (keys & _LOW)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Some embeddings of one side on the device, b images or t captions.
 
     Attributes:
@@ -213,7 +194,10 @@ class TopLists:
         self._candidates = candidates
         self._merged = False
         self._is_new = True
-        self._waiting: list[tuple[Tensor, Tensor]] = []
+        # Candidates that wait to be merged, and their anchors: as many as the lists hold.
+        self._waiting = torch.empty_like(self.keys).view(-1)
+        self._places = torch.empty_like(self._waiting, dtype=torch.int32)
+        self._count = 0
         self._lock = Lock()
 
     def limits(self, products: Tensor, bounds: Tensor) -> Tensor:
@@ -224,9 +208,14 @@ class TopLists:
             bounds: [A] how far a product can lie from the score.
         """
         if self._is_new:
-            self.floors = torch.where(self.floors.isnan(), self._first_floors(products, bounds), self.floors)
-            self._is_new = False
+            self.guess(slice(None), products, bounds)
         return self.floors - bounds
+
+    def guess(self, anchors: slice, products: Tensor, bounds: Tensor) -> None:
+        """Guess the floors of some anchors from products [a, c] of theirs, see `limits`."""
+        before = self.floors[anchors]
+        self.floors[anchors] = torch.where(before.isnan(), self._first_floors(products, bounds), before)
+        self._is_new = False
 
     def _first_floors(self, products: Tensor, bounds: Tensor) -> Tensor:
         """The score that k of all candidates are expected to reach, less three deviations of that count.
@@ -263,33 +252,44 @@ class TopLists:
     def put(self, places: Tensor, keys: Tensor) -> None:
         """Puts keys [P] into the lists of anchors [P], when there are enough of them to make it worth while."""
         with self._lock:
-            self._waiting.append((places, keys))
-            if sum(len(waiting) for waiting, _ in self._waiting) > self.keys.numel():
+            if self._count + len(keys) > len(self._waiting):
                 self.merge()
+            if len(keys) > len(self._waiting):
+                self._waiting = keys.new_empty(len(keys))
+                self._places = self._places.new_empty(len(keys))
+            start, self._count = self._count, self._count + len(keys)
+            self._waiting[start : self._count] = keys
+            self._places[start : self._count] = places
 
     def merge(self) -> None:
         """Puts all keys that wait into the lists; the last of a full list becomes its floor."""
-        if not self._waiting:
+        if not self._count:
             return
-        places, keys = (torch.cat(each) for each in zip(*self._waiting, strict=True))
-        self._waiting.clear()
-        (anchors, k), device = self.keys.shape, places.device
+        keys, places = self._waiting[: self._count], self._places[: self._count]
+        self._count = 0
+        anchors, k = self.keys.shape
         if on_gpu(keys):  # the best of an anchor first: one round is enough, and nobody asks how many there are
             keys, order = keys.sort(descending=True)
-            places, order = places[order].int().sort(stable=True)
+            places, order = places[order].sort(stable=True)
+            at_once = anchors
         else:  # NumPy sorts short integers by their digits
             short = places.numpy().astype(np.min_scalar_type(anchors))
             order = torch.from_numpy(np.argsort(short, kind="stable"))
-            places = places[order].int()
-        keys = torch.cat([keys[order], self.keys.new_full((1,), NO_CANDIDATE)])
-        starts = torch.searchsorted(places, torch.arange(anchors + 1, dtype=torch.int32, device=device))
-        begin, end = starts[:-1, None], starts[1:, None]
-        for first in range(0, k if on_gpu(keys) else int((end - begin).max()), k):
-            column = begin + torch.arange(first, first + k, device=device)
-            new = keys[torch.where(column < end, column, -1)]  # behind the last key of an anchor there is no candidate
-            if self._merged:
-                new = torch.cat([self.keys, new], dim=1)
-            self.keys, self._merged = _sorted(new)[:, -k:], True
+            places = places[order]
+            at_once = max(1, _MERGED_PLACES // k)
+        keys = keys[order]
+        starts = torch.searchsorted(places, torch.arange(anchors + 1, dtype=torch.int32, device=places.device))
+        for part in slices(anchors, at_once):
+            begin, end = starts[:-1][part, None], starts[1:][part, None]
+            is_empty = not self._merged
+            for first in range(0, k if on_gpu(keys) else int((end - begin).max()), k):
+                column = begin + torch.arange(first, first + k, device=places.device)
+                new = keys[column.clamp(max=len(keys) - 1)].masked_fill_(column >= end, NO_CANDIDATE)
+                if not is_empty:
+                    new = torch.cat([self.keys[part], new], dim=1)
+                self.keys[part] = _sorted(new)[:, -k:]
+                is_empty = False
+        self._merged = True
         self.floors = torch.maximum(self.floors, unpack(self.keys[:, 0])[0])
 
     def sorted(self) -> np.ndarray:
@@ -303,10 +303,9 @@ class TopLists:
         Only of lists that met one tile, whose candidates came anchor after anchor: most often no list is too short.
         """
         if not on_gpu(self.keys) and not self._merged:
-            places, keys = (torch.cat(each).numpy() for each in zip(*self._waiting, strict=True))
-            counts = np.bincount(places, minlength=len(self.keys))
+            counts = np.bincount(self._places[: self._count].numpy(), minlength=len(self.keys))
             if counts.max() <= self.keys.shape[1]:
-                return keys, counts, self.floors.numpy()
+                return self._waiting[: self._count].numpy(), counts, self.floors.numpy()
         self.merge()
         both = torch.cat([self.keys, self.floors.view(torch.int32)[:, None]], dim=1).numpy(force=True)
         keys, floors = both[:, :-1], both[:, -1].astype(np.int32).view(np.float32)
@@ -392,6 +391,7 @@ class Searcher:
     def __init__(self, searched: Searched, precision: Precision, device: torch.device, memory: int) -> None:
         self._searched, self._device, free = searched, device, free_memory(device)
         self.threads = 1 if on_gpu(torch.empty(0, device=device)) else torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(self.threads)
         self._rounds, self._memory = precision == "bf16", memory or free // 2 or DEFAULT_MEMORY * self.threads
         self._products = torch.float32 if precision == "fp32" else faster_products(device.type)
         self._room, self._kept = free // 4, dict[tuple[int, int, int], Block]()
@@ -400,6 +400,27 @@ class Searcher:
             torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), check_invariants=False)
         # Partial sums in bfloat16 would be less exact than the bound says.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+    def in_threads(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[Found]:
+        """Yield what a function returns for items, in their order; several threads are at work, each computes alone.
+
+        The threads are those of all parts: what a library of products allocates for a thread, it keeps.
+
+        Args:
+            function: of an item.
+            items: taken as they are needed.
+        """
+        if self.threads == 1:
+            yield from map(function, items)
+            return
+        running = deque[Future[Found]]()
+        with one_thread():
+            for item in items:
+                running.append(self._pool.submit(function, item))
+                if len(running) > self.threads:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
 
     def block(self, side: int, rows: np.ndarray) -> Block:
         """Some images or captions, by their rows [b]."""
@@ -418,7 +439,7 @@ class Searcher:
         A tile stays on a GPU while there is room: every part meets it.
         """
         count, dim = self._searched.sides[side].shape
-        at_once = self._memory // max(BYTES_PER_PAIR * others, BYTES_PER_NUMBER * dim) // self.threads
+        at_once = self._memory // max(BYTES_PER_PAIR * others, _BYTES_PER_TILED_NUMBER * dim) // self.threads
         for part in slices(count, max(1, at_once)):
             key = (side, part.start, part.stop)
             block = self._kept.get(key) or self.block(side, np.arange(part.start, part.stop))
@@ -430,10 +451,12 @@ class Searcher:
     def guess(self, images: Block, lists: TopLists) -> None:
         """Guesses the floors of images by a fair sample of the captions, whatever their order."""
         count = self._searched.counts[1]
-        room = self._memory // (BYTES_PER_NUMBER * max(len(images.rows), images.exact.shape[1]))
+        room = self._memory // (_BYTES_PER_NUMBER * images.exact.shape[1])
         size = max(1, min(_FEWEST_SAMPLED + count // _SAMPLED, count, room))
         sample = self.block(1, np.sort(np.random.default_rng(0).choice(count, size, replace=False)))
-        lists.limits(self.products(images, sample).T, images.bounds(sample))
+        for part in slices(len(images.rows), max(1, self._memory // (_BYTES_PER_GUESS * size) // self.threads)):
+            some = Block(*(values[part] for values in images))
+            lists.guess(part, self.products(some, sample).T, some.bounds(sample))
 
     def products(self, images: Block, texts: Block) -> Tensor:
         """Products [t, b] of images [b] and captions [t]; minus infinity for captions with their own image."""

@@ -98,7 +98,8 @@ class ImageBatch(Tensors):
 
     def mirrored(self, chosen: Tensor) -> Self:
         """The same with left as right in some images, bool [B]: in their pixels, and in the boxes of their regions."""
-        pixels, boxes = self.pixels, self.boxes
+        pixels = self.pixels
+        boxes = self.boxes
         if pixels is not None:
             turned = chosen.to(pixels.device)[:, None, None, None]
             pixels = torch.where(turned, pixels.flip(-1), pixels)
@@ -229,7 +230,7 @@ SCORERS = {**ENCODERS, "score_matrix": (0,), "score_pairs": (0, 1), "score_at": 
 
 
 class Matcher(nn.Module, Generic[ImageT, TextT]):
-    """What all models have in common; `ImageT` and `TextT` are its encodings.
+    """Base of all models; `ImageT` and `TextT` are its encodings.
 
     Attributes:
         by_rows: methods whose result has row k for row k of the arguments at these places, and depends on no other row
@@ -242,7 +243,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
     frozen: frozenset[str] = frozenset()
 
     def encoders(self) -> dict[str, nn.Module]:
-        """Its networks of layers, under the names of `BackboneSettings.encoders`: what can be frozen or adapted."""
+        """Return its networks of layers, which can be frozen or adapted, by names of `BackboneSettings.encoders`."""
         return {}
 
     def freeze(self, name: str) -> None:
@@ -285,7 +286,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         return self.score_pairs(rows_of(images, image_rows), rows_of(texts, text_rows))
 
     def anchors(self, count: int) -> Anchors:
-        """Those of a batch of so many pairs whose losses this process computes: all, if processes do not share them."""
+        """Return the pairs of a batch whose losses this process computes: all, if processes do not share them."""
         return Anchors(slice(0, count))
 
     def undecayed(self) -> set[str]:
@@ -296,7 +297,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         return {name for name, each in self.named_parameters() if name.endswith("bias") or each.ndim < 2}
 
     def description(self) -> dict[str, Any]:
-        """What has to be known beside the settings to build this model again; nothing for most."""
+        """Return what has to be known beside the settings to build this model again; nothing for most."""
         return {}
 
     def pretrained_scale(self) -> tuple[float, float] | None:
@@ -345,7 +346,8 @@ def tiled_scores(
     """
     if recompute and torch.is_grad_enabled():
         score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
-    columns, order = [], []
+    columns = []
+    order = []
     for rows, group in captions:
         columns.append(torch.cat([score(block, group) for block in images]))  # [B, t]
         order.append(rows)
@@ -400,7 +402,8 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
     low, high = images.boxes.float().split(2, dim=-1)
     centres = (low + high)[..., None] / 2 - torch.tensor(_CENTRES, device=low.device)  # [B, R, 2, 8]
     near = (-(centres / _SPREAD).square()).exp().flatten(2)
-    regions, places = images.regions.float(), torch.cat([near, high - low], dim=-1)
+    regions = images.regions.float()
+    places = torch.cat([near, high - low], dim=-1)
     lengths = (torch.linalg.vector_norm(each, dim=-1, keepdim=True) for each in (regions, places))
     return torch.cat([regions, places * next(lengths) / next(lengths)], dim=-1)
 

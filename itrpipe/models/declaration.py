@@ -1,4 +1,4 @@
-"""What a backbone declares: its options, what it reads, what can be asked of it. Read without torch."""
+"""Declarations of backbones: options, what is read, what can be asked. Read without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 from itrpipe.config import Settings
 from itrpipe.papers import Paper
 
-WIDEST, DEEPEST, LONGEST = 65_536, 1_000, 65_536
+WIDEST = 65_536
+DEEPEST = 1_000
+LONGEST = 65_536
 """Largest width, number of layers or heads, and length in words: an order of magnitude beyond any published model."""
 Width = Annotated[int, Field(ge=1, le=WIDEST)]
 Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
@@ -21,7 +23,7 @@ RANDOM = "random"
 
 
 class BackboneSettings(Settings):
-    """What is known of every backbone.
+    """Settings and facts of every backbone.
 
     Attributes:
         embeds: whether an image and a caption are one vector each, which mining and search need.
@@ -45,11 +47,11 @@ class BackboneSettings(Settings):
         return self.papers
 
     def reads(self) -> tuple[str, ...]:
-        """What it reads of features: `regions`, `boxes`, `global` or `pixels`."""
+        """Return what it reads of features: `regions`, `boxes`, `global` or `pixels`."""
         return ("regions",)
 
     def sees_sides(self) -> bool:
-        """Whether an image and its mirror image differ for it."""
+        """Return whether an image and its mirror image differ for it."""
         return not {"boxes", "pixels"}.isdisjoint(self.reads())
 
     def without(self, missing: str) -> str:
@@ -57,7 +59,7 @@ class BackboneSettings(Settings):
         return ""
 
     def refuses(self, loss: Settings) -> str:
-        """Why a method of these settings does not train it; empty where it does."""
+        """Return why a method of these settings does not train it; empty where it does."""
         return ""
 
     def pretrained(self) -> dict[str, str]:
@@ -77,7 +79,7 @@ class BackboneSettings(Settings):
         return ()
 
     def untrained(self) -> str:
-        """Why it cannot be used without training; empty where its weights were published as a whole."""
+        """Return why it cannot be used without training; empty where its weights were published as a whole."""
         return "" if self.published_weights() else "it starts from random weights"
 
     def published_weights(self) -> str:

@@ -8,12 +8,13 @@ from itrpipe import plugins
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.registry import Registry
 
-_BACKBONES: Registry[BackboneSettings] = Registry("itrpipe.models", "network", plugins.BACKBONES)
+BACKBONES: Registry[BackboneSettings] = Registry("itrpipe.models", "network", plugins.BACKBONES)
+"""Whose modules have `build`, which makes the network; see `network_module`."""
 
 
 def backbones() -> dict[str, type[BackboneSettings]]:
     """Backbone name -> its settings class."""
-    return _BACKBONES.classes
+    return BACKBONES.classes
 
 
 def backbone_family(name: str) -> str:
@@ -21,11 +22,6 @@ def backbone_family(name: str) -> str:
     return next((known for known in backbones() if name.startswith(f"{known}-")), name)
 
 
-def backbone_package(name: str) -> str:
-    """Name and version of the package that brings a backbone, or one that this is a variant of; empty for itrpipe."""
-    return _BACKBONES.package(backbone_family(name))
-
-
 def network_module(name: str) -> ModuleType:
     """The network of a backbone, or of a variant of one, which needs torch: its `build` makes it."""
-    return _BACKBONES.module(backbone_family(name))
+    return BACKBONES.module(backbone_family(name))

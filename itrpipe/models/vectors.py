@@ -1,4 +1,4 @@
-"""What backbones do to vectors: their precision, and means over those that are real."""
+"""Precision of vectors, and means over those that are real."""
 
 from __future__ import annotations
 

@@ -117,7 +117,12 @@ class Attacher:
                     self._take_subject(head)
                     clause.be = head
                 case "VBG":
-                    self._active(head)
+                    if clause.be is not None:
+                        self._link("Pg", clause.be, head)
+                    elif not self._share_subject(head, "Mg"):
+                        self._modify("Mg", head, self._doer(head))
+                    clause.close_verb()
+                    clause.verb = clause.open_verb = head
                 case "VBN":
                     self._passive(index, head)
                 case "P":
@@ -160,9 +165,27 @@ class Attacher:
         elif clause.after == "CC" and clause.main_verb is not None and self.lists.clause_follows(index):
             self._new_subject(chunk)
         elif clause.after == "CC" and clause.nouns:
-            self._conjunct_at_distance(index, noun)
+            # A man in a hat and a woman: people are joined to people, though a thing stands nearer.
+            left = self._nearest(lists.ANIMATE) if self.lemmas[noun] in lists.ANIMATE else clause.last
+            if left is None or (self.lemmas[left] not in lists.ANIMATE and self.lists.is_new(index - 2, index)):
+                left = clause.nouns[0]
+            conjunction = self.chunks[index - 1].head
+            self._link("SJl", conjunction, left)
+            self._link("SJr", conjunction, noun)
+            if left not in clause.objects and left != clause.nouns[-1]:
+                clause.verb = clause.actor = None
+            self._copy_role(noun, left)
         elif clause.preposition is not None:
-            self._follow_preposition(clause.preposition, noun)
+            preposition = self.words[clause.preposition]
+            self._link("J", clause.preposition, noun)
+            clause.prepositions[noun] = preposition
+            group = clause.homes.get(noun)
+            members = group is not None and preposition == "of" and self.lemmas[group] in lists.COLLECTIVES
+            if members and group == clause.subject:  # what a group of people does, the people do
+                clause.subject = clause.main_subject = noun
+            if clause.main_verb is not None and clause.verb in clause.bare_participles:
+                # After "filled with hay", a further preposition belongs to the main verb.
+                clause.verb, clause.actor = clause.main_verb, clause.main_subject
         elif clause.be is not None:
             self._link("O", clause.be, noun)
             clause.predicate = noun
@@ -186,31 +209,6 @@ class Attacher:
         for role in (self.clause.objects, self.clause.homes, self.clause.prepositions):
             if model in role:
                 role[noun] = role[model]
-
-    def _conjunct_at_distance(self, index: int, noun: int) -> None:
-        """A man in a hat and a woman: people are joined to people, though a thing stands nearer."""
-        clause = self.clause
-        left = self._nearest(lists.ANIMATE) if self.lemmas[noun] in lists.ANIMATE else clause.last
-        if left is None or (self.lemmas[left] not in lists.ANIMATE and self.lists.is_new(index - 2, index)):
-            left = clause.nouns[0]
-        conjunction = self.chunks[index - 1].head
-        self._link("SJl", conjunction, left)
-        self._link("SJr", conjunction, noun)
-        if left not in clause.objects and left != clause.nouns[-1]:
-            clause.verb = clause.actor = None
-        self._copy_role(noun, left)
-
-    def _follow_preposition(self, preposition: int, noun: int) -> None:
-        clause = self.clause
-        self._link("J", preposition, noun)
-        clause.prepositions[noun] = self.words[preposition]
-        group = clause.homes.get(noun)
-        of_group = group is not None and self.words[preposition] == "of" and self.lemmas[group] in lists.COLLECTIVES
-        if of_group and group == clause.subject:  # what a group of people does, the people do
-            clause.subject = clause.main_subject = noun
-        if clause.main_verb is not None and clause.verb in clause.bare_participles:
-            # After "filled with hay", a further preposition belongs to the main verb.
-            clause.verb, clause.actor = clause.main_verb, clause.main_subject
 
     def _new_subject(self, chunk: Chunk) -> None:
         clause, noun = self.clause, chunk.head
@@ -274,15 +272,6 @@ class Attacher:
             clause.main_verb = verb
         clause.verb = verb
 
-    def _active(self, verb: int) -> None:
-        clause = self.clause
-        if clause.be is not None:
-            self._link("Pg", clause.be, verb)
-        elif not self._share_subject(verb, "Mg"):
-            self._modify("Mg", verb, self._doer(verb))
-        clause.close_verb()
-        clause.verb = clause.open_verb = verb
-
     def _passive(self, index: int, verb: int) -> None:
         clause = self.clause
         verbless = clause.main_verb is None and clause.subject is not None and clause.after in {"NP", "WH", "CC", "SUB"}
@@ -328,13 +317,14 @@ class Attacher:
     def _doer(self, verb: int) -> int | None:
         """Noun that a bare active participle speaks of: people and animals act, things next to them mostly do not."""
         clause, last, lemma = self.clause, self.clause.last, self.lemmas[verb]
-        if last is None or self.lemmas[last] in lists.PERSONS or self.tags[last] == "PRP":
+        if last is None or self.tags[last] == "PRP":
             return last
-        if lemma in lists.PERSON_VERBS:
+        noun = self.lemmas[last]
+        if lemma in lists.PERSON_VERBS and noun not in lists.PERSONS:
             return self._nearest(lists.PERSONS, lists.ANIMATE, lists.VEHICLES)
         told = clause.main_verb is not None and clause.prepositions.get(last) == "with"
-        driven = self.lemmas[last] in lists.VEHICLES and lemma in lists.VEHICLE_VERBS
-        if told or driven or lemma in lists.THING_VERBS or self.lemmas[last] in lists.ANIMALS:
+        driven = noun in lists.VEHICLES and lemma in lists.VEHICLE_VERBS
+        if told or driven or noun in lists.ANIMATE or lemma in lists.THING_VERBS:
             return last
         return self._nearest(lists.ANIMATE, lists.VEHICLES)
 
@@ -387,8 +377,16 @@ class Attacher:
         preposition, thing = self.words[self.chunks[index].head], self.lemmas[self.chunks[index + 1].head]
         if preposition == "during":
             return clause.nouns[0] if clause.verb is None else None
-        if self._is_held(index, last):
-            return last
+        # With a stick in its mouth, with a leg in the air; a wall with drawings on it.
+        target = self.chunks[index + 1]
+        if clause.prepositions.get(last) == "with":
+            if self.words[target.first] in lists.POSSESSIVE_PRONOUNS or self.words[target.head] == "air":
+                return last
+        elif preposition == "with" and self.kinds[index + 2 : index + 4] == ["P", "NP"]:
+            pronoun = self.words[self.chunks[index + 3].head]
+            animate = pronoun in lists.PERSONAL_PRONOUNS and self.lemmas[last] in lists.ANIMATE
+            if pronoun == "it" or animate:
+                return last
         if preposition == "with" and thing in lists.FEATURES:
             return self._home(last, thing)
         if preposition == "in" and thing in lists.CLOTHES and self.lemmas[last] not in lists.CLOTHES:
@@ -403,16 +401,6 @@ class Attacher:
         if verb == "wear" and thing not in lists.BODY_PARTS:
             return clause.actor
         return last if verb in {"have", "wear"} else None
-
-    def _is_held(self, index: int, noun: int) -> bool:
-        """With a stick in its mouth, with a leg in the air; a wall with drawings on it."""
-        target = self.chunks[index + 1]
-        if self.clause.prepositions.get(noun) == "with":
-            return self.words[target.first] in lists.POSSESSIVE_PRONOUNS or self.words[target.head] == "air"
-        if self.words[self.chunks[index].head] != "with" or self.kinds[index + 2 : index + 4] != ["P", "NP"]:
-            return False
-        pronoun = self.words[self.chunks[index + 3].head]
-        return pronoun == "it" or (pronoun in lists.PERSONAL_PRONOUNS and self.lemmas[noun] in lists.ANIMATE)
 
     def _home(self, noun: int, thing: str) -> int:
         """The noun itself, or the one it belongs to: a man in a hat on a bench, a glass of wine on a table."""

@@ -22,7 +22,7 @@ from itrpipe.progress import Reporter
 from itrpipe.scene_graph.attach import find_links
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.foreign import align
-from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Status, Token, status_of
+from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Token, status_of
 from itrpipe.scene_graph.hanta import HantaTagger
 from itrpipe.scene_graph.settings import ParseSettings, parser_version
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
@@ -81,7 +81,7 @@ class RulesParser:
         tokens = tuple(Token(*place, tag, lemma) for place, tag, lemma in zip(places, tags, lemmas, strict=True))
         content = {i for i, tag in enumerate(tags) if tag in {"N", "V", "VBG", "VBN"}}
         loose = content - {i for link in links for i in (link.head, link.dependent)}
-        status: Status = "partial" if loose and len(content) > 1 else "ok"
+        status = "partial" if loose and len(content) > 1 else "ok"
         if "N" not in tags and not {",", "."}.issuperset(tags):
             status = "failed"
         return Analysis(tokens, tuple(links), status_of(text, status))
@@ -138,42 +138,25 @@ class Parsing(Work[RulesParser]):
         write_arrow(path, graphs_table(graphs, worker.version).cast(GRAPH_SCHEMA))
 
 
-class ParsedGraphs:
-    """Reads the graphs of parsed items.
+def parsed_row_groups(paths: Sequence[Path], captions: pa.Table, rows: np.ndarray) -> Iterator[pa.Table]:
+    """Yields the row groups of a file of scene graphs.
 
     Args:
-        paths: of the files of all chunks.
+        paths: files of all chunks of `Parsing`.
+        captions: T rows with caption_id and image_id.
+        rows: int64 [T], the item of each caption.
     """
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._open = lru_cache(maxsize=OPEN_CHUNKS)(
-            lambda number: read_arrow(paths[number]).replace_schema_metadata(None)
-        )
-
-    def take(self, rows: np.ndarray) -> pa.Table:
-        """Graphs of some items in the order asked for, as rows of `GRAPH_SCHEMA`.
-
-        Args:
-            rows: numbers of items, int64, at least one.
-        """
-        chunks, places = np.unique(rows // CHUNK, return_inverse=True)
-        order = np.argsort(places, kind="stable")
-        own = np.split(order, np.cumsum(np.bincount(places))[:-1])
-        tables = [
-            self._open(int(chunk)).take(pa.array(rows[at] % CHUNK)) for chunk, at in zip(chunks, own, strict=True)
-        ]
-        return pa.concat_tables(tables).combine_chunks().take(pa.array(np.argsort(order)))
-
-    def row_groups(self, captions: pa.Table, rows: np.ndarray) -> Iterator[pa.Table]:
-        """Row groups of a file of scene graphs.
-
-        Args:
-            captions: T rows with caption_id and image_id.
-            rows: int64 [T], the item of each caption.
-        """
-        for start in range(0, len(rows), ROW_GROUP):
-            own = captions.slice(start, ROW_GROUP).combine_chunks()
-            yield with_ids(own, self.take(rows[start : start + ROW_GROUP]))
+    opened = lru_cache(maxsize=OPEN_CHUNKS)(lambda number: read_arrow(paths[number]).replace_schema_metadata(None))
+    for start in range(0, len(rows), ROW_GROUP):
+        items = rows[start : start + ROW_GROUP]
+        # The items of one chunk after the other, and these in the order asked for.
+        order = np.argsort(items // CHUNK, kind="stable")
+        chunks, firsts = np.unique(items[order] // CHUNK, return_index=True)
+        tables = []
+        for chunk, own in zip(chunks.tolist(), np.split(items[order], firsts[1:]), strict=True):
+            tables.append(opened(chunk).take(pa.array(own % CHUNK)))
+        graphs = pa.concat_tables(tables).combine_chunks().take(pa.array(np.argsort(order)))
+        yield with_ids(captions.slice(start, ROW_GROUP).combine_chunks(), graphs)
 
 
 class SentenceParser:
@@ -196,7 +179,8 @@ class SentenceParser:
                 f"{captions} holds graphs out of a file, and written sentences are in none; evaluate without "
                 "--discriminate and --benchmark, or a model trained on graphs of `itrpipe parse` without --from"
             )
-        if (version := settings.version()) != (before := manifest.sources["parser"]):
+        before, version = manifest.sources["parser"], parser_version(settings.tagger)
+        if version != before:
             raise UsageError(
                 f"{captions} was made by the parser {before}, and this is {version}; train the model again, or "
                 "evaluate without --discriminate and --benchmark"
@@ -211,7 +195,7 @@ class SentenceParser:
         work = Parsing([Item(text) for text in place], partial(RulesParser, self._settings.tagger))
         made = make_parts(work, folder / "parts", MapExecution(), self._reporter, self._reporter.say)
         rows = np.array([place[text] for text in texts], dtype=np.int64)
-        write_graphs(folder / SCENE_GRAPHS_FILE, ParsedGraphs(made.paths).row_groups(sentences, rows))
+        write_graphs(folder / SCENE_GRAPHS_FILE, parsed_row_groups(made.paths, sentences, rows))
         return folder
 
 

@@ -111,7 +111,7 @@ class Chunker:
         return Chunk("NP", head, i, last)
 
     def _continues(self, i: int, seen: list[str]) -> bool:
-        """Whether a phrase of words with these tags goes on with a word."""
+        """Return whether a phrase of words with these tags goes on with a word."""
         following = self.tags[i + 1]
         match self.tags[i]:
             case "N":
@@ -160,46 +160,47 @@ class Lists:
         self.kinds = [*(chunk.kind for chunk in chunks), "", "", ""]
         self.place: dict[int, tuple[int, int]] = {}
         self._heads: dict[int, list[int]] = {}
-        for index, chunk in enumerate(chunks):
-            if chunk.kind == "CC":
-                self._find(index)
+        for conjunction, chunk in enumerate(chunks):
+            right, left = conjunction + 1, conjunction - 1
+            if self.kinds[left] == ",":
+                left -= 1
+            joins = chunk.kind == "CC" and self.kinds[right] == self.kinds[left] == "NP" and self._alike(left, right)
+            if not joins or self._opens_clause(conjunction):
+                continue
+            members = [left, right]
+            while self.kinds[left - 1] == "," and self.kinds[left - 2] == "NP" and self._alike(left - 2, left):
+                left -= 2
+                members.insert(0, left)
+            heads = [chunks[member].head for member in members]
+            self._heads.update(dict.fromkeys(heads, heads))
+            self.place.update(dict.fromkeys(members[1:], (chunk.head, heads[0])))
 
     def members(self, head: int) -> list[int]:
         """Heads of the list that a noun is in; the noun alone where there is none."""
         return self._heads.get(head, [head])
 
     def is_new(self, left: int, right: int) -> bool:
-        """Whether one phrase is somebody's part of the body and the other one nothing that bodies have."""
+        """Return whether one phrase is somebody's part of the body and the other one nothing that bodies have."""
         part, thing = self.chunks[left], self.lemmas[self.chunks[right].head]
         owned = self.lemmas[part.first] in lists.POSSESSIVE_PRONOUNS and self.lemmas[part.head] in lists.BODY_PARTS
         return owned and thing not in lists.BODY_PARTS and thing not in lists.FEATURES
 
     def clause_follows(self, index: int) -> bool:
-        """Whether a noun phrase, with the prepositions after it, is the subject of a finite verb."""
+        """Return whether a noun phrase, with the prepositions after it, is the subject of a finite verb."""
         index += 1
         while self.kinds[index] == "P" and self.kinds[index + 1] in {"NP", "J"}:
             index += 2
         return self.kinds[index] in {"V", "BE"}
 
-    def _find(self, conjunction: int) -> None:
-        kinds, right = self.kinds, conjunction + 1
-        left = conjunction - 1 - (kinds[conjunction - 1] == ",")
-        if kinds[right] != "NP" or kinds[left] != "NP" or not self._alike(left, right):
-            return
-        if self.clause_follows(right):  # and opens a clause, unless none has begun
-            borders = [kind for kind in kinds[:conjunction] if kind in {"SUB", "WH", ".", "EX", "V", "BE"}]
-            if borders and borders[-1] in {"V", "BE"}:
-                return
-        members = [left, right]
-        while kinds[left - 1] == "," and kinds[left - 2] == "NP" and self._alike(left - 2, left):
-            left -= 2
-            members.insert(0, left)
-        heads = [self.chunks[member].head for member in members]
-        self._heads.update(dict.fromkeys(heads, heads))
-        self.place.update(dict.fromkeys(members[1:], (self.chunks[conjunction].head, heads[0])))
+    def _opens_clause(self, conjunction: int) -> bool:
+        """Return whether a finite verb follows that the clause before does not wait for."""
+        if not self.clause_follows(conjunction + 1):
+            return False
+        borders = [kind for kind in self.kinds[:conjunction] if kind in {"SUB", "WH", ".", "EX", "V", "BE"}]
+        return bool(borders) and borders[-1] in {"V", "BE"}
 
     def _alike(self, left: int, right: int) -> bool:
-        """Whether a list may hold both.
+        """Return whether a list may hold both.
 
         A person does not join a thing while another person stands further left, nor does a new thing join a part of the
         body: a dog with a stick in its mouth and a puppy.

@@ -10,16 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
-from itrpipe.scene_graph.graph import (
-    Analysis,
-    Attribute,
-    AttributeKind,
-    Object,
-    Relation,
-    RelationKind,
-    SceneGraph,
-    Status,
-)
+from itrpipe.scene_graph.graph import Analysis, Attribute, Object, Relation, SceneGraph
 from itrpipe.scene_graph.words import lists, plain
 
 NOUN_ROLES = ("O", "J", "S", "YS", "SJl", "SJr")
@@ -38,9 +29,7 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
         Objects in the order of their heads; no relation joins an object to itself, no pronoun or quantity is an object,
         and nothing is said twice.
     """
-    said = _Extraction(analysis)
-    said.say()
-    return said.graph(text, analysis.status)
+    return _Extraction(analysis).graph(text, analysis.status)
 
 
 class _Extraction:
@@ -49,6 +38,7 @@ class _Extraction:
     Attributes:
         tokens: of the caption.
         words: see `itrpipe.scene_graph.words.plain`.
+        lemmas: of the tokens.
         pairs: heads and dependents of each kind of link, rising.
         governed: tokens that a head governs by a kind of link, rising.
         governing: tokens that govern a dependent by a kind of link, rising.
@@ -60,8 +50,9 @@ class _Extraction:
     def __init__(self, analysis: Analysis) -> None:
         self.tokens = analysis.tokens
         self.words = [plain(token.text) for token in analysis.tokens]
-        self.properties: set[tuple[int, Words, AttributeKind]] = set()
-        self.edges: set[tuple[int, Words, int, RelationKind]] = set()
+        self.lemmas = [token.lemma for token in analysis.tokens]
+        self.properties: set[tuple[int, Words, str]] = set()
+        self.edges: set[tuple[int, Words, int, str]] = set()
         self.pairs: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self.governed: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self.governing: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
@@ -74,7 +65,7 @@ class _Extraction:
         self._lists: dict[int, list[int]] = {}
         for conjunction, _ in self.pairs["SJl"] + self.pairs["SJr"]:
             members = self.governed["SJl", conjunction] + self.governed["SJr", conjunction]
-            merged = sorted({other for noun in members for other in self._joined(noun)})
+            merged = sorted(set().union(*map(self._joined, members)))
             self._lists.update(dict.fromkeys(merged, merged))
 
         # Rule 13: nouns that neither modify, nor count, nor only say where.
@@ -85,7 +76,7 @@ class _Extraction:
 
     def lemma(self, words: Iterable[int]) -> str:
         """Lemmas of some tokens."""
-        return " ".join(self.tokens[i].lemma for i in words)
+        return " ".join(self.lemmas[i] for i in words)
 
     # -- nouns ---------------------------------------------------------------------------------------------------------
 
@@ -116,8 +107,8 @@ class _Extraction:
         return noun
 
     def _is_location(self, noun: int) -> bool:
-        """Whether a noun only says where at something: side in "on the side of X"."""
-        if self.tokens[noun].lemma not in lists.LOCATIONS:
+        """Return whether a noun only says where at something: side in "on the side of X"."""
+        if self.lemmas[noun] not in lists.LOCATIONS:
             return False
         before = any(self.words[each] in lists.LOCATION_PREPOSITIONS for each in self.governing["J", noun])
         return before and any(self.governed["J", of] for of in self.governed["OF", noun])
@@ -140,7 +131,10 @@ class _Extraction:
             content = self._counted(member)
             for other in [member] if content == member else self._joined(content):
                 meant = other if other in self.nouns else self._antecedent(other, excluded, nearest)
-                found += [other] if meant == other else [] if meant is None else self._joined(meant)
+                if meant == other:
+                    found.append(other)
+                elif meant is not None:
+                    found += self._joined(meant)
         return [noun for noun in dict.fromkeys(found) if noun in self.nouns]
 
     def _content(self, noun: int) -> list[int]:
@@ -169,7 +163,8 @@ class _Extraction:
         verbs = list(self.governing["O", thing])
         for preposition in self.governing["J", thing]:
             verbs += self.governing["MVp", preposition]
-            verbs += [verb for noun in self.governing["Mp", preposition] for verb in self.governing["O", noun]]
+            for noun in self.governing["Mp", preposition]:
+                verbs += self.governing["O", noun]
         subjects = [noun for verb in verbs for noun in self._subjects(verb)]
         for candidates in (self._joined(thing), subjects, before):
             meant = self._choose(word, [noun for noun in candidates if noun < pronoun and noun != thing])
@@ -199,7 +194,7 @@ class _Extraction:
 
     def _rank(self, pronoun: str, noun: int) -> int | None:
         """How far a noun is from the likeliest meaning of a pronoun; None where they do not agree."""
-        lemma, plural = self.tokens[noun].lemma, self._is_plural(noun)
+        lemma, plural = self.lemmas[noun], self._is_plural(noun)
         person, thing = lemma in lists.PERSONS, lemma not in lists.ANIMATE
         if pronoun in lists.PLURAL:
             return 2 * (not plural) + thing if plural or person else None
@@ -208,41 +203,26 @@ class _Extraction:
         if pronoun not in lists.MASCULINE | lists.FEMININE:
             return None if person else thing * (pronoun not in lists.NEUTER)
         others = lists.FEMALES if pronoun in lists.MASCULINE else lists.MALES
-        animate = any(self.tokens[each].lemma in lists.ANIMATE for each in self.nouns)
+        animate = any(self.lemmas[each] in lists.ANIMATE for each in self.nouns)
         return None if lemma in others or (thing and animate) else thing + (not person)
 
     def _is_plural(self, noun: int) -> bool:
-        lemma = self.tokens[noun].lemma
+        lemma = self.lemmas[noun]
         return self.words[noun] != lemma or lemma in lists.MANY or len(self._joined(noun)) > 1
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    def say(self) -> None:
-        """Finds properties and edges."""
-        verbs = {verb for verb, _ in self.pairs["S"]}
-        verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
-        for verb in verbs:
-            subjects = self._subjects(verb)
-            for subject, adjective in product(subjects, self.governed["Pa", verb]):
-                self._say(subject, [adjective], "adjective")
-            if self.tokens[verb].lemma != "be":
-                self._say_of_verb(verb, subjects)
-                continue
-            for subject in subjects:  # rules 4 and 6: what somebody is, and where
-                for noun in self.governed["O", verb]:
-                    if noun in self.nouns:
-                        self._say(subject, self.named(noun), "copula")
-                for preposition in self.governed["MVp", verb]:
-                    self._locate(subject, preposition)
-        self._say_of_nouns()
-
     def _subjects(self, verb: int) -> list[int]:
         """Nouns that do, are or suffer what a verb says."""
-        found = [noun for subject in self.governed["S", verb] for noun in self._referents(subject)]
+        found: list[int] = []
+        for subject in self.governed["S", verb]:
+            found += self._referents(subject)
         for be in self.governing["Pg", verb] + self.governing["Pv", verb]:
-            found += self._subjects(be) if be != verb else []
+            if be != verb:
+                found += self._subjects(be)
         for pronoun in self.governing["RS", verb]:
-            found += [noun for head in self.governing["R", pronoun] for noun in self._content(head)]
+            for head in self.governing["R", pronoun]:
+                found += self._content(head)
         for noun in self.governing["Mg", verb] + self.governing["Mv", verb]:
             found += self._referents(noun) if self._is_tight(noun) else self._content(noun)
         return list(dict.fromkeys(found))
@@ -254,36 +234,47 @@ class _Extraction:
         loose = {i for kind in ("MVp", "Mp", "Mg", "Mv", "S") for pair in self.pairs[kind] for i in pair}
         return not any(i in loose and i not in self.nouns for i in range(members[0], members[-1]))
 
-    def _say(self, noun: int, words: Iterable[int], kind: AttributeKind) -> None:
+    def _say(self, noun: int, words: Iterable[int], kind: str) -> None:
         self.properties.add((noun, tuple(sorted(words)), kind))
 
-    def _relate(self, subject: int, words: Iterable[int], thing: int, kind: RelationKind) -> None:
+    def _relate(self, subject: int, words: Iterable[int], thing: int, kind: str) -> None:
         self.edges.add((subject, tuple(sorted(words)), thing, kind))
 
-    def _say_of_verb(self, verb: int, subjects: list[int]) -> None:
-        """Rules 1, 2, 3 and 9: whom and where an action meets, or the action alone."""
-        words = (verb, *self.governed["K", verb])
-        met = [noun for thing in self.governed["O", verb] for noun in self._referents(thing, subjects)]
-        places = [
-            (extra, noun)
-            for preposition in self.governed["MVp", verb]
-            for extra, target in self._targets(preposition)
-            for noun in self._referents(target, subjects)
-        ]
-        suffers = self.governing["Mv", verb] or self.governing["Pv", verb]
-        suffers = suffers and self.words[verb] not in lists.STATIVE_PARTICIPLES
-        lemma = self.tokens[verb].lemma
-        linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and self.governed["Pa", verb])
-        for subject in subjects:
-            for noun in met:
+    def _say_of_verbs(self) -> None:
+        verbs = {verb for verb, _ in self.pairs["S"]}
+        verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
+        for verb in verbs:
+            lemma, subjects = self.lemmas[verb], self._subjects(verb)
+            for subject, adjective in product(subjects, self.governed["Pa", verb]):
+                self._say(subject, [adjective], "adjective")
+            if lemma == "be":  # rules 4 and 6: what somebody is, and where
+                for subject, noun in product(subjects, self.governed["O", verb]):
+                    if noun in self.nouns:
+                        self._say(subject, self.named(noun), "copula")
+                for subject, preposition in product(subjects, self.governed["MVp", verb]):
+                    self._locate(subject, preposition)
+                continue
+            # Rules 1, 2, 3 and 9: whom and where an action meets, or the action alone.
+            words = (verb, *self.governed["K", verb])
+            met, places = [], []
+            for thing in self.governed["O", verb]:
+                met += self._referents(thing, subjects)
+            for preposition in self.governed["MVp", verb]:
+                for extra, target in self._targets(preposition):
+                    places += [(extra, noun) for noun in self._referents(target, subjects)]
+            suffers = self.governing["Mv", verb] or self.governing["Pv", verb]
+            suffers = suffers and self.words[verb] not in lists.STATIVE_PARTICIPLES
+            linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and self.governed["Pa", verb])
+            for subject, noun in product(subjects, met):
                 self._relate(subject, words, noun, "verb")
-            for extra, noun in places:
+            for subject, (extra, noun) in product(subjects, places):
                 if suffers and [self.words[i] for i in extra] == ["by"]:
                     self._relate(noun, words, subject, "agent")
                 else:
                     self._relate(subject, (*words, *extra), noun, "verb_prep")
-            if not (met or places or linking):
-                self._say(subject, words, "action")
+            for subject in subjects:
+                if not (met or places or linking):
+                    self._say(subject, words, "action")
 
     def _locate(self, subject: int, preposition: int, nearest: bool = False) -> None:
         for words, target in self._targets(preposition):
@@ -303,12 +294,14 @@ class _Extraction:
                 for counted in self._content(noun):
                     self._say(counted, [noun], "quantity")
         for thing, word in self.pairs["D"]:  # rule 8: possession by 's or by a pronoun
-            owners = [noun for owner in self.governed["YS", word] for noun in self._referents(owner)]
             if self.words[word] in lists.POSSESSIVE_PRONOUNS:
-                meant = self._owner(word, thing)
-                owners = [] if meant is None else [meant]
-            for owner in owners:
-                self._relate(owner, [word], thing, "have")
+                owner = self._owner(word, thing)
+                if owner is not None:
+                    self._relate(owner, [word], thing, "have")
+                continue
+            for owner in self.governed["YS", word]:
+                for noun in self._referents(owner):
+                    self._relate(noun, [word], thing, "have")
         for noun, adjective in self.pairs["A"]:
             self._say(noun, [adjective], "adjective")
         for noun, number in self.pairs["Dmcn"]:
@@ -318,15 +311,20 @@ class _Extraction:
 
     # -- assembly ------------------------------------------------------------------------------------------------------
 
-    def graph(self, text: str, status: Status) -> SceneGraph:
-        """What was said as a graph, each property and edge once."""
+    def graph(self, text: str, status: str) -> SceneGraph:
+        """What the words say as a graph, each property and edge once."""
+        self._say_of_verbs()
+        self._say_of_nouns()
         # Nouns that only say what another one is are no objects, but where something else is said of them.
         copulas = {words[-1] for _, words, kind in self.properties if kind == "copula"}
         described = {noun for noun, _, kind in self.properties if kind != "compound"}
         described.update(noun for subject, _, thing, _ in self.edges for noun in (subject, thing))
         heads = [noun for noun in self.nouns if noun in described or noun not in copulas]
-        number = {head: i for i, head in enumerate(heads)}
-        objects = [Object(number[head], head, self.named(head), self.lemma(self.named(head))) for head in heads]
+        number = dict(zip(heads, range(len(heads)), strict=True))
+        objects = []
+        for head in heads:
+            words = self.named(head)
+            objects.append(Object(len(objects), head, words, self.lemma(words)))
         attributes: dict[tuple[int, str], Attribute] = {}
         for noun, words, kind in sorted(self.properties):
             if noun in number:
@@ -339,5 +337,5 @@ class _Extraction:
                 lemma = "have" if kind == "have" else self.lemma(words)
                 relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
                 relations.setdefault((subject, thing, lemma), relation)
-        elements = tuple(objects), tuple(attributes.values()), tuple(relations.values())
-        return SceneGraph(text, self.tokens, *elements, status)
+        values = tuple(attributes.values()), tuple(relations.values())
+        return SceneGraph(text, self.tokens, tuple(objects), *values, status)

@@ -25,18 +25,7 @@ from typing import Any
 
 from itrpipe.datasets.source_files import ANY, OBJECT, load_json, rows
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import (
-    Attribute,
-    AttributeKind,
-    Item,
-    Object,
-    Relation,
-    RelationKind,
-    SceneGraph,
-    Status,
-    Token,
-    status_of,
-)
+from itrpipe.scene_graph.graph import Attribute, Item, Object, Relation, SceneGraph, Token, status_of
 from itrpipe.scene_graph.words import lemma_of, lists
 
 # SPICE calls the id of what it parses `image_id`; other files that have captions mean the image.
@@ -91,20 +80,22 @@ def read_foreign(path: Path, form: str, caption_ids: Sequence[str], texts: Seque
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """Yields the key and the graph of every caption of a file."""
-    lines = path.suffix.lower() == ".jsonl"
-    content = [record for _, record in rows(path, OBJECT)] if lines else load_json(path, ANY)
+    if path.suffix.lower() == ".jsonl":
+        content: Any = [record for _, record in rows(path, OBJECT)]
+    else:
+        content = load_json(path, ANY)
     if isinstance(content, dict):
         yield from content.items()
         return
     for number, record in enumerate(content, start=1):
-        own = record if isinstance(record, dict) else {}
-        key, graph = (next((own[key] for key in keys if key in own), None) for keys in (CAPTION_KEYS, GRAPH_KEYS))
-        if key is None or graph is None:
+        keys = [key for key in CAPTION_KEYS if key in record] if isinstance(record, dict) else []
+        graphs = [record[key] for key in GRAPH_KEYS if key in record] if keys else []
+        if not graphs or graphs[0] is None or record[keys[0]] is None:
             raise DataError(
                 f"{path}: record {number} needs a key {' or '.join(CAPTION_KEYS)} and a key "
                 f"{' or '.join(GRAPH_KEYS)}; rename its keys"
             )
-        yield str(key), graph
+        yield str(record[keys[0]]), graphs[0]
 
 
 def _factual(graph: Any) -> Tuples | None:
@@ -164,66 +155,54 @@ def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
             second = names.setdefault((each[2], int(each[2] == each[0])), len(names))
             pairs[first, each[1], second] = None
 
-    words = _Words(tokens)
-    objects = []
-    for name, _ in names:
-        own = words.find(name, shared=False)
-        objects.append(Object(len(objects), own[-1] if own else -1, own, name))
-    attributes = [
-        Attribute(i, owner, words.find(name), name, _attribute_kind(name)) for i, (owner, name) in enumerate(properties)
-    ]
-    relations = [
-        Relation(i, subject, target, words.find(name, gaps=True), name, _relation_kind(name))
-        for i, (subject, name, target) in enumerate(pairs)
-    ]
-    found = all(each.tokens for each in (*objects, *attributes, *relations)) and all(tuples)
-    status: Status = "ok" if found else "partial" if any(tuples) else "failed"
-    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status_of(text, status))
+    forms = [{token.lemma, token.text.lower()} for token in tokens]
+    known: dict[str, tuple[int, ...]] = {}
 
-
-class _Words:
-    """The words of a caption, of which each belongs to one element unless it is named again."""
-
-    def __init__(self, tokens: tuple[Token, ...]) -> None:
-        self._forms = [{token.lemma, token.text.lower()} for token in tokens]
-        self._used: set[int] = set()
-        self._known: dict[str, tuple[int, ...]] = {}
-
-    def find(self, name: str, *, shared: bool = True, gaps: bool = False) -> tuple[int, ...]:
-        """Token numbers of a name, rising; none if they are not there.
+    def find(name: str, gaps: bool = False) -> tuple[int, ...]:
+        """Token numbers of the free words of a name, rising; none if they are not there. They are then no more free.
 
         Args:
             name: one or more words.
-            shared: an element that is named again may have the words of the first.
             gaps: other words may stand between them.
         """
         wanted = [lists.DIGITS.get(word, word) for word in name.split()]
-        forms = [{word, lemma_of(word, "N"), lemma_of(word, "V")} for word in wanted]
-        free = [set() if token in self._used else own for token, own in enumerate(self._forms)]
-        starts = range(len(free) - len(forms) + 1)
-        runs = (range(start, start + len(forms)) for start in starts)
-        found = next((tuple(run) for run in runs if all(free[i] & own for i, own in zip(run, forms, strict=True))), ())
+        wanted = [{word, lemma_of(word, "N"), lemma_of(word, "V")} for word in wanted]
+        found: tuple[int, ...] = ()
+        for start in range(len(forms) - len(wanted) + 1):
+            if not found and all(forms[start + i] & own for i, own in enumerate(wanted)):
+                found = tuple(range(start, start + len(wanted)))
         if gaps and not found:
-            tokens = iter(range(len(free)))
-            scattered = [next((i for i in tokens if free[i] & own), -1) for own in forms]
+            numbers = iter(range(len(forms)))
+            scattered = [next((i for i in numbers if forms[i] & own), -1) for own in wanted]
             found = () if -1 in scattered else tuple(scattered)
-        if not found:
-            return self._known.get(name, ()) if shared else ()
-        self._used.update(found)
-        self._known.setdefault(name, found)
+        for token in found:
+            forms[token] = set()
+        if found:
+            known.setdefault(name, found)
         return found
 
-
-def _attribute_kind(name: str) -> AttributeKind:
-    if name in lists.NUMERALS or name.isdigit():
-        return "number"
-    return "quantity" if name in lists.VAGUE_NUMBERS else "adjective"
-
-
-def _relation_kind(predicate: str) -> RelationKind:
-    words = tuple(predicate.split())
-    if words in (("have",), ("has",)):
-        return "have"
-    if words in lists.IDIOMS or set(words) <= lists.PREPOSITIONS:
-        return "prep"
-    return "verb_prep" if words[-1] in lists.PREPOSITIONS else "verb"
+    objects = []
+    for name, _ in names:
+        own = find(name)
+        objects.append(Object(len(objects), own[-1] if own else -1, own, name))
+    # An attribute or predicate that is named again may have the words of the first.
+    attributes = []
+    for owner, name in properties:
+        kind = "quantity" if name in lists.VAGUE_NUMBERS else "adjective"
+        if name in lists.NUMERALS or name.isdigit():
+            kind = "number"
+        attributes.append(Attribute(len(attributes), owner, find(name) or known.get(name, ()), name, kind))
+    relations = []
+    for subject, name, target in pairs:
+        words = tuple(name.split())
+        kind = "verb_prep" if words[-1] in lists.PREPOSITIONS else "verb"
+        if words in (("have",), ("has",)):
+            kind = "have"
+        elif words in lists.IDIOMS or set(words) <= lists.PREPOSITIONS:
+            kind = "prep"
+        own = find(name, gaps=True) or known.get(name, ())
+        relations.append(Relation(len(relations), subject, target, own, name, kind))
+    status = "partial" if any(tuples) else "failed"
+    if all(each.tokens for each in (*objects, *attributes, *relations)) and all(tuples):
+        status = "ok"
+    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status_of(text, status))

@@ -7,14 +7,10 @@ Rules turn a caption into tokens and links (`Analysis`), and an extractor turns 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from itrpipe.scene_graph.words import parsed_part
 
-AttributeKind = Literal["adjective", "number", "quantity", "compound", "action", "copula"]
-RelationKind = Literal["verb", "prep", "verb_prep", "have", "agent"]
-Status = Literal["ok", "partial", "failed"]
-"""Whether the rules analysed all of a caption, a part of it, or nothing."""
 KINDS = ("object", "attribute", "relation")
 """Of the elements of a graph, and of phrases."""
 
@@ -68,7 +64,7 @@ class Analysis:
 
     tokens: tuple[Token, ...]
     links: tuple[Link, ...]
-    status: Status = "ok"
+    status: str = "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +93,14 @@ class Attribute:
         object: id of the object.
         tokens: token numbers of the words that name it, the object's not among them.
         lemma: of these.
-        kind: how the caption says it.
+        kind: how the caption says it: `adjective`, `number`, `quantity`, `compound`, `action` or `copula`.
     """
 
     id: int
     object: int
     tokens: tuple[int, ...]
     lemma: str
-    kind: AttributeKind
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ class Relation:
         subject, object: ids of two different objects.
         tokens: token numbers of the predicate alone, rising, not necessarily adjacent.
         lemma: of these.
-        kind: how the caption says it.
+        kind: how the caption says it: `verb`, `prep`, `verb_prep`, `have` or `agent`.
     """
 
     id: int
@@ -124,7 +120,7 @@ class Relation:
     object: int
     tokens: tuple[int, ...]
     lemma: str
-    kind: RelationKind
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,7 @@ class SceneGraph:
         tokens: its words.
         objects, attributes, relations: the nodes and edges; elements that a foreign parser gave and whose words are
             not in the caption have no tokens, and the status is then `partial`.
-        status: see `Status`.
+        status: whether the rules analysed all of the caption (`ok`), a part of it (`partial`), or nothing (`failed`).
     """
 
     text: str
@@ -144,9 +140,9 @@ class SceneGraph:
     objects: tuple[Object, ...]
     attributes: tuple[Attribute, ...]
     relations: tuple[Relation, ...]
-    status: Status = "ok"
+    status: str = "ok"
 
 
-def status_of(text: str, status: Status) -> Status:
+def status_of(text: str, status: str) -> str:
     """Status of a caption's graph, given that of the part that is parsed."""
     return "partial" if status == "ok" and parsed_part(text) != text else status

@@ -11,13 +11,12 @@ Source: SSAMT, Sec. 3.1, which does not say how many phrases a caption may have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import KINDS
@@ -27,7 +26,6 @@ from itrpipe.storage.tables import rows_of
 
 MAX_WORDS, MAX_PHRASES = 64, 32
 COLUMNS = ("tokens", *ELEMENTS)
-LABELS_AT_ONCE = 2**16
 LAST = np.iinfo(np.int64).max
 NONE = -1
 
@@ -116,12 +114,11 @@ class CaptionPhrases(CaptionGroups):
         file = SceneGraphFile(folder)
         numbers = {image_id: row for row, image_id in enumerate(dict.fromkeys(file.image_ids))}
         caption_image = np.array([numbers[image_id] for image_id in file.image_ids], dtype=np.int64)
-        words, labels = _Numbers(), _Numbers()
-        read = (_rows(table, words, labels, max_words, max_phrases) for table in file.row_groups(COLUMNS))
-        word_ids, word_labels, element_labels, phrase_labels, kinds, tokens = map(
-            Ragged.joined, zip(*read, strict=True)
-        )
-        said = ((caption_image[each.owners()], each.values) for each in (word_labels, element_labels))
+        words: dict[str, int] = {}
+        labels: dict[str, int] = {}
+        read = [_read_rows(table, words, labels, max_words, max_phrases) for table in file.row_groups(COLUMNS)]
+        word_ids, word_labels, said, phrase_labels, kinds, tokens = map(Ragged.joined, zip(*read, strict=True))
+        counts = np.minimum(word_ids.counts, max_words)
         return cls(
             caption_ids=file.caption_ids,
             groups=Ragged.of_counts(kinds.counts),
@@ -129,11 +126,11 @@ class CaptionPhrases(CaptionGroups):
             image_ids=list(numbers),
             caption_image=caption_image,
             words=list(words),
-            word_ids=_cut(word_ids, max_words),
-            word_labels=_cut(word_labels, max_words),
+            word_ids=Ragged.of_counts(counts, word_ids.values[word_ids.places() < max_words]),
+            word_labels=Ragged.of_counts(counts, word_labels.values[word_labels.places() < max_words]),
             phrase_labels=phrase_labels,
             kinds=kinds,
-            held=_held(said, labels),
+            held=_held(caption_image[said.owners()] << 32 | said.values, labels),
             max_words=max_words,
             longer=word_ids.counts > max_words,
         )
@@ -201,17 +198,19 @@ class MaskCandidates(CaptionGroups):
             DataError: it is damaged.
         """
         file = SceneGraphFile(folder)
-        read = []
+        counts: list[int] = []
+        candidates: list[list[int]] = []
+        spans = []
         for table in file.row_groups(COLUMNS):
             rows, words = flattened(table, "tokens")
-            spans = np.stack([words.field(name).to_numpy() for name in ("start", "end")], axis=1)
-            captions, tokens = _elements([flattened(table, name) for name in reversed(ELEMENTS)])
-            order = np.argsort(captions, kind="stable")
-            order = order[tokens.counts[order] > 0]
-            counts = np.bincount(captions[order], minlength=len(table))
-            read.append((Ragged.of_counts(counts), tokens.take(order), Ragged(rows.offsets, spans)))
-        groups, tokens, spans = map(Ragged.joined, zip(*read, strict=True))
-        return cls(file.caption_ids, Ragged.of_counts(groups.counts), tokens, spans)
+            ends = np.stack([words.field(name).to_numpy() for name in ("start", "end")], axis=1)
+            spans.append(Ragged(rows.offsets, ends))
+            for elements in zip(*(table[name].to_pylist() for name in reversed(ELEMENTS)), strict=True):
+                own = [each["token_ids"] for column in elements for each in column if each["token_ids"]]
+                counts.append(len(own))
+                candidates += own
+        groups, tokens = Ragged.of_counts(np.array(counts)), _ragged(candidates, pa.int16())
+        return cls(file.caption_ids, groups, tokens, Ragged.joined(spans))
 
     def batch(self, rows: np.ndarray) -> np.ndarray:
         """Candidates bool [B, P, W] of the captions of the given rows [B], padded to the largest counts."""
@@ -236,117 +235,81 @@ class MaskCandidates(CaptionGroups):
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-class _Numbers(dict[str, int]):
-    """Numbers distinct strings in the order in which they come."""
-
-    def of(self, column: pa.Array, spelled: Callable[[str], str] = str) -> np.ndarray:
-        """Numbers int32 of the strings of a column as `spelled` writes them."""
-        encoded = column.dictionary_encode()
-        own = [self.setdefault(spelled(text), len(self)) for text in encoded.dictionary.to_pylist()]
-        return np.array(own, dtype=np.int32)[encoded.indices.to_numpy()]
-
-
-def _distinct(numbers: np.ndarray) -> np.ndarray:
-    """The distinct ones of numbers from 0, rising; `np.unique` hashes them, which takes several times as long."""
-    numbers = np.sort(numbers)
-    return numbers[np.diff(numbers, prepend=-1) > 0]
-
-
-def _elements(columns: Sequence[tuple[Ragged, pa.StructArray]]) -> tuple[np.ndarray, Ragged]:
-    """The caption of every element of some columns, one column behind the other, and its tokens."""
-    lists = pa.concat_arrays([fields.field("token_ids") for _, fields in columns])
-    tokens = Ragged.of_counts(np.diff(lists.offsets.to_numpy()), lists.flatten().to_numpy())
-    return np.concatenate([rows.owners() for rows, _ in columns]), tokens
-
-
-def _rows(
-    table: pa.Table, words: _Numbers, labels: _Numbers, max_words: int, max_phrases: int
-) -> tuple[Ragged, Ragged, Ragged, Ragged, Ragged, Ragged]:
+def _read_rows(
+    table: pa.Table, words: dict[str, int], labels: dict[str, int], max_words: int, max_phrases: int
+) -> list[Ragged]:
     """What rows of a file add to `CaptionPhrases`.
 
+    Args:
+        table: the rows.
+        words, labels: with their numbers; get those that are new.
+        max_words, max_phrases: see `CaptionPhrases.read`.
+
     Returns:
-        Of each caption its words, all of them; their labels; the labels of its elements; the labels of its phrases and
-        their kinds; and the tokens of each phrase.
+        Of each caption its words, all of them; their labels; these and the labels of its elements; the labels of its
+        phrases and their kinds; and the tokens of each phrase.
     """
-    rows, tokens = flattened(table, "tokens")
-    columns = [flattened(table, name) for name in ELEMENTS]
-    (objects, things), (attributes, properties), (relations, edges) = columns
-    captions, own = _elements(columns)
-    kinds = np.repeat(np.arange(len(KINDS), dtype=np.int8), [len(fields) for _, fields in columns])
+    word_ids, word_labels, said, phrase_labels, kinds, phrase_tokens = [], [], [], [], [], []
+    for tokens, objects, attributes, relations in zip(*(table[name].to_pylist() for name in COLUMNS), strict=True):
+        word_ids.append([words.setdefault(token["text"].lower(), len(words)) for token in tokens])
+        word_labels.append([labels.setdefault(token["lemma"], len(labels)) for token in tokens])
+        heads = [each["head"] for each in objects]
+        names = [each["lemma"].split()[-1] for each in objects]
+        for number, head in enumerate(heads):
+            if head >= 0:
+                names[number] = tokens[head]["lemma"]
 
-    # The objects that each element is said of, by which it has a head or two among its words.
-    thing = objects.offsets[attributes.owners()] + properties.field("object").to_numpy()
-    subject, target = (
-        objects.offsets[relations.owners()] + edges.field(name).to_numpy() for name in ("subject", "object")
-    )
-    itself = np.arange(len(things))
-    places = things.field("head").to_numpy().astype(np.int64)
-    heads = places[[np.concatenate([itself, thing, subject]), np.concatenate([itself, thing, target])]]
+        # Each element with the objects that it is said of, whose heads are among its words, and its label.
+        elements = [(0, each["token_ids"], [each["id"]], each["lemma"]) for each in objects]
+        for each in attributes:
+            own = each["object"]
+            elements.append((1, each["token_ids"], [own], f"{each['lemma']} {names[own]}"))
+        for each in relations:
+            one, other = each["subject"], each["object"]
+            elements.append((2, each["token_ids"], [one, other], f"{names[one]} {each['lemma']} {names[other]}"))
 
-    whole = (heads.min(axis=0) >= 0) & ((own.counts > 0) | (kinds == KINDS.index("relation")))
-    kept = np.flatnonzero(whole)
-    pairs = np.concatenate([own.owners() << 16 | own.values, *(kept << 16 | head[kept] for head in heads)])
-    pairs = _distinct(pairs[whole[pairs >> 16]])  # a predicate may name a head again
-    sets = Ragged.of_counts(np.bincount(pairs >> 16, minlength=len(kinds)), (pairs & 0xFFFF).astype(np.int16))
-    kept = kept[sets.values[sets.offsets[kept + 1] - 1] < max_words]
-    kept = kept[np.argsort(captions[kept], kind="stable")]
-    kept = kept[_first_of_equals(captions[kept] * len(KINDS) + kinds[kept], sets.take(kept))]
-    kept = kept[Ragged.of_counts(np.bincount(captions[kept], minlength=len(table))).places() < max_phrases]
-
-    in_caption = pa.array(rows.offsets[objects.owners()] + places, mask=places < 0)
-    names = things.field("lemma").dictionary_encode()
-    last = pa.array([name.split()[-1] for name in names.dictionary.to_pylist()], pa.string()).take(names.indices)
-    head = pc.call_function("coalesce", [tokens.field("lemma").take(in_caption), last])
-    described = [properties.field("lemma"), head.take(pa.array(thing))]
-    related = [head.take(pa.array(subject)), edges.field("lemma"), head.take(pa.array(target))]
-    joined = [pc.call_function("binary_join_element_wise", [*each, pa.scalar(" ")]) for each in (described, related)]
-    numbers = labels.of(pa.concat_arrays([tokens.field("lemma"), things.field("lemma"), *joined]))
-    element_labels = numbers[len(tokens) :]
-    counts = np.bincount(captions[kept], minlength=len(table))
-    return (
-        Ragged(rows.offsets, words.of(tokens.field("text"), str.lower)),
-        Ragged(rows.offsets, numbers[: len(tokens)]),
-        Ragged.of_owners(captions, len(table), element_labels),
-        Ragged.of_counts(counts, element_labels[kept]),
-        Ragged.of_counts(counts, kinds[kept]),
-        sets.take(kept),
-    )
+        said.append(list(word_labels[-1]))
+        phrases: dict[tuple[int, tuple[int, ...]], int] = {}
+        for kind, own, of, label in elements:
+            number = labels.setdefault(label, len(labels))
+            said[-1].append(number)
+            around = [heads[each] for each in of]
+            whole = min(around) >= 0 and (own or KINDS[kind] == "relation")
+            spelled = tuple(sorted({*own, *around}))
+            if whole and spelled[-1] < max_words and len(phrases) < max_phrases:
+                phrases.setdefault((kind, spelled), number)
+        phrase_labels.append(list(phrases.values()))
+        kinds.append([kind for kind, _ in phrases])
+        phrase_tokens += [spelled for _, spelled in phrases]
+    return [
+        *(_ragged(each, pa.int32()) for each in (word_ids, word_labels, said, phrase_labels)),
+        _ragged(kinds, pa.int8()),
+        _ragged(phrase_tokens, pa.int16()),
+    ]
 
 
-def _first_of_equals(keys: np.ndarray, lists: Ragged) -> np.ndarray:
-    """Rising numbers of the first of equal lists under equal keys; `lists` are of int16, keys below 2^31."""
-    buffers = [None, pa.py_buffer((2 * lists.offsets).astype(np.int32)), pa.py_buffer(lists.values)]
-    spelled = pa.Array.from_buffers(pa.binary(), len(lists), buffers).dictionary_encode().indices.to_numpy()
-    return np.sort(np.unique(keys << 32 | spelled, return_index=True)[1])
+def _ragged(lists: Sequence[Sequence[int]], kind: pa.DataType) -> Ragged:
+    """Lists of Python as Arrow reads them, which takes a tenth of NumPy's time."""
+    array = pa.array(lists, pa.list_(kind))
+    return Ragged(array.offsets.to_numpy().astype(np.int64), array.flatten().to_numpy())
 
 
-def _cut(lists: Ragged, most: int) -> Ragged:
-    """The first values of every list, at most so many."""
-    return Ragged.of_counts(np.minimum(lists.counts, most), lists.values[lists.places() < most])
-
-
-def _held(said: Iterable[tuple[np.ndarray, np.ndarray]], labels: Iterable[str]) -> np.ndarray:
+def _held(said: np.ndarray, labels: dict[str, int]) -> np.ndarray:
     """`CaptionPhrases.held`: images with their labels and all labels that are contiguous parts of these.
 
     Args:
-        said: arrays of images and of the numbers of labels of theirs, repeated or not.
-        labels: by their numbers.
+        said: int64, image << 32 | label, repeated or not.
+        labels: with their numbers.
     """
-    numbers = {label: number for number, label in enumerate(labels)}
     lists = []
-    for label in numbers:
+    for label in labels:
         words = label.split()
         ends = range(1, len(words) + 1)
         spelled = (" ".join(words[start:end]) for end in ends for start in range(end))
-        lists.append([numbers[part] for part in spelled if part in numbers])
-    parts = Ragged.of_lists(lists, np.int32)
-    keys = [np.zeros(0, np.int64)]
-    for images, own in said:
-        for start in range(0, len(own), LABELS_AT_ONCE):
-            block = slice(start, start + LABELS_AT_ONCE)
-            found = parts.take(own[block])
-            keys.append(_distinct(images[block][found.owners()] << 32 | found.values))
-    return np.append(_distinct(np.concatenate(keys)), LAST)
+        lists.append([labels[part] for part in spelled if part in labels])
+    said = np.unique(said)
+    parts = _ragged(lists, pa.int64()).take(said & 0xFFFFFFFF)
+    return np.append(np.unique((said >> 32)[parts.owners()] << 32 | parts.values), LAST)
 
 
 def _positions(known: list[str], wanted: Sequence[str], what: str) -> np.ndarray:

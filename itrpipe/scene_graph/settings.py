@@ -29,17 +29,9 @@ class ParseSettings(Settings):
     file: Annotated[str, Outside(lambda name, file, cache: {"graphs": cache.digest(Path(file).expanduser())})] = ""
     format: Literal["", "factual", "spice", "tuples"]
 
-    def version(self) -> str:
-        """Versions of all that decides a graph: rules, tagger and the packages behind them.
-
-        Raises:
-            MissingInputError: lemminflect, or HanTa where it is the tagger, is not installed.
-        """
-        return parser_version(self.tagger, self.file)
-
 
 def parser_version(tagger: Literal["hanta", "lexicon"], file: str = "") -> str:
-    """`ParseSettings.version` of a tagger and a file.
+    """Versions of all that decides a graph: rules, tagger and the packages behind them; `file` as in `ParseSettings`.
 
     Raises:
         MissingInputError: lemminflect, or HanTa where it is the tagger, is not installed.

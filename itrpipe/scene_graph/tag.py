@@ -45,13 +45,8 @@ class Sentence:
         """Of the words, by their tags."""
         return [lemma_of(word, tag) for word, tag in zip(self.words[: self.size], self.tags, strict=False)]
 
-    def describable(self, i: int) -> bool:
-        """Whether a noun phrase goes on at a word, if by a participle: a crowded dining room."""
-        here, after = self.entries[i], self.entries[i + 1]
-        return here.nounish or (here.word.endswith(("ing", "ed")) and after.nounish)
-
     def plural_before(self, i: int) -> bool:
-        """Whether the words before are a plural subject."""
+        """Return whether the words before are a plural subject."""
         subject = self.entries[i - 1]
         if self.tags[i - 1] == "PRP":
             return subject.word not in {"it", "he", "she"}
@@ -74,9 +69,9 @@ def tag_by_lexicon(sentence: Sentence) -> list[bool]:
 
 
 def _closed(sentence: Sentence, i: int) -> str:
-    """Tag of a word of a closed class, or ""."""
+    """Tag of a word of a closed class, an adverb, a preposition or a colour, or ""."""
     word, previous = sentence.words[i], sentence.tags[i - 1]
-    after, later = sentence.entries[i + 1 : i + 3]
+    here, after, later = sentence.entries[i : i + 3]
 
     # The mark of the owner; before an article or an action, the same letters are a form of be.
     if word == "'" and previous == "N" and sentence.words[i - 1].endswith("s") and after.nounish:
@@ -125,13 +120,8 @@ def _closed(sentence: Sentence, i: int) -> str:
         return "D"
     if word in lists.PRONOUNS:
         return "PRP"
-    return _adverb_or_preposition(sentence, i)
 
-
-def _adverb_or_preposition(sentence: Sentence, i: int) -> str:
-    """Tag of an adverb, a preposition or a colour, or ""."""
-    word, previous = sentence.words[i], sentence.tags[i - 1]
-    here, after, later = sentence.entries[i : i + 3]
+    # Adverbs, prepositions and colours.
     if word in lists.ALWAYS_ADVERBS:
         if not (previous == "D" and here.adjective and after.noun and not after.adjective):
             return "R"
@@ -155,7 +145,7 @@ def _adverb_or_preposition(sentence: Sentence, i: int) -> str:
 
 
 def _verb_follows(sentence: Sentence, i: int) -> bool:
-    """Whether a third-person verb or a form of be comes within the next five words of the clause."""
+    """Return whether a third-person verb or a form of be comes within the next five words of the clause."""
     for j in range(i + 1, min(i + 6, sentence.size)):
         here, after = sentence.entries[j : j + 2]
         if here.word in lists.BE or (here.third_person and not here.noun):
@@ -174,8 +164,10 @@ def _participle(sentence: Sentence, i: int) -> str:
     an adjective before the noun that it describes, and a participle elsewhere. A word in -ly is an adverb, unless the
     dictionary knows it as a noun or an adjective.
     """
-    word, previous, described = sentence.words[i], sentence.tags[i - 1], sentence.describable(i + 1)
-    before, here, after = sentence.entries[i - 1], *sentence.entries[i : i + 2]
+    word, previous = sentence.words[i], sentence.tags[i - 1]
+    before, here, after, later = sentence.entries[i - 1], *sentence.entries[i : i + 3]
+    # A noun phrase goes on at the next word, if by a participle: a crowded dining room.
+    described = after.nounish or (after.word.endswith(("ing", "ed")) and later.nounish)
     if word.endswith("ing") and len(word) > 4:
         to_thing = previous in {"P", "N"} and (after.word in lists.DETERMINERS or after.word == "to")
         if here.verb and (to_thing or before.noun in lists.ANIMATE):
@@ -242,7 +234,9 @@ def _open_class(sentence: Sentence, i: int) -> str:
         return "J"
     if here.noun or not here.known or (here.bare and previous in NOUN_PHRASE):
         return "N"
-    return "V" if here.verb else "J" if here.adjective else "R"
+    if here.verb:
+        return "V"
+    return "J" if here.adjective else "R"
 
 
 # -- repair ------------------------------------------------------------------------------------------------------------
@@ -254,30 +248,31 @@ def repair(sentence: Sentence) -> None:
     It looks where a caption would be without its verb, or a noun phrase against grammar.
     """
     for i in range(sentence.size):
-        sentence.tags[i] = _better(sentence, i) or sentence.tags[i]
+        sentence.tags[i] = _better(sentence, i)
 
 
 def _better(sentence: Sentence, i: int) -> str:
-    """The tag that a word must have, or "" where the present one may stay."""
+    """The tag that a word must have, or the present one where that may stay."""
     tags, word, here = sentence.tags, sentence.words[i], sentence.entries[i]
     tag, previous, following = tags[i], tags[i - 1], tags[i + 1]
-    if tag == "VBN" and word in lists.BARE_ONLY:
-        return "" if previous in {"BE", "AUX"} else "V"
-    if tag == "V" and previous in {"", ".", "D"}:
-        return "N" if here.noun or previous == "D" else ""
-    if tag == "J" and here.noun:
-        return "N" if _stands_for_noun(sentence, i) else ""
+    if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
+        return "V"
+    if tag == "V" and (previous == "D" or (previous in {"", "."} and here.noun)):
+        return "N"
+    if tag == "J" and here.noun and _stands_for_noun(sentence, i):
+        return "N"
     if tag != "N" or not here.verb:
-        return ""
+        return tag
     if word.endswith("ing") and following == "P" and _is_worn_before(sentence, i):
         return "VBG"
     if _continues_verb(sentence, i) or _is_watched(sentence, i):
         return "V"
-    return "V" if not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i)) else ""
+    lacks_verb = not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i))
+    return "V" if lacks_verb else tag
 
 
 def _stands_for_noun(sentence: Sentence, i: int) -> bool:
-    """Whether an adjective ends a noun phrase that has no noun: a young male surfing; a blue top and shorts."""
+    """Return whether an adjective ends a noun phrase that has no noun: a young male surfing; a blue top and shorts."""
     tags, word = sentence.tags, sentence.words[i]
     if word == "top":
         return tags[i - 1] in PHRASE and tags[i + 1] != "N"
@@ -290,7 +285,7 @@ def _stands_for_noun(sentence: Sentence, i: int) -> bool:
 
 
 def _has_verb(sentence: Sentence, i: int) -> bool:
-    """Whether the clause of a word has a finite verb; "and" ends it to the right, "and a" also to the left."""
+    """Return whether the clause of a word has a finite verb; "and" ends it to the right, "and a" also to the left."""
     tags = sentence.tags
     left = takewhile(lambda j: tags[j] not in BORDERS and tags[j : j + 2] != ["CC", "D"], range(i - 1, -1, -1))
     right = takewhile(lambda j: tags[j] not in BORDERS and tags[j] != "CC", range(i + 1, sentence.size))
@@ -298,7 +293,7 @@ def _has_verb(sentence: Sentence, i: int) -> bool:
 
 
 def _ends_in_s(sentence: Sentence, i: int) -> bool:
-    """Whether a word in s is the verb of a singular subject rather than a plural noun."""
+    """Return whether a word in s is the verb of a singular subject rather than a plural noun."""
     words, tags, here, before = sentence.words, sentence.tags, sentence.entries[i], sentence.entries[i - 1]
     previous, following = tags[i - 1], tags[i + 1]
     if not here.third_person:
@@ -319,12 +314,12 @@ def _ends_in_s(sentence: Sentence, i: int) -> bool:
 
 
 def _is_worn_before(sentence: Sentence, i: int) -> bool:
-    """Whether a colour that somebody wears stands before a word: a man in red."""
+    """Return whether a colour that somebody wears stands before a word: a man in red."""
     return i > 1 and sentence.words[i - 1] in lists.COLOURS and sentence.tags[i - 2] in {"P", "VBG"}
 
 
 def _is_bare(sentence: Sentence, i: int) -> bool:
-    """Whether a word is the bare verb of a plural subject: cyclists race down a hill."""
+    """Return whether a word is the bare verb of a plural subject: cyclists race down a hill."""
     tags, before = sentence.tags, sentence.words[i - 1]
     if tags[i - 1] != "N" or not sentence.entries[i].bare:
         return False
@@ -347,7 +342,7 @@ def _continues_verb(sentence: Sentence, i: int) -> bool:
 
 
 def _is_watched(sentence: Sentence, i: int) -> bool:
-    """Whether a word says what somebody who is watched does: watching a dog jump over a log."""
+    """Return whether a word says what somebody who is watched does: watching a dog jump over a log."""
     words, tags, entries = sentence.words, sentence.tags, sentence.entries
     if i < 2 or tags[i - 1] != "N" or tags[i + 1] not in AFTER_VERB:
         return False

@@ -168,6 +168,6 @@ def _bare(word: str) -> str:
 
 
 def describes(word: str) -> bool:
-    """Whether a word with a hyphen is an adjective by its last part: long-haired, snow-covered, grey-striped."""
+    """Return whether a word with a hyphen is an adjective by its last part: long-haired, snow-covered, grey-striped."""
     _, hyphen, last = word.rpartition("-")
     return bool(hyphen) and (last in lists.LAST_PARTS or last.endswith("ed"))

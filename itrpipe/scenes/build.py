@@ -196,7 +196,7 @@ class Painting(Work[None]):
 
         from itrpipe.storage.parts import write_arrow
 
-        files = {file_name(scene): picture(scene, self._difficulty) for scene in part.content}
+        files = {f"{scene.image_id}.jpg": picture(scene, self._difficulty) for scene in part.content}
         write_arrow(path, pa.table({"file": list(files), "jpeg": pa.array(files.values(), pa.binary())}))
 
 
@@ -235,11 +235,6 @@ def picture(scene: Scene, difficulty: Difficulty = EASY) -> bytes:
     return stamped(buffer.getvalue())
 
 
-def file_name(scene: Scene) -> str:
-    """Name of the scene's image file."""
-    return f"{scene.image_id}.jpg"
-
-
 def annotations(dataset: ScenesDataset, root: Path) -> Annotations:
     """Images and captions in the form of every other dataset.
 
@@ -250,7 +245,7 @@ def annotations(dataset: ScenesDataset, root: Path) -> Annotations:
     Returns:
         Annotations with caption ids "<image_id>#<0..4>".
     """
-    images = [ImageRecord(scene.image_id, file_name(scene), scene.split) for scene in dataset.scenes]
+    images = [ImageRecord(scene.image_id, f"{scene.image_id}.jpg", scene.split) for scene in dataset.scenes]
     captions = [
         CaptionRecord(f"{scene.image_id}#{number}", scene.image_id, caption.text)
         for scene, five in zip(dataset.scenes, dataset.captions, strict=True)

@@ -246,8 +246,29 @@ def draw_object(image: Image.Image, item: PlacedObject, rng: Random) -> None:
     strokes = _STROKES.get(f"{item.kind} {item.state}") or _STROKES.get(item.kind, [])
     for tool, where, colour, *options in strokes:
         getattr(pen, tool)(where, colour, **(options[0] if options else {}))
-    if item.kind in _PAINTERS:
-        _PAINTERS[item.kind](pen)
+    match item.kind:
+        case "tree":  # lighter and darker leaves in its crown
+            for _ in range(14):
+                place = rng.uniform(0.15, 0.85), rng.uniform(0.12, 0.6)
+                pen.disc(place, shaded(pen.colour, rng.choice((0.78, 1.16))), radius=0.012, least=1.8)
+        case "flower":
+            pen.line([(0.5, 0.35), (0.5, 1.0)], "#328237", width=0.09 * pen.aspect, least=3)
+            pen.ellipse((0.52, 0.62, 0.92, 0.78), _LEAF, outline=False)
+            pen.ellipse((0.08, 0.70, 0.48, 0.86), _LEAF, outline=False)
+            across, up = 0.21, 0.21 * pen.aspect  # a petal's radius in fractions of the width and of the height
+            for petal in range(6):
+                angle = petal * math.pi / 3
+                x, y = 0.5 + 1.25 * across * math.cos(angle), 0.28 + 1.25 * up * math.sin(angle)
+                pen.ellipse((x - across, y - up, x + across, y + up), "own")
+            red, green, blue = pen.colour
+            yellowish = red > 200 and green > 150 and blue < 120
+            pen.disc((0.5, 0.28), "#965a28" if yellowish else "#fac83c", radius=0.8 * up)
+        case "umbrella":
+            pen.line([(0.5, 0.0), (0.5, 0.95)], _WOOD, width=0.045, least=3)
+            pen.arc((0.36, 1.0 - 0.14 * pen.aspect, 0.5, 1.0), _WOOD, 0, 180, pixels=3)
+            pen.dome((0.0, 0.04, 1.0, 0.50), "own", scallops=4)
+        case kind if kind in PEOPLE:
+            _person(pen)
 
 
 def _person(pen: Pen) -> None:
@@ -281,37 +302,3 @@ def _person(pen: Pen) -> None:
     for side in (-1, 1):
         pen.disc((0.5 + 0.17 * side * half, 0.53 * head), "#191919", least=1.5)
     pen.arc((0.5 - 0.18 * half, 0.58 * head, 0.5 + 0.18 * half, 0.82 * head), "#8c3232", 20, 160)
-
-
-def _leaves(pen: Pen) -> None:
-    """Lighter and darker leaves in the crown of a tree."""
-    for _ in range(14):
-        place = pen.rng.uniform(0.15, 0.85), pen.rng.uniform(0.12, 0.6)
-        pen.disc(place, shaded(pen.colour, pen.rng.choice((0.78, 1.16))), radius=0.012, least=1.8)
-
-
-def _flower(pen: Pen) -> None:
-    pen.line([(0.5, 0.35), (0.5, 1.0)], "#328237", width=0.09 * pen.aspect, least=3)
-    pen.ellipse((0.52, 0.62, 0.92, 0.78), _LEAF, outline=False)
-    pen.ellipse((0.08, 0.70, 0.48, 0.86), _LEAF, outline=False)
-    across, up = 0.21, 0.21 * pen.aspect  # a petal's radius in fractions of the width and of the height
-    for petal in range(6):
-        angle = petal * math.pi / 3
-        x, y = 0.5 + 1.25 * across * math.cos(angle), 0.28 + 1.25 * up * math.sin(angle)
-        pen.ellipse((x - across, y - up, x + across, y + up), "own")
-    yellowish = pen.colour[0] > 200 and pen.colour[1] > 150 and pen.colour[2] < 120
-    pen.disc((0.5, 0.28), "#965a28" if yellowish else "#fac83c", radius=0.8 * up)
-
-
-def _umbrella(pen: Pen) -> None:
-    pen.line([(0.5, 0.0), (0.5, 0.95)], _WOOD, width=0.045, least=3)
-    pen.arc((0.36, 1.0 - 0.14 * pen.aspect, 0.5, 1.0), _WOOD, 0, 180, pixels=3)
-    pen.dome((0.0, 0.04, 1.0, 0.50), "own", scallops=4)
-
-
-_PAINTERS: dict[str, Callable[[Pen], None]] = {
-    **dict.fromkeys(PEOPLE, _person),
-    "tree": _leaves,
-    "flower": _flower,
-    "umbrella": _umbrella,
-}

@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations
 from random import Random
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ from itrpipe.scenes.world import KIND_TABLE, WORLD
 
 _ARTICLE_BEFORE_VOWEL = re.compile(r"\ba (?=[aeiou])")
 _AN = re.compile(r"\ban\b")
+Changes = list[tuple[int, int, str]]
+"""What stands instead of the characters from one to before another."""
 
 
 class HardNegative(NamedTuple):
@@ -57,10 +59,9 @@ class HardNegative(NamedTuple):
 
 @dataclass(frozen=True)
 class _Sentence:
-    """A caption that is edited.
+    """A caption that is edited, with `a` for every `an`.
 
     Attributes:
-        text: with `a` for every `an`.
         mentions: its noun phrases, in their order, each with its first character.
         form: what it claims; its objects are those mentions without a number.
         scene: that it describes.
@@ -68,19 +69,11 @@ class _Sentence:
         rng: of the draw.
     """
 
-    text: str
     mentions: list[tuple[int, NounPhrase]]
     form: LogicalForm
     scene: Scene
     related: frozenset[tuple[str, str, str]]
     rng: Random
-
-    def with_words(self, *changes: tuple[int, int, str]) -> str:
-        """The text with other words from some characters to before others."""
-        text = self.text
-        for start, end, words in sorted(changes, reverse=True):
-            text = text[:start] + words + text[end:]
-        return text
 
 
 def hard_negatives(
@@ -108,36 +101,26 @@ def hard_negatives(
     for scene, own in zip(scenes, captions, strict=True):
         for category, edit in _EDITS.items():
             rng = Random(f"scenes/hard negatives/{seed}/{scene.image_id}/{category}")
-            made = (
-                HardNegative(scene.image_id, caption.text, negative, category)
-                for caption in rng.sample(list(own), len(own))
-                for negative in _negatives(reader, edit, caption.text, scene, related, rng)
-            )
-            found += islice(made, most)
+            negatives: list[HardNegative] = []
+            for caption in rng.sample(list(own), len(own)):
+                text = _AN.sub("a", caption.text)
+                mentions, form = reader.noun_phrases(text), reader.readings(text)[0].form
+                if len(mentions) != len(form.objects) + len(form.counts):
+                    continue
+                edits = list(edit(_Sentence(mentions, form, scene, related, rng)))
+                for changes in rng.sample(edits, len(edits)):
+                    negative = text
+                    for start, end, words in sorted(changes, reverse=True):
+                        negative = negative[:start] + words + negative[end:]
+                    readings = reader.readings(negative) if len(negatives) < most else ()
+                    if readings and all(each.certain and not describes(each.form, scene) for each in readings):
+                        negative = _ARTICLE_BEFORE_VOWEL.sub("an ", negative)
+                        negatives.append(HardNegative(scene.image_id, caption.text, negative, category))
+            found += negatives
     return found
 
 
-def _negatives(
-    reader: CaptionReader,
-    edit: Callable[[_Sentence], Iterator[str]],
-    caption: str,
-    scene: Scene,
-    related: frozenset[tuple[str, str, str]],
-    rng: Random,
-) -> Iterator[str]:
-    """Sentences that an edit makes of a caption and that are false of the scene, in the order of the draw."""
-    text = _AN.sub("a", caption)
-    mentions, form = reader.noun_phrases(text), reader.readings(text)[0].form
-    if len(mentions) != len(form.objects) + len(form.counts):
-        return
-    made = list(edit(_Sentence(text, mentions, form, scene, related, rng)))
-    for each in rng.sample(made, len(made)):
-        readings = reader.readings(each)
-        if readings and all(reading.certain and not describes(reading.form, scene) for reading in readings):
-            yield _ARTICLE_BEFORE_VOWEL.sub("an ", each)
-
-
-def _swapped_colours(sentence: _Sentence) -> Iterator[str]:
+def _swapped_colours(sentence: _Sentence) -> Iterator[Changes]:
     coloured = []
     for at, phrase in sentence.mentions:
         colours = [look for look in phrase.looks if look.attribute == "colour"]
@@ -145,20 +128,20 @@ def _swapped_colours(sentence: _Sentence) -> Iterator[str]:
             coloured.append((phrase.predicate.kinds, at + colours[0].start, at + colours[0].end, colours[0].value))
     for (kinds, start, end, colour), (others, first, last, other) in combinations(coloured, 2):
         if _can_be(kinds, "colour", other) and _can_be(others, "colour", colour):
-            yield sentence.with_words((start, end, other), (first, last, colour))
+            yield [(start, end, other), (first, last, colour)]
 
 
-def _swapped_places(sentence: _Sentence) -> Iterator[str]:
+def _swapped_places(sentence: _Sentence) -> Iterator[Changes]:
     if sentence.form.counts:
         return
     for first, name, second in sentence.form.relations:
         (at, one), (there, other) = sentence.mentions[first], sentence.mentions[second]
         kinds = other.predicate.kinds, one.predicate.kinds
         if any((kind, name, partner) in sentence.related for kind in kinds[0] for partner in kinds[1]):
-            yield sentence.with_words((at, at + len(one.text), other.text), (there, there + len(other.text), one.text))
+            yield [(at, at + len(one.text), other.text), (there, there + len(other.text), one.text)]
 
 
-def _replaced_objects(sentence: _Sentence) -> Iterator[str]:
+def _replaced_objects(sentence: _Sentence) -> Iterator[Changes]:
     for at, phrase in sentence.mentions:
         kinds, (start, end) = phrase.predicate.kinds, phrase.noun
         if phrase.number is not None or phrase.noun == NOWHERE or len(kinds) != 1:
@@ -169,10 +152,10 @@ def _replaced_objects(sentence: _Sentence) -> Iterator[str]:
             worn = ("", SAYINGS.unisex_garment, *SAYINGS.garments.get(kind, ()))
             occurs = sentence.scene.setting in KIND_TABLE[kind].settings
             if kind != kinds[0] and occurs and fits and phrase.garment in worn:
-                yield sentence.with_words((at + start, at + end, sentence.rng.choice(SAYINGS.nouns[kind])))
+                yield [(at + start, at + end, sentence.rng.choice(SAYINGS.nouns[kind]))]
 
 
-def _replaced_attributes(sentence: _Sentence) -> Iterator[str]:
+def _replaced_attributes(sentence: _Sentence) -> Iterator[Changes]:
     for at, phrase in sentence.mentions:
         for look in phrase.looks:
             table = SAYINGS.looks[look.attribute]
@@ -183,24 +166,24 @@ def _replaced_attributes(sentence: _Sentence) -> Iterator[str]:
                 )
             for value in values:
                 if value != look.value:
-                    yield sentence.with_words((at + look.start, at + look.end, sentence.rng.choice(table[value])))
+                    yield [(at + look.start, at + look.end, sentence.rng.choice(table[value]))]
 
 
-def _replaced_numbers(sentence: _Sentence) -> Iterator[str]:
+def _replaced_numbers(sentence: _Sentence) -> Iterator[Changes]:
     for at, phrase in sentence.mentions:
         start, end = phrase.article
         if phrase.number is not None:
             for value, word in SAYINGS.numbers.items():
                 if value != phrase.number:
-                    yield sentence.with_words((at + start, at + end, word))
+                    yield [(at + start, at + end, word)]
 
 
 def _can_be(kinds: Sequence[str], attribute: str, value: str) -> bool:
-    """Whether a thing of one of these kinds can have that attribute."""
+    """Return whether a thing of one of these kinds can have that attribute."""
     return any(KIND_TABLE[kind].allows(attribute, value) for kind in kinds)
 
 
-_EDITS: dict[str, Callable[[_Sentence], Iterator[str]]] = {
+_EDITS: dict[str, Callable[[_Sentence], Iterator[Changes]]] = {
     "swap_att": _swapped_colours,
     "swap_rel": _swapped_places,
     "replace_obj": _replaced_objects,

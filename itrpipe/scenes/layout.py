@@ -152,42 +152,36 @@ def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = No
     covered = np.zeros((ROWS, COLUMNS), dtype=bool) if in_front is None else in_front.copy()
     fractions = [0.0] * len(objects)
     for index in sorted(range(len(objects)), key=lambda number: objects[number].depth, reverse=True):
-        cells = _solid_cells(objects[index])
+        item, cells = objects[index], np.zeros((ROWS, COLUMNS), dtype=bool)
+        x0, y0, _, _ = item.box
+        for left, top, right, bottom in KIND_TABLE[item.kind].solid:
+            if item.facing > 0:
+                left, right = 1 - right, 1 - left
+            columns = slice(round((x0 + left * item.width) * COLUMNS), round((x0 + right * item.width) * COLUMNS))
+            rows = slice(round((y0 + top * item.height) * ROWS), round((y0 + bottom * item.height) * ROWS))
+            cells[rows, columns] = True
         fractions[index] = float((cells & covered).sum()) / max(1, int(cells.sum()))
         covered |= cells
     return fractions
 
 
-def _solid_cells(item: PlacedObject) -> Cells:
-    """Raster cells that the object's solid parts cover.  # [ROWS, COLUMNS]"""
-    cells = np.zeros((ROWS, COLUMNS), dtype=bool)
-    x0, y0, _, _ = item.box
-    for left, top, right, bottom in KIND_TABLE[item.kind].solid:
-        if item.facing > 0:
-            left, right = 1 - right, 1 - left
-        columns = slice(round((x0 + left * item.width) * COLUMNS), round((x0 + right * item.width) * COLUMNS))
-        rows = slice(round((y0 + top * item.height) * ROWS), round((y0 + bottom * item.height) * ROWS))
-        cells[rows, columns] = True
-    return cells
-
-
 def _derived_relations(objects: Sequence[PlacedObject], contacts: set[Triple]) -> set[Triple]:
     """Left, near, behind and above of all pairs that do not touch."""
-    touching = {frozenset((first, second)) for first, _, second in contacts}
+    touching = {(first, second) for first, _, second in contacts}
     found: set[Triple] = set()
     for (i, one), (j, other) in permutations(enumerate(objects), 2):
-        if frozenset((i, j)) in touching:
+        if (i, j) in touching or (j, i) in touching:
             continue
         overlap = min(one.box[2], other.box[2]) - max(one.box[0], other.box[0])  # negative: a gap
-        narrower = min(one.width, other.width)
-        grounded = one.state == other.state == "ground"
-        holds = {
-            "left": one.centre < other.centre - 0.10,
-            "near": grounded and -0.13 < overlap < 0.35 * narrower and abs(one.base - other.base) < 0.22,
-            "behind": grounded and overlap > 0.35 * narrower and one.base < other.base - 0.05,
-            "above": one.state == "fly" and overlap > 0.4 * narrower and one.base < other.box[1] + 0.06,
-        }
-        found |= {(i, relation, j) for relation, so in holds.items() if so}
+        narrower, grounded = min(one.width, other.width), one.state == other.state == "ground"
+        if one.centre < other.centre - 0.10:
+            found.add((i, "left", j))
+        if grounded and -0.13 < overlap < 0.35 * narrower and abs(one.base - other.base) < 0.22:
+            found.add((i, "near", j))
+        if grounded and overlap > 0.35 * narrower and one.base < other.base - 0.05:
+            found.add((i, "behind", j))
+        if one.state == "fly" and overlap > 0.4 * narrower and one.base < other.box[1] + 0.06:
+            found.add((i, "above", j))
     return found
 
 

@@ -76,14 +76,14 @@ class Caption:
 
 
 def fulfils(item: PlacedObject, predicate: Predicate) -> bool:
-    """Whether everything the predicate says is so of the object."""
+    """Return whether everything the predicate says is so of the object."""
     return item.kind in predicate.kinds and all(
         getattr(predicate, look) in (None, getattr(item, look)) for look in LOOKS
     )
 
 
 def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
-    """Whether the caption is true of the scene.
+    """Return whether the caption is true of the scene.
 
     Args:
         caption: a caption, or its logical form alone.
@@ -127,21 +127,22 @@ class Oracle:
     """Judges captions against a fixed list of scenes (N of them)."""
 
     def __init__(self, scenes: Sequence[Scene]) -> None:
-        self._settings = np.array([scene.setting for scene in scenes], dtype=object)
         self._scenes = scenes
-        # (attribute, value) -> which objects of each scene have it, as bits.  # [N] each
-        self._looks: dict[tuple[str, str], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
+        # (attribute, value) -> which objects of each scene have it, as bits; of a setting, whether it is one.  # [N]
+        self._looks: dict[tuple[str, str | None], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
         for number, scene in enumerate(scenes):
+            self._looks["setting", scene.setting][number] = 1
             for slot, item in enumerate(scene.objects):
                 for attribute in ("kind", *LOOKS):
                     self._looks[attribute, getattr(item, attribute)][number] |= 1 << slot
         # Captions share what they say; each mask is made once for all of them.
-        self._in_settings = cache(self._in_settings)
         self._fulfilling = cache(self._fulfilling)
 
     def matches(self, form: LogicalForm) -> BoolArray:
         """Truth of a logical form in every scene.  # [N]"""
-        possible = self._in_settings(form.settings).copy()
+        possible = np.full(len(self._scenes), not form.settings)
+        for setting in form.settings:
+            possible |= self._looks["setting", setting] != 0
         for predicate, number in form.counts:
             possible &= _POPULATION[self._fulfilling(predicate)] == number
         for predicate in form.objects:
@@ -152,19 +153,15 @@ class Oracle:
             possible[index] = describes(form, self._scenes[index])
         return possible
 
-    def _in_settings(self, settings: tuple[str, ...]) -> BoolArray:
-        """Scenes in one of the settings.  # [N]"""
-        return np.isin(self._settings, settings) if settings else np.ones(len(self._settings), dtype=bool)
-
     def _fulfilling(self, predicate: Predicate) -> BitArray:
         """Bit k of byte n: object k of scene n fulfils the predicate.  # [N]"""
-        nowhere = np.zeros(len(self._settings), dtype=np.uint8)
-        bits = nowhere.copy()
+        bits = np.zeros(len(self._scenes), dtype=np.uint8)
         for kind in predicate.kinds:
-            bits |= self._looks.get(("kind", kind), nowhere)
+            bits |= self._looks["kind", kind]
         for look in LOOKS:
-            if (value := getattr(predicate, look)) is not None:
-                bits &= self._looks.get((look, value), nowhere)
+            value = getattr(predicate, look)
+            if value is not None:
+                bits &= self._looks[look, value]
         return bits
 
 

@@ -76,7 +76,14 @@ def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
     image = image.reduce(_OVERSAMPLING)
     if scene.setting == "night":
         image = image.point(lambda level: int(level * _NIGHT_BRIGHTNESS))
-    return _add_noise(image, scene.paint_seed, difficulty.noise) if difficulty.noise > 0 else image
+    noise = difficulty.noise
+    if not noise:
+        return image
+    blurred = np.asarray(image.filter(ImageFilter.GaussianBlur(_BLUR * noise)), dtype=np.float32)
+    generator = np.random.default_rng(Random(f"{scene.paint_seed}/noise").getrandbits(63))
+    grain = generator.standard_normal(blurred.shape, dtype=np.float32)  # [height, width, 3]
+    levels = _GREY + (1 - _LOST_CONTRAST * noise) * (blurred - _GREY) + _NOISE_LEVELS * noise * grain
+    return Image.fromarray(np.clip(levels, 0, 255).astype(np.uint8))
 
 
 def _stream(scene: Scene, item: PlacedObject, purpose: str = "") -> Random:
@@ -97,15 +104,6 @@ def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None
             box = (left + 1, base - 0.09 * wide - 1, right + 0.08 * wide, base + 0.07 * wide + 1)
             draw.ellipse(box, fill=_SHADOW_OPACITY)
     image.paste("#0a0a14", (0, 0), mask.filter(ImageFilter.BoxBlur(1.5)).resize(image.size))
-
-
-def _add_noise(image: Image.Image, paint_seed: int, noise: float) -> Image.Image:
-    """Blurs the image, takes contrast from it and adds Gaussian noise."""
-    blurred = np.asarray(image.filter(ImageFilter.GaussianBlur(_BLUR * noise)), dtype=np.float32)
-    generator = np.random.default_rng(Random(f"{paint_seed}/noise").getrandbits(63))
-    grain = generator.standard_normal(blurred.shape, dtype=np.float32)  # [height, width, 3]
-    levels = _GREY + (1 - _LOST_CONTRAST * noise) * (blurred - _GREY) + _NOISE_LEVELS * noise * grain
-    return Image.fromarray(np.clip(levels, 0, 255).astype(np.uint8))
 
 
 def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
@@ -154,15 +152,15 @@ def _sample_patch(rng: Random, item: PlacedObject) -> tuple[str, list[Box]]:
         y1 = y0 + share * item.height
     else:
         y0 = y1 - share * item.height
-    area = (x0 - _MARGIN, y0 - _MARGIN, x1 + _MARGIN, y1 + _MARGIN)
-    return material, (_planks if material == "planks" else _cluster)(rng, *area)
-
-
-def _planks(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Box]:
-    """Upright planks side by side, of nearly the same height."""
+    x0, y0, x1, y1 = x0 - _MARGIN, y0 - _MARGIN, x1 + _MARGIN, y1 + _MARGIN
+    if material != "planks":
+        return material, _cluster(rng, x0, y0, x1, y1)
+    # Upright planks side by side, of nearly the same height.
     count = max(1, round((x1 - x0) / 0.04))
     width = (x1 - x0) / count
-    return [(x0 + index * width, y0 + rng.uniform(0, 0.015), x0 + (index + 1) * width, y1) for index in range(count)]
+    return material, [
+        (x0 + index * width, y0 + rng.uniform(0, 0.015), x0 + (index + 1) * width, y1) for index in range(count)
+    ]
 
 
 def _cluster(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Box]:

@@ -279,38 +279,19 @@ def _verbs_of(table: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
     return kinds
 
 
-def _wordings() -> dict[str, list[_Clause]]:
-    """What stands between two noun phrases, without the copula -> what it says."""
-    clauses: dict[str, list[_Clause]] = defaultdict(list)
-    for relation, wordings in SAYINGS.relations.items():
-        for wording in wordings:
-            found = _WORDING.fullmatch(wording)
-            assert found is not None, wording
-            first, middle, tail = found.groups()
-            clause = _Clause(relation, first == "b", _normalised(tail))
-            clauses[_normalised(middle).removeprefix(_COPULA)].append(clause)
-    return clauses
-
-
-_DONE, _FLYING = _verbs_of(SAYINGS.verbs), _verbs_of(SAYINGS.flying_verbs)
-_WORDINGS = _wordings()
-# The verbs that wordings of relations have, whatever it is that stands in them, and none that flies.
-_OF_ANYTHING = {
-    verb for verb, _, rest in (middle.partition(" ") for middle in _WORDINGS) if rest in _WORDINGS
-} - _FLYING.keys()
-_VERBS = {verb: "" if verb in _OF_ANYTHING else verb for verb in sorted({*_DONE, *_FLYING, *_OF_ANYTHING})}
-"""Verb -> what is noted of it, as in `_Structure`."""
-
-
 def _clauses() -> dict[str, list[_Clause]]:
-    """The wordings, and those with every verb, or none, before every preposition, each with a copula and without."""
-    made = {middle: list(clauses) for middle, clauses in _WORDINGS.items()}
+    """What stands between two noun phrases -> what it says.
+
+    These are the wordings of the captions, and those with every verb, or none, before every preposition, each with a
+    copula and without.
+    """
+    made: dict[str, list[_Clause]] = {middle: list(clauses) for middle, clauses in _WORDINGS.items()}
+    made |= {_COPULA + middle: list(clauses) for middle, clauses in _WORDINGS.items() if middle != "and"}
     prepositions: dict[str, _Clause] = {}
     for middle, [clause, *_] in _WORDINGS.items():
         if clause.relation != "hold" and not clause.tail:
             verb, _, rest = middle.partition(" ")
             prepositions[rest if verb in _VERBS else middle] = clause
-    made |= {_COPULA + middle: list(clauses) for middle, clauses in _WORDINGS.items() if middle != "and"}
     for (preposition, clause), (verb, noted) in product(prepositions.items(), ({"": ""} | _VERBS).items()):
         # What is above something flies: captions do not say so twice.
         is_above = clause.relation == "above" and not clause.swapped
@@ -320,27 +301,31 @@ def _clauses() -> dict[str, list[_Clause]]:
         made.setdefault(_COPULA + middle, [said])
     known = {clause.tail for clause in made["with"]}
     for preposition, clause in prepositions.items():
-        if (tail := f"{preposition} it") not in known:
+        tail = f"{preposition} it"
+        if tail not in known:
             made["with"].append(_Clause(clause.relation, not clause.swapped, tail))
     return made
 
 
-def _said_of_one() -> dict[str, str]:
-    """What is said of a noun phrase alone -> its verb, as in `_Structure`."""
-    said = dict(_VERBS)
-    said |= {_normalised(verb + air): verb for verb, air in product(sorted(_FLYING), SAYINGS.air_phrases)}
-    return {"": ""} | said | {_COPULA + text: verb for text, verb in said.items()}
-
-
-def _settings_of_phrases() -> dict[str, tuple[str, ...]]:
-    """Phrase -> settings, those of the captions and with another word for the place."""
-    rows = [((setting,), phrases) for setting, phrases in SAYINGS.settings.items()] + list(SAYINGS.general_settings)
-    known = {_normalised(phrase): settings for settings, phrases in rows for phrase in phrases}
-    for phrase, settings in list(known.items()):
-        place, _, rest = phrase.partition(" ")
-        for other in _PLACES.get(place, ()):
-            known.setdefault(f"{other} {rest}", settings)
-    return known
+_DONE, _FLYING = _verbs_of(SAYINGS.verbs), _verbs_of(SAYINGS.flying_verbs)
+_WORDINGS: dict[str, list[_Clause]] = defaultdict(list)
+"""What stands between two noun phrases, without the copula -> what it says."""
+for _relation, _wording in ((name, wording) for name, wordings in SAYINGS.relations.items() for wording in wordings):
+    _first, _middle, _tail = _WORDING.findall(_wording)[0]
+    _clause = _Clause(_relation, _first == "b", _normalised(_tail))
+    _WORDINGS[_normalised(_middle).removeprefix(_COPULA)].append(_clause)
+# The verbs that wordings of relations have, whatever it is that stands in them, and none that flies.
+_OF_ANYTHING = {
+    verb for verb, _, rest in (middle.partition(" ") for middle in _WORDINGS) if rest in _WORDINGS
+} - _FLYING.keys()
+_VERBS = {verb: "" if verb in _OF_ANYTHING else verb for verb in sorted({*_DONE, *_FLYING, *_OF_ANYTHING})}
+"""Verb -> what is noted of it, as in `_Structure`."""
+_SAID = dict(_VERBS)
+"""What is said of a noun phrase alone -> its verb, as in `_Structure`."""
+for _verb, _air in product(sorted(_FLYING), SAYINGS.air_phrases):
+    _SAID[_normalised(_verb + _air)] = _verb
+_SAID |= {_COPULA + _text: _verb for _text, _verb in _SAID.items()}
+_SAID[""] = ""
 
 
 def _any_of(words: Iterable[str]) -> str:
@@ -351,7 +336,6 @@ def _any_of(words: Iterable[str]) -> str:
 _LEADS = {_normalised(lead) for lead in SAYINGS.enumeration_leads}
 _JOINTS = {_normalised(joint) for joint in (*SAYINGS.clause_joints, ", ")}
 _CLAUSES = _clauses()
-_SAID = _said_of_one()
 _KINDS_OF_NOUNS = {
     form: kinds
     for kinds, nouns, plurals in (
@@ -374,6 +358,13 @@ _WEARERS = {
     for name in (garment for worn in SAYINGS.garments.values() for garment in worn)
 }
 """Garment -> kinds that wear it."""
-_SETTINGS_OF_PHRASES = _settings_of_phrases()
+_SETTINGS_OF_PHRASES: dict[str, tuple[str, ...]] = {}
+"""Phrase -> settings, those of the captions and with another word for the place."""
+for _settings, _phrases in (*(((name,), own) for name, own in SAYINGS.settings.items()), *SAYINGS.general_settings):
+    _SETTINGS_OF_PHRASES.update(dict.fromkeys(map(_normalised, _phrases), _settings))
+for _phrase, _settings in list(_SETTINGS_OF_PHRASES.items()):
+    _place, _, _rest = _phrase.partition(" ")
+    for _other in _PLACES.get(_place, ()):
+        _SETTINGS_OF_PHRASES.setdefault(f"{_other} {_rest}", _settings)
 # At the beginning or the end; elsewhere a phrase for the setting makes no sense.
 _SETTING_PATTERN = re.compile(r"^(?:{0}) , |(?:^| )(?:{0})$".format(_any_of(_SETTINGS_OF_PHRASES)))

@@ -14,7 +14,7 @@ from random import Random
 from pydantic import TypeAdapter
 
 from itrpipe.errors import DataError
-from itrpipe.scenes.layout import CLEARLY_LEFT, PlacedObject, Scene, Triple
+from itrpipe.scenes.layout import CLEARLY_LEFT, Scene, Triple
 from itrpipe.scenes.oracle import Caption, LogicalForm, Predicate, describes, fulfils
 from itrpipe.scenes.world import COLOURS, KIND_TABLE, PEOPLE
 
@@ -184,12 +184,21 @@ class _Draft:
         self.objects[index] = Predicate(kinds, **claims)
         looks = [rng.choice(SAYINGS.looks["pattern"][item.pattern])] if "pattern" in claims else []
         looks += [item.colour] if "colour" in claims else []
-        if item.kind in PEOPLE:
-            return _with_article(noun) + _clothes(rng, item, kinds, looks)
-        if rng.random() < 0.4:
+        if item.kind not in PEOPLE:
+            if rng.random() < 0.4:
+                looks.reverse()
+            size = [rng.choice(SAYINGS.looks["size"][item.size])] if "size" in claims else []
+            return _with_article(" ".join([*size, *looks, noun]))
+        # A person's colour and pattern are those of the clothes: "a man in a red shirt".
+        person = _with_article(noun)
+        if not looks:
+            return person
+        if looks == [item.colour] and rng.random() < 0.35:
+            return f"{person} {rng.choice(('in', 'dressed in'))} {item.colour}"
+        if rng.random() < 0.5:
             looks.reverse()
-        size = [rng.choice(SAYINGS.looks["size"][item.size])] if "size" in claims else []
-        return _with_article(" ".join([*size, *looks, noun]))
+        garment = rng.choice(SAYINGS.garments[item.kind]) if len(kinds) == 1 else SAYINGS.unisex_garment
+        return f"{person} {rng.choice(('in', 'wearing'))} {_with_article(' '.join([*looks, garment]))}"
 
     def clause(self, triple: Triple, detail: float) -> str:
         """Wording of a relation; notes it and its objects."""
@@ -246,18 +255,6 @@ class _Draft:
 def _leaning(probability: float, share: float) -> float:
     """The probability at a share of 0.5; below, it falls in proportion to 0, and above it rises evenly to 1."""
     return 2 * share * probability if share <= 0.5 else probability + (2 * share - 1) * (1 - probability)
-
-
-def _clothes(rng: Random, item: PlacedObject, kinds: Words, looks: list[str]) -> str:
-    """A person's colour and pattern are those of the clothes: " in a red dress"."""
-    if not looks:
-        return ""
-    if looks == [item.colour] and rng.random() < 0.35:
-        return rng.choice((" in ", " dressed in ")) + item.colour
-    if rng.random() < 0.5:
-        looks = looks[::-1]
-    garment = rng.choice(SAYINGS.garments[item.kind]) if len(kinds) == 1 else SAYINGS.unisex_garment
-    return rng.choice((" in ", " wearing ")) + _with_article(" ".join([*looks, garment]))
 
 
 def _with_article(phrase: str) -> str:
@@ -322,7 +319,19 @@ def _single(draft: _Draft) -> Caption:
 def _general(draft: _Draft) -> Caption:
     """How many there are of a kind, perhaps with one object of another kind."""
     rng, objects = draft.rng, draft.scene.objects
-    groups = _countable(draft.scene, coloured=draft.caption_detail > 0)
+    rows = [(row.kinds, row.plural) for row in SAYINGS.hypernyms]
+    rows += [((kind,), (plural,)) for kind, plural in SAYINGS.plurals.items()]
+    # What there is more than one of: predicate, plural nouns, number.
+    groups: list[tuple[Predicate, Words, int]] = []
+    for kinds, words in rows:
+        predicates = [Predicate(kinds)]
+        # "two red people" is not English for two people in red.
+        if draft.caption_detail > 0 and not set(kinds) & set(PEOPLE):
+            predicates += [Predicate(kinds, colour=colour) for colour in COLOURS]
+        for predicate in predicates:
+            number = sum(fulfils(item, predicate) for item in objects)
+            if number in SAYINGS.numbers:
+                groups.append((predicate, words, number))
     if not groups:
         return _STYLES[rng.choice(("middle", "single", "enumeration"))](draft)
     if draft.largest:
@@ -335,21 +344,6 @@ def _general(draft: _Draft) -> Caption:
     if others and rng.random() < 0.75:
         text += rng.choice((" and ", " with ")) + draft.mention(rng.choice(others), 0.7)
     return draft.caption(text, "general", 0.8)
-
-
-def _countable(scene: Scene, coloured: bool) -> list[tuple[Predicate, Words, int]]:
-    """What there is more than one of: predicate, plural nouns, number."""
-    rows = [(row.kinds, row.plural) for row in SAYINGS.hypernyms]
-    rows += [((kind,), (plural,)) for kind, plural in SAYINGS.plurals.items()]
-    groups = []
-    for kinds, words in rows:
-        # "two red people" is not English for two people in red.
-        colours = COLOURS if coloured and not set(kinds) & set(PEOPLE) else ()
-        for predicate in (Predicate(kinds), *(Predicate(kinds, colour=colour) for colour in colours)):
-            number = sum(fulfils(item, predicate) for item in scene.objects)
-            if number in SAYINGS.numbers:
-                groups.append((predicate, words, number))
-    return groups
 
 
 _STYLES: dict[str, Callable[[_Draft], Caption]] = {

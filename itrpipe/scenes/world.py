@@ -10,8 +10,9 @@ and which objects can be in which relation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -50,7 +51,7 @@ class Kind:
     solid: tuple[tuple[float, float, float, float], ...] = ((0.0, 0.0, 1.0, 1.0),)
 
     def allows(self, attribute: str, value: str) -> bool:
-        """Whether an object of this kind can have a colour, a pattern or a size."""
+        """Return whether an object of this kind can have a colour, a pattern or a size."""
         if attribute == "colour":
             return value in self.colours
         return value in ("plain", "medium") or (self.patterned if attribute == "pattern" else self.sized)
@@ -144,21 +145,19 @@ class SymbolicScene:
 
 def is_valid(scene: SymbolicScene) -> bool:
     """Whether the scene keeps every rule of the tables and has at least 2 objects and at most those it has room for."""
-    objects = scene.objects
-    return (
-        MIN_OBJECTS <= len(objects) <= scene.room + _MORE_OBJECTS
-        and len(scene.units) <= scene.room
-        and all(
-            scene.setting in KIND_TABLE[thing.kind].settings
-            and all(KIND_TABLE[thing.kind].allows(look, getattr(thing, look)) for look in ("colour", "pattern", "size"))
-            for thing in objects
-        )
-        and all(
-            unit.objects[1].kind in WORLD.partners[unit.relation].get(unit.objects[0].kind, ())
-            for unit in scene.units
-            if unit.relation
-        )
-    )
+    if not MIN_OBJECTS <= len(scene.objects) <= scene.room + _MORE_OBJECTS or len(scene.units) > scene.room:
+        return False
+    for thing in scene.objects:
+        kind = KIND_TABLE[thing.kind]
+        looks = {"colour": thing.colour, "pattern": thing.pattern, "size": thing.size}
+        if scene.setting not in kind.settings or not all(kind.allows(*look) for look in looks.items()):
+            return False
+    for unit in scene.units:
+        if unit.relation:
+            main, partner = unit.objects
+            if partner.kind not in WORLD.partners[unit.relation].get(main.kind, ()):
+                return False
+    return True
 
 
 def _drawn(rng: Random, weights: str) -> str:
@@ -175,19 +174,19 @@ def _sample_object(rng: Random, kind: str) -> SceneObject:
     return SceneObject(kind, rng.choice(row.colours), pattern, size)
 
 
+def _occurring(kinds: Iterable[str], setting: str) -> list[str]:
+    return [kind for kind in kinds if setting in KIND_TABLE[kind].settings]
+
+
 def _sample_unit(rng: Random, setting: str, relation: str = "") -> Unit:
     """Draws a unit of kinds that occur in the setting."""
-
-    def occurring(kinds: Iterable[str]) -> list[str]:
-        return [kind for kind in kinds if setting in KIND_TABLE[kind].settings]
-
+    kinds = _occurring(KINDS, setting)
     if not relation:
-        kinds = occurring(KINDS)
         drawn = rng.choices(kinds, [KIND_TABLE[kind].weight for kind in kinds])
     else:
         table = WORLD.partners[relation]
-        main = rng.choice(occurring(table))
-        drawn = [main, rng.choice(occurring(table[main]))]
+        main = rng.choice(_occurring(table, setting))
+        drawn = [main, rng.choice(_occurring(table[main], setting))]
     return Unit(tuple(_sample_object(rng, kind) for kind in drawn), relation)
 
 
@@ -201,7 +200,14 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> Sy
     """
     setting = rng.choice(SETTINGS)
     if alike and rng.random() < alike:
-        return _sample_alike(rng, setting, room)
+        # Two to five objects of one kind, and a unit of something else where there is room for it.
+        kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
+        kind, number = rng.choice(kinds), rng.randint(2, MAX_UNITS)
+        units = [Unit((_sample_object(rng, kind),)) for _ in range(number)]
+        other = _sample_unit(rng, setting)
+        if number < MAX_UNITS and other.objects[0].kind != kind:
+            units.insert(rng.randint(0, number), other)
+        return SymbolicScene(setting, tuple(units), max(room, len(units)))
     counts = range(MIN_UNITS, room + 1)
     count = rng.choices(counts, [WORLD.weights["units"][str(number)] for number in counts])[0]
     units = [_sample_unit(rng, setting, _drawn(rng, "relation")) for _ in range(count)]
@@ -219,131 +225,70 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> Sy
     return SymbolicScene(setting, tuple(units), room)
 
 
-def _sample_alike(rng: Random, setting: str, room: int) -> SymbolicScene:
-    """Two to five objects of one kind, and a unit of something else where there is room for it."""
-    kinds = [kind for kind in KINDS if setting in KIND_TABLE[kind].settings and kind not in _TOO_WIDE_FOR_COMPANIONS]
-    kind, number = rng.choice(kinds), rng.randint(2, MAX_UNITS)
-    units = [Unit((_sample_object(rng, kind),)) for _ in range(number)]
-    other = _sample_unit(rng, setting)
-    if number < MAX_UNITS and other.objects[0].kind != kind:
-        units.insert(rng.randint(0, number), other)
-    return SymbolicScene(setting, tuple(units), max(room, len(units)))
-
-
-# Edits: each draws where and how it changes a scene, and leaves it alone where there is nothing of its sort to change.
-
-
-def _spliced(scene: SymbolicScene, first: int, last: int, *units: Unit) -> SymbolicScene:
-    """The scene with other units in the place of those from `first` to before `last`."""
-    return replace(scene, units=(*scene.units[:first], *units, *scene.units[last:]))
-
-
-def _with_object(scene: SymbolicScene, index: int, **looks: str) -> SymbolicScene:
-    """The scene with other looks of the object at `index` of `scene.objects`."""
-    things = (replace(each, **looks) if number == index else each for number, each in enumerate(scene.objects))
-    units = (replace(unit, objects=tuple(next(things) for _ in unit.objects)) for unit in scene.units)
-    return replace(scene, units=tuple(units))
-
-
-def _pick(rng: Random, scene: SymbolicScene) -> tuple[int, SceneObject, Kind]:
-    """A random object: its place in `scene.objects`, itself, and the row of its kind."""
-    index = rng.randrange(len(scene.objects))
-    return index, scene.objects[index], KIND_TABLE[scene.objects[index].kind]
-
-
 def _other(rng: Random, values: tuple[str, ...], current: str) -> str:
     return rng.choice([value for value in values if value != current])
 
 
-def _edit_colour(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    index, thing, kind = _pick(rng, scene)
-    return _with_object(scene, index, colour=_other(rng, kind.colours, thing.colour))
+def _edited(rng: Random, scene: SymbolicScene, name: str) -> SymbolicScene:
+    """Draws where and how an edit changes a scene; the scene itself where there is nothing of its sort to change."""
+    units, objects = list(scene.units), list(scene.objects)
+    match name:
+        case "setting":
+            return replace(scene, setting=_other(rng, SETTINGS, scene.setting))
+        case "add":
+            units.insert(rng.randint(0, len(units)), _sample_unit(rng, scene.setting))
+            return replace(scene, units=tuple(units))
+        case "drop":  # one object of a unit, or the unit
+            index = rng.randrange(len(units))
+            unit = units.pop(index)
+            if unit.relation:
+                units.insert(index, Unit(unit.objects[:1]))
+            return replace(scene, units=tuple(units))
+        case "swap":  # two units change places
+            if len(units) > 1:
+                first, second = rng.sample(range(len(units)), 2)
+                units[first], units[second] = units[second], units[first]
+            return replace(scene, units=tuple(units))
+        case "break":  # the objects of a unit stand side by side instead of in their relation
+            pairs = [index for index, unit in enumerate(units) if unit.relation]
+            if pairs and len(units) < scene.room:
+                index = rng.choice(pairs)
+                apart = [Unit((thing,)) for thing in units[index].objects]
+                rng.shuffle(apart)
+                units[index : index + 1] = apart
+            return replace(scene, units=tuple(units))
+        case "exchange":  # two objects exchange their colours
+            first, second = rng.sample(range(len(objects)), 2)
+            one, two = objects[first], objects[second]
+            objects[first], objects[second] = replace(one, colour=two.colour), replace(two, colour=one.colour)
+        case _:
+            index = rng.randrange(len(objects))
+            objects[index] = _edited_object(rng, objects[index], name)
+    things = iter(objects)
+    return replace(scene, units=tuple(replace(unit, objects=(*islice(things, len(unit.objects)),)) for unit in units))
 
 
-def _edit_kind(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    """Another kind of the same group, which keeps the looks that the new kind can have."""
-    index, thing, old = _pick(rng, scene)
+def _edited_object(rng: Random, thing: SceneObject, name: str) -> SceneObject:
+    """Draws another colour, pattern, size or kind of an object that can have one."""
+    kind = KIND_TABLE[thing.kind]
+    if name == "colour":
+        return replace(thing, colour=_other(rng, kind.colours, thing.colour))
+    if name == "pattern":
+        return replace(thing, pattern=_other(rng, PATTERNS, thing.pattern)) if kind.patterned else thing
+    if name == "size":  # neighbouring sizes are hardly told apart
+        return replace(thing, size="large" if thing.size == "small" else "small") if kind.sized else thing
     groups = [group for group in WORLD.similar if thing.kind in group]
     if not groups:
-        return scene
+        return thing
+    # Another kind of the same group keeps the looks that it can have.
     fresh = _sample_object(rng, _other(rng, rng.choice(groups), thing.kind))
     new = KIND_TABLE[fresh.kind]
-    return _with_object(
-        scene,
-        index,
-        kind=fresh.kind,
-        colour=thing.colour if thing.colour in new.colours else fresh.colour,
-        pattern=thing.pattern if old.patterned and new.patterned else fresh.pattern,
-        size=thing.size if old.sized and new.sized else fresh.size,
-    )
+    colour = thing.colour if thing.colour in new.colours else fresh.colour
+    pattern = thing.pattern if kind.patterned and new.patterned else fresh.pattern
+    size = thing.size if kind.sized and new.sized else fresh.size
+    return SceneObject(fresh.kind, colour, pattern, size)
 
 
-def _edit_pattern(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    index, thing, kind = _pick(rng, scene)
-    return _with_object(scene, index, pattern=_other(rng, PATTERNS, thing.pattern)) if kind.patterned else scene
-
-
-def _edit_size(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    """Small becomes large and the other way round: neighbouring sizes are hardly told apart."""
-    index, thing, kind = _pick(rng, scene)
-    return _with_object(scene, index, size="large" if thing.size == "small" else "small") if kind.sized else scene
-
-
-def _edit_setting(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    return replace(scene, setting=_other(rng, SETTINGS, scene.setting))
-
-
-def _edit_swap(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    """Two units change places."""
-    if len(scene.units) < 2:
-        return scene
-    units = list(scene.units)
-    first, second = rng.sample(range(len(units)), 2)
-    units[first], units[second] = units[second], units[first]
-    return replace(scene, units=tuple(units))
-
-
-def _edit_break(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    """The objects of a unit stand side by side instead of in their relation."""
-    pairs = [index for index, unit in enumerate(scene.units) if unit.relation]
-    if not pairs or len(scene.units) == scene.room:
-        return scene
-    index = rng.choice(pairs)
-    apart = [Unit((thing,)) for thing in scene.units[index].objects]
-    rng.shuffle(apart)
-    return _spliced(scene, index, index + 1, *apart)
-
-
-def _edit_exchange(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    """Two objects exchange their colours."""
-    first, second = rng.sample(range(len(scene.objects)), 2)
-    one, two = scene.objects[first], scene.objects[second]
-    return _with_object(_with_object(scene, first, colour=two.colour), second, colour=one.colour)
-
-
-def _edit_drop(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    index = rng.randrange(len(scene.units))
-    unit = scene.units[index]
-    return _spliced(scene, index, index + 1, *([Unit(unit.objects[:1])] if unit.relation else []))
-
-
-def _edit_add(rng: Random, scene: SymbolicScene) -> SymbolicScene:
-    index = rng.randint(0, len(scene.units))
-    return _spliced(scene, index, index, _sample_unit(rng, scene.setting))
-
-
-_EDITS: dict[str, Callable[[Random, SymbolicScene], SymbolicScene]] = {
-    "colour": _edit_colour,
-    "kind": _edit_kind,
-    "pattern": _edit_pattern,
-    "size": _edit_size,
-    "setting": _edit_setting,
-    "swap": _edit_swap,
-    "break": _edit_break,
-    "exchange": _edit_exchange,
-    "drop": _edit_drop,
-    "add": _edit_add,
-}
 # Most objects have no pattern and no size: a few draws keep such edits about as frequent as their weights say.
 _TRIES_PER_EDIT = 8
 
@@ -361,6 +306,6 @@ def edit_scene(rng: Random, scene: SymbolicScene) -> tuple[SymbolicScene, str]:
     while True:  # ends: every object has another colour, so the edit "colour" always succeeds
         name = _drawn(rng, "edit")
         for _ in range(_TRIES_PER_EDIT):
-            edited = _EDITS[name](rng, scene)
+            edited = _edited(rng, scene, name)
             if edited != scene and is_valid(edited):
                 return edited, name

@@ -158,7 +158,9 @@ def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Imp
     parts, execution = passes_of(job.conf, job.settings), job.execution
     if any(part.imported for part in parts.values()):
         images = _wanted_images(prepared)
-        work = Import(job.conf, job.settings, source_of(job.definition, NO_SOURCE), images, prepared.sizes())
+        work = Import(
+            f"importing {job.conf}", job.settings, source_of(job.definition, NO_SOURCE), images, prepared.sizes()
+        )
         job.reporter.say(f"  {work.source.summary}")
         return {job.conf: work}
     options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.settings import ParseSettings
+from itrpipe.scene_graph.settings import ParseSettings, parser_version
 from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.storage.integrity import DigestCache
@@ -43,7 +43,10 @@ class Parse(Stage):
         Raises:
             MissingInputError: the tagger is not installed, or the file is not there.
         """
-        return {"parser": settings.version(), **super().sources(settings, definition, cache)}
+        return {
+            "parser": parser_version(settings.tagger, settings.file),
+            **super().sources(settings, definition, cache),
+        }
 
     def run(self, job: Job) -> None:
         """Writes scene_graphs.parquet."""
@@ -51,7 +54,7 @@ class Parse(Stage):
         import pyarrow as pa
 
         from itrpipe.datasets.prepared import PreparedDataset
-        from itrpipe.scene_graph.build import ParsedGraphs, Parsing, RulesParser
+        from itrpipe.scene_graph.build import Parsing, RulesParser, parsed_row_groups
         from itrpipe.scene_graph.foreign import read_foreign
         from itrpipe.scene_graph.graph import Item
         from itrpipe.scene_graph.stored import ELEMENTS, SCENE_GRAPHS_FILE, flattened, write_graphs
@@ -71,7 +74,7 @@ class Parse(Stage):
         counts = Counter(cut=sum(parsed_part(text) != text for text in texts))
 
         def counted() -> Iterator[pa.Table]:
-            for table in ParsedGraphs(made.paths).row_groups(captions, rows):
+            for table in parsed_row_groups(made.paths, captions, rows):
                 lengths = {name: flattened(table, name)[0].counts for name in ELEMENTS}
                 counts.update({name: int(each.sum()) for name, each in lengths.items()})
                 counts.update(table["status"].to_pylist(), empty=int((lengths["objects"] == 0).sum()))

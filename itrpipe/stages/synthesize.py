@@ -21,9 +21,7 @@ from itrpipe.storage.artifact import SCENES_FILE, STATISTICS
 from itrpipe.storage.disk import require_space, write_json
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.synthesis.generators import MAKERS, TRAIN, ByModel, ByRules, SynthesizeSettings
-
-if TYPE_CHECKING:
-    pass
+from itrpipe.training.settings import run_label
 
 if TYPE_CHECKING:
     from itrpipe.synthesis.sentences import Opened
@@ -68,9 +66,10 @@ class Synthesize(Stage):
         return MAKERS[name]
 
     def label(self, conf: str, settings: SynthesizeSettings) -> str:
-        """The configuration's name, with that of the model that writes, and the split when it is not the training "
-        "split."""
-        name = settings.label(conf)
+        """The configuration's name, with that of the model that writes, and a split other than train."""
+        name = f"{conf}.s{settings.seed}" if settings.seed else conf
+        if isinstance(settings, ByModel):
+            name = f"{conf}.{run_label(settings.method, settings.backbone, settings.seed)}"
         return name if settings.split == TRAIN else f"{name}.{settings.split}"
 
     def needs(self, settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[str, Need]:
@@ -87,13 +86,14 @@ class Synthesize(Stage):
 
     def run(self, job: Job) -> None:
         """Writes sentences.parquet and statistics.json."""
-        from itrpipe.synthesis.checks import read_scenes, synthesis_statistics, true_negatives
+        from itrpipe.scenes.build import read_described
+        from itrpipe.synthesis.checks import synthesis_statistics, true_negatives
         from itrpipe.synthesis.sentences import SentenceFile, Writing, join_parts
 
         settings = job.settings
         # Read first: what cannot be used is better found out before the sentences are written than after.
         device, reader, truth = job.execution.device, None, job.inputs["prepare"].folder / SCENES_FILE
-        scenes = read_scenes(truth) if truth.is_file() else None
+        described = read_described(truth) if truth.is_file() else {}
         if settings.language_model:
             from itrpipe.synthesis.language_model import LanguageModel, fluency
 
@@ -102,20 +102,23 @@ class Synthesize(Stage):
         opening = partial(open_maker, settings, folders, device, job.execution.memory_mib * 2**20)
         work = Writing(opening, settings.block, device if settings.maker == "model" else "cpu")
         opened = work.opened
-        count = len(opened.texts)
+        count = len(opened.split.captions)
         made_before = settings.block * len(list((job.work / PARTS).glob(f"*{work.suffix}")))
-        needed = BYTES_PER_SENTENCE * settings.most_kept * (max(0, count - made_before) + count)
+        most_kept = settings.keep * (len(settings.rules) if isinstance(settings, ByRules) else 1)
+        needed = BYTES_PER_SENTENCE * most_kept * (max(0, count - made_before) + count)
         require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
         made = job.made(work)
         join_parts(made.paths, job.folder, opened.guessed and opened.guessed(made.paths))
         file = SentenceFile(job.folder)
         statistics = synthesis_statistics(file, count)
         if reader is not None:
+            captions = dict(zip(opened.split.caption_ids.tolist(), opened.split.texts, strict=True))
             most = settings.language_model_sentences  # every one may be of another caption
             with job.reporter.task("reading sentences", 2 * most, "texts") as task:
-                found = fluency(file, opened.texts, reader, most, settings.seed, task.advance)
+                found = fluency(file, captions, reader, most, settings.seed, task.advance)
             statistics["language_model"] = {"name": Path(settings.language_model).name, **found}
-        if scenes is not None:
+        if described:
+            scenes = {image_id: each.scene for image_id, each in described.items()}
             with job.reporter.task("judging sentences", len(file), "sentences") as task:
                 statistics["true_negatives"] = true_negatives(file, scenes, task.advance)
         write_json(job.folder / STATISTICS, statistics)

@@ -16,7 +16,7 @@ from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
-from itrpipe.models.registry import backbone_family, backbone_package
+from itrpipe.models.registry import BACKBONES, backbone_family
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import usual_method
@@ -128,7 +128,10 @@ class Train(Stage):
                 {"precision"} if settings.embed_precision == training_settings.AS_TRAINED else set()
             )
             values = {name: value for name, value in values.items() if name in read}
-        brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
+        brought = {
+            "method": method_package(settings.method),
+            "backbone": BACKBONES.package(backbone_family(settings.backbone)),
+        }
         return values | {f"{name}_package": package for name, package in brought.items() if package}
 
     def needs(self, settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:

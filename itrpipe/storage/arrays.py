@@ -2,8 +2,8 @@
 
 Opening a file reads no array: type and shape come from headers. Rows are copied into memory by plain reading: an array
 of 30 GB takes no more memory than the rows that are held, and an error of the disk is an exception and does not end the
-process. Files are mapped where `StoredRows.mapped` is asked for, and where an array lies column by column; compressed,
-such an array is held whole. Nothing is ever unpickled, and no file that another one names is read.
+process. Files are mapped where `StoredRows.mapped` is asked for. An array of NumPy that lies column by column is
+refused. Nothing is ever unpickled, and no file that another one names is read.
 
 The checks of vectors that are given as arrays serve mining and evaluation.
 """
@@ -16,9 +16,10 @@ import os
 import struct
 import warnings
 import zipfile
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
@@ -134,7 +135,7 @@ Attributes = Callable[[str], Mapping[str, Any]]
 Openers = Mapping[str, Callable[[], FileRows]]
 
 
-class Arrays(Mapping[str, FileRows]):
+class Arrays(UserDict[str, Any]):
     """The arrays of a file by their names; a header is read when its array is asked for.
 
     Args:
@@ -145,7 +146,10 @@ class Arrays(Mapping[str, FileRows]):
     """
 
     def __init__(self, path: Path, remedy: str, openers: Openers, attributes: Attributes = lambda group: {}) -> None:
-        self.path, self.attributes, self._remedy, self._openers = path, attributes, remedy, openers
+        super().__init__(openers)
+        self.path = path
+        self.attributes = attributes
+        self._remedy = remedy
 
     def __getitem__(self, name: str) -> FileRows:
         """Opens one array.
@@ -154,18 +158,9 @@ class Arrays(Mapping[str, FileRows]):
             KeyError: there is none of this name.
             DataError: it is damaged, or holds something else than numbers or texts.
         """
-        opener = self._openers[name]
+        opener = self.data[name]
         with reading(_where(self.path, name), "an array of numbers or texts", self._remedy):
             return opener()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._openers  # `Mapping` would open the array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._openers)
-
-    def __len__(self) -> int:
-        return len(self._openers)
 
     def stored(self, name: str) -> StoredRows:
         """Opens an array of a file that itrpipe has written.
@@ -264,8 +259,7 @@ def _filled(file: IO[bytes], offset: int, start: int, dtype: np.dtype, shape: tu
 
 def _npy(path: Path) -> FileRows:
     with path.open("rb") as file:
-        dtype, shape, offset, fortran = _header(file, file.seek(0, io.SEEK_END))
-    return _lying(StoredRows(path, offset, dtype, shape), fortran)
+        return StoredRows(path, *_header(file, file.seek(0, io.SEEK_END)))
 
 
 def _npz_member(path: Path, member: str) -> FileRows:
@@ -273,34 +267,21 @@ def _npz_member(path: Path, member: str) -> FileRows:
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo(member)
         stream = archive.open(info)  # stays open without the archive; going back in it unpacks from the front again
-        dtype, shape, offset, fortran = _header(stream, info.file_size)
+        offset, dtype, shape = _header(stream, info.file_size)
     if info.compress_type != zipfile.ZIP_STORED:
-        columns = cache(lambda: _filled(stream, offset, 0, dtype, shape[::-1]).T)  # unpacked once
 
         def fetch(start: int, stop: int) -> np.ndarray:
-            if fortran:
-                return columns()[start:stop].copy(order="C")
             return _filled(stream, offset, start, dtype, (stop - start, *shape[1:]))
 
         return FetchedRows(_where(path, name), dtype, shape, fetch)
     with path.open("rb") as file:  # the local header may be longer than the directory says
         file.seek(info.header_offset + 26)
         offset += info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-    return _lying(StoredRows(path, offset, dtype, shape, name), fortran)
+    return StoredRows(path, offset, dtype, shape, name)
 
 
-def _lying(stored: StoredRows, fortran: bool) -> FileRows:
-    """Rows as they lie in a file; of columns, each row is gathered from all over a map of the array."""
-    if not fortran:
-        return stored
-    columns = np.memmap(stored.path, stored.dtype, "r", stored.offset, stored.shape, order="F")
-    return FetchedRows(
-        stored.where, stored.dtype, stored.shape, lambda start, stop: columns[start:stop].copy(order="C")
-    )
-
-
-def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], int, bool]:
-    """Type, shape, first byte of the data and whether it lies column by column, of a .npy file of `size` bytes."""
+def _header(stream: IO[bytes], size: int) -> tuple[int, np.dtype, tuple[int, ...]]:
+    """Return the first byte of the data, type and shape of a .npy file of `size` bytes."""
     stream.seek(0)
     head = io.BytesIO(stream.read(_HEADER_ROOM))
     # Python 2 wrote shapes such as (29000L, 36, 2048); NumPy reads them with a warning that helps nobody.
@@ -313,7 +294,9 @@ def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], in
     expected = head.tell() + math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != expected:
         raise ValueError(f"it has {size:,} bytes, and by its header {expected:,}")
-    return dtype, shape, head.tell(), fortran and len(shape) > 1
+    if fortran and len(shape) > 1:
+        raise ValueError("it lies column by column; save it with numpy.ascontiguousarray")
+    return head.tell(), dtype, shape
 
 
 # HDF5
@@ -350,7 +333,9 @@ def _dataset(path: Path, file: h5py.File, name: str) -> FileRows:
     import h5py
 
     dataset: Any = file[name]
-    where, dtype, shape = _where(path, name), np.dtype(dataset.dtype.str), dataset.shape or ()
+    where = _where(path, name)
+    dtype = np.dtype(dataset.dtype.str)
+    shape = dataset.shape or ()
     chunks = [-(-extent // size) for extent, size in zip(shape, dataset.chunks or (), strict=False)]
     if chunks and dataset.id.get_num_chunks() < math.prod(chunks):  # HDF5 would read zeros in their place
         raise ValueError("chunks of it are missing; it is damaged, or was not written to its end")
@@ -412,6 +397,7 @@ def _column(path: Path, paths: list[Path], count: int, field: pa.Field) -> FileR
     return FetchedRows(_where(path, field.name), dtype, (count, *widths), _Stream(blocks).fetch)
 
 
+@dataclass
 class _Stream:
     """Blocks of rows that come from front to back; going back begins again.
 
@@ -419,17 +405,19 @@ class _Stream:
         begin: gives all blocks, [n, ...] each.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[np.ndarray]]) -> None:
-        self._begin, self._first = begin, math.inf
+    begin: Callable[[], Iterator[np.ndarray]]
+    _first: float = math.inf
 
     def fetch(self, start: int, stop: int) -> np.ndarray:
         """Rows start..stop."""
         if start < self._first:
-            self._blocks, self._first = self._begin(), 0
+            self._blocks = self.begin()
+            self._first = 0
             self._held = next(self._blocks)
         found = [self._held[start - self._first : stop - self._first]]
         while stop > self._first + len(self._held):
-            self._first, self._held = self._first + len(self._held), next(self._blocks)
+            self._first += len(self._held)
+            self._held = next(self._blocks)
             found.append(self._held[max(0, start - self._first) : stop - self._first])
         return np.concatenate(found)
 
@@ -491,7 +479,9 @@ def check_numbers(images: Iterable[np.ndarray], texts: Iterable[np.ndarray]) -> 
     """
     lengths = []
     for name, blocks in (("image", images), ("caption", texts)):
-        rows, bad, longest = 0, 0, 0.0
+        rows = 0
+        bad = 0
+        longest = 0.0
         for vectors in blocks:
             # In double precision no finite number overflows.
             norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))

@@ -46,7 +46,10 @@ MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"
 REPLACED = ".replaced"
-INPUTS, START, NOTES, DIVISION = "inputs.json", "start.json", "notes.json", "division.json"
+INPUTS = "inputs.json"
+START = "start.json"
+NOTES = "notes.json"
+DIVISION = "division.json"
 BEGINNING = frozenset({INPUTS, START, NOTES, DIVISION})
 """Files of `.work/` that say what a run was begun with; where there are no others, nothing was made yet."""
 # In the work of an artifact whose parts are made by several processes: what is left to do.
@@ -58,15 +61,22 @@ DATA = Path("data")
 SCENES_FILE = "scenes.jsonl"
 """File of the embedded dataset, as it is prepared."""
 
-METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
+METRICS = "metrics.json"
+RANKINGS = "rankings.parquet"
+CROSS_RETRIEVAL = "cross_retrieval.parquet"
 SUMMARY = "summary.txt"
 """Files of every evaluation."""
 
-QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
-MATCHING, PHRASES = "matching.json", "phrases.parquet"
-FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parquet"
+QUERY_LENGTH = "query_length.json"
+ALIGNMENT = "alignment.json"
+ECCV_CAPTION = "eccv_caption.json"
+MATCHING = "matching.json"
+PHRASES = "phrases.parquet"
+FALSE_NEGATIVES = "false_negatives.json"
+HARD_CANDIDATES = "false_negatives.parquet"
 WORD_MAPS = "word_maps.parquet"
-WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
+WORDS = "words.json"
+WORD_CORRECTIONS = "word_corrections.parquet"
 DISCRIMINATION = "discrimination.json"
 CORRECTED = "corrected.json"
 BENCHMARKS = "benchmarks.json"
@@ -76,7 +86,7 @@ HISTORY = "history.parquet"
 """File of a training."""
 
 EXPORT = "export.json"
-"""Of an exported folder: says what every other file of it is; also what a folder is known by that may be replaced."""
+"""File of an exported folder that says what its other files are; a folder without it is never replaced."""
 
 PICTURES = "pictures"
 """Folder of small copies of photographs, beside a dataset's artifacts."""
@@ -108,9 +118,9 @@ class InputArtifact(BaseModel, extra="forbid", frozen=True):
     stage: str
     name: str
     fingerprint: str
-    digest: str = ""
-    files: dict[str, str] = Field(default_factory=dict)
-    made: dict[str, Any] = Field(default_factory=dict)
+    digest: str
+    files: dict[str, str]
+    made: dict[str, Any]
 
 
 class Manifest(BaseModel, extra="forbid", frozen=True):
@@ -158,7 +168,7 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
         return {**self.execution, **self.versions}
 
     def as_input(self, name: str) -> InputArtifact:
-        """What the manifest of a reader records.
+        """Return what the manifest of a reader records.
 
         Args:
             name: of the folder.
@@ -175,7 +185,7 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True)
 class Location:
-    """Where one artifact lies or will lie.
+    """The place where one artifact lies or will lie.
 
     Attributes:
         root: the data folder.
@@ -235,7 +245,8 @@ def read_manifest(folder: Path) -> Manifest:
         DataError: missing, invalid or changed since it was written; the artifact cannot be trusted.
         UnavailableError: it cannot be read now.
     """
-    path, remedy = folder / MANIFEST, damage_remedy(folder)
+    path = folder / MANIFEST
+    remedy = damage_remedy(folder)
     with reading(path, "a manifest", remedy):
         return Manifest.model_validate(read_stamped_json(path, remedy, strict=False))
 
@@ -246,7 +257,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Where an artifact lies, or lay, that another one was made from.
+    """Return the folder where an artifact lies, or lay, that another one was made from.
 
     Args:
         folder: of the other one, finished.
@@ -258,19 +269,21 @@ def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
 
 
 def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Where an artifact lies that another one was made from; see `input_folder`.
+    """Return the folder of an artifact that another one was made from; see `input_folder`.
 
     Raises:
         MissingInputError: it was removed since, or made again with another result.
     """
-    found, record = input_folder(folder, manifest, name), manifest.inputs[name]
-    stage, dataset = found.parent.name.replace("_", "-"), found.parents[1].name
+    found = input_folder(folder, manifest, name)
+    record = manifest.inputs[name]
+    stage = found.parent.name.replace("_", "-")
+    dataset = found.parents[1].name
     reader = f"{folder.parent.name}/{folder.name}"
     if not found.exists():
         raise MissingInputError(
             f"{found}, which {reader} was made from, is not there; run `itrpipe {stage} --dataset {dataset}`"
         )
-    if record.digest and read_manifest(found).digest != record.digest:
+    if read_manifest(found).digest != record.digest:
         raise MissingInputError(
             f"{found} was made again after {reader} was made from it; run `{manifest.command}` again"
         )
@@ -317,14 +330,15 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
         DataError: the manifest or a file of it is missing, truncated or changed.
         UnavailableError: one of them cannot be read now.
     """
-    manifest, remedy = read_manifest(folder), damage_remedy(folder, thorough=thorough)
+    manifest = read_manifest(folder)
+    remedy = damage_remedy(folder, thorough=thorough)
     for name, expected in manifest.outputs.items():
         check_file(folder / name, expected, remedy, file_digest if thorough else None)
     return manifest
 
 
 def damage_remedy(folder: Path, *, thorough: bool = False, again: str = "the same command again") -> str:
-    """What to do about a damaged artifact.
+    """Return what to do about a damaged artifact.
 
     Args:
         folder: the artifact.
@@ -338,7 +352,7 @@ def damage_remedy(folder: Path, *, thorough: bool = False, again: str = "the sam
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a folder has the name of a finished artifact."""
+    """Return whether a folder has the name of a finished artifact."""
     return _FINISHED.fullmatch(folder.name) is not None
 
 

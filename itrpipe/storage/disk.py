@@ -24,7 +24,7 @@ AGAIN = "remove it and run the same command again"
 TEMPORARY = ".tmp"
 _STAMP = b"sha256 of this file: "
 STAMP_HERE = (_STAMP.decode() + "with these dots instead").ljust(len(_STAMP) + 64, ".")
-"""What a file holds where `stamped` writes the digest of its content; of the same length."""
+"""The text that a file holds where `stamped` writes the digest of its content; of the same length."""
 _STAMPED = re.compile(_STAMP + rb"[0-9a-f]{64}")
 CHECKSUM = "checksum"
 """Key of the stamp in JSON."""
@@ -133,20 +133,23 @@ def unavailable(error: BaseException, path: Path | None = None) -> ItrpipeError 
     """
     if not isinstance(error, OSError):
         return None
-    reason, named = os.strerror(error.errno or 0), error.filename or path
+    reason = os.strerror(error.errno or 0)
+    named = error.filename or path
     if error.errno in _REMEDIES:
         return UnavailableError(
             f"{named or 'a file'} cannot be read or written now ({reason}); {_REMEDIES[error.errno]}"
         )
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
-    lacks, remedy = f"no space left ({reason})", "free some"
+    lacks = f"no space left ({reason})"
+    remedy = "free some"
     if path := path or named:
         found = os.statvfs(_existing_parent(Path(str(path))))
         free = f"{found.f_bavail * found.f_frsize / 2**20:,.0f} MiB free"
         lacks = f"no space left while writing {path} ({reason}, {free})"
         if found.f_files and not found.f_favail:
-            lacks, remedy = f"no room for another file while writing {path} ({found.f_files:,} at most)", "remove some"
+            lacks = f"no room for another file while writing {path} ({found.f_files:,} at most)"
+            remedy = "remove some"
     return DiskFullError(f"{lacks}; {remedy} and run the same command again, it goes on where it stopped")
 
 
@@ -270,7 +273,7 @@ def stamped(content: bytes) -> bytes:
 
 
 def stamp(digest: str) -> bytes:
-    """What stands where `STAMP_HERE` stood in a file of this digest."""
+    """Return what stands in place of `STAMP_HERE` in a file of this digest."""
     return _STAMP + digest.encode()
 
 

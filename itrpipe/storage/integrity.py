@@ -52,7 +52,7 @@ _trusted = False
 
 
 def trust_large_files(trusted: bool) -> None:
-    """Whether large files count as unchanged without a look at their content, in this process."""
+    """Say whether large files count as unchanged without a look at their content, in this process."""
     global _trusted
     _trusted = trusted
 
@@ -130,7 +130,7 @@ def _version(status: os.stat_result) -> list[int]:
 
 @functools.cache
 def cache_of(folder: Path) -> DigestCache:
-    """What is known of the large files of an artifact and of all others of its dataset."""
+    """Return the digests that are known of the large files of an artifact and of all others of its dataset."""
     return DigestCache(folder.absolute().parents[1] / CHECKED)
 
 

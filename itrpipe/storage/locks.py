@@ -23,7 +23,7 @@ from itrpipe.storage.disk import make_folder, on_disk
 
 HOURS = "ITRPIPE_LOCK_HOURS"
 DEFAULT_HOURS = 72.0
-"""How long a process waits for another one; a training that reads the result of another may wait for days."""
+"""Hours that a process waits for another one; a training that reads the result of another may wait for days."""
 _MOMENT = 1.0
 """Seconds that a file is waited for without a word: changing one takes less."""
 
@@ -151,7 +151,7 @@ def _acquired(path: Path, on_wait: Callable[[Path], None] | None, moment: float 
 
 
 def is_locked(partial: Path) -> bool:
-    """Whether a process is working on a `.partial` folder right now; in a read-only folder none can be."""
+    """Return whether a process is working on a `.partial` folder right now; in a read-only folder none can be."""
     if not os.access(partial.parent, os.W_OK):
         return False
     with unused(partial) as free:

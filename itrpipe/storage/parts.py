@@ -39,7 +39,9 @@ class ArrayWriter:
     """Writes the arrays of a file, whose rows come in any order; `array_writer` opens and ends it."""
 
     def __init__(self, file: IO[bytes], arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any) -> None:
-        self._file, self._facts, end = file, facts, 0
+        self._file = file
+        self._facts = facts
+        end = 0
         self._arrays: dict[str, tuple[int, np.dtype, tuple[int, ...]]] = {}
         for name, (kind, shape) in arrays.items():
             self._arrays[name] = end, (dtype := np.dtype(kind).newbyteorder("<")), tuple(shape)
@@ -115,7 +117,8 @@ class ArrayFile(dict[str, StoredRows]):
             header = json.loads(stream.read(length))
             self.facts: Any = json.loads(header.pop(_FACTS)["facts"])
             for name, each in header.items():
-                offset, shape = _LENGTH + length + each["data_offsets"][0], tuple(each["shape"])
+                offset = _LENGTH + length + each["data_offsets"][0]
+                shape = tuple(each["shape"])
                 self[name] = StoredRows(path.absolute(), offset, np.dtype(each["dtype"]), shape, name)
 
 

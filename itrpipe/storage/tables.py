@@ -37,7 +37,8 @@ class TableFile:
     def __init__(self, path: Path, expected: pa.Schema | Sequence[str], remedy: str) -> None:
         if not path.is_file():
             raise MissingInputError(f"{path} is not there; {remedy}")
-        self.path, self._remedy = path, remedy
+        self.path = path
+        self._remedy = remedy
         with reading(self.path, "a table", self._remedy):
             self._file = pq.ParquetFile(checked(path), page_checksum_verification=True)
             self.schema = self._file.schema_arrow.remove_metadata()

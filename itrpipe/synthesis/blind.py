@@ -89,40 +89,10 @@ class _Words:
             found = (found << _BITS) | self.ids[self.places - before]
         return found
 
-    def gapped(self) -> np.ndarray:
-        """int64 [W], each word with the one two before it, as one number."""
-        return (self.ids[self.places - 2] << 2 * _BITS) | self.ids[self.places]
 
-
-class _Counts:
-    """How often numbers occur."""
-
-    def __init__(self, numbers: np.ndarray) -> None:
-        self.total = len(numbers)
-        self._numbers, self._counts = np.unique(numbers, return_counts=True)
-
-    def of(self, numbers: np.ndarray) -> np.ndarray:
-        """int64, of each of some numbers."""
-        if not len(self._numbers):
-            return np.zeros(len(numbers), np.int64)
-        places = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
-        return np.where(self._numbers[places] == numbers, self._counts[places], 0)
-
-
-class _English:
-    """Probabilities of words after the two before them."""
-
-    def __init__(self, captions: _Words) -> None:
-        self._total = max(1, len(captions.row) + len(captions.known))
-        self._found = [_Counts(captions.ngrams(order)) for order in _ORDERS]
-        self._before = [_Counts(captions.ngrams(order - 1, 1)) for order in _ORDERS]
-
-    def chances(self, found: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """float64 [n], of words that end n-grams of each order, [3, n], and of the n-grams before them."""
-        seen = (counts.of(own) for counts, own in zip(self._found, found, strict=True))
-        contexts = (np.maximum(counts.of(own), 1) for counts, own in zip(self._before, before, strict=True))
-        parts = (share * each / context for share, each, context in zip(_SHARES, seen, contexts, strict=True))
-        return sum(parts, start=np.full(found.shape[1], _SHARES[0] / self._total))
+def _occurrences(ordered: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """How often each of some numbers stands among ordered ones, int64."""
+    return np.searchsorted(ordered, numbers, "right") - np.searchsorted(ordered, numbers)
 
 
 class Trigrams:
@@ -136,34 +106,39 @@ class Trigrams:
 
     def __init__(self, tokens: pa.ChunkedArray, images: np.ndarray | None = None) -> None:
         self.known: dict[str, int] = {}
-        others = [np.ones(len(tokens), bool)] if images is None else [images % _FOLDS != fold for fold in range(_FOLDS)]
-        self._models = [_English(_Words(tokens.filter(pa.array(each)).combine_chunks(), self.known)) for each in others]
+        # Of each model, how many words it has seen and knows, and the n-grams of each order and those before words.
+        self._models: list[tuple[int, list[tuple[np.ndarray, np.ndarray]]]] = []
+        read = [np.ones(len(tokens), bool)] if images is None else [images % _FOLDS != fold for fold in range(_FOLDS)]
+        for chosen in read:
+            words = _Words(tokens.filter(pa.array(chosen)).combine_chunks(), self.known)
+            ngrams = [(np.sort(words.ngrams(order)), np.sort(words.ngrams(order - 1, 1))) for order in _ORDERS]
+            self._models.append((max(1, len(words.row) + len(self.known)), ngrams))
 
     def scores(self, sentences: _Words, images: np.ndarray) -> np.ndarray:
         """float64, mean logarithm of the probabilities of the words of each sentence of an image."""
-        found = np.stack([sentences.ngrams(order) for order in _ORDERS])
-        before = np.stack([sentences.ngrams(order - 1, 1) for order in _ORDERS])
         chances, fold = np.ones(len(sentences.row)), (images % len(self._models))[sentences.row]
-        for number, model in enumerate(self._models):
+        for number, (total, ngrams) in enumerate(self._models):
             own = fold == number
-            chances[own] = model.chances(found[:, own], before[:, own])
+            chances[own] = _SHARES[0] / total
+            for order, share, (ends, before) in zip(_ORDERS, _SHARES, ngrams, strict=True):
+                seen = _occurrences(ends, sentences.ngrams(order)[own])
+                contexts = _occurrences(before, sentences.ngrams(order - 1, 1)[own])
+                chances[own] += share * seen / np.maximum(contexts, 1)
         return np.bincount(sentences.row, np.log(chances)) / np.bincount(sentences.row)
 
 
 def _words_of(pairs: Pairs, trigrams: Trigrams) -> tuple[_Words, _Words]:
     known = dict(trigrams.known)
-    tokens = ([tokenize(text) for text in texts] for texts in pairs[:2])
-    captions, negatives = (_Words(pa.array(each, pa.list_(pa.string())), known) for each in tokens)
+    captions, negatives = (_Words(pa.array(map(tokenize, texts), pa.list_(pa.string())), known) for texts in pairs[:2])
     return captions, negatives
 
 
 def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
     """By how much trigrams and naive Bayes prefer the caption; float64 [2, P], 0 where they cannot tell."""
-    captions, negatives = _words_of(pairs, trigrams)
-    english = trigrams.scores(captions, pairs.images) - trigrams.scores(negatives, pairs.images)
-    ngrams = [[each.ngrams(order) for order in _ORDERS] for each in (captions, negatives)]
-    differences = _Differences.between((captions, negatives), ngrams, len(pairs.images))
-    return np.stack([english, differences.margins(pairs.images % _FOLDS, _Differences.odds)]).round(9)
+    words = _words_of(pairs, trigrams)
+    captions, negatives = (trigrams.scores(each, pairs.images) for each in words)
+    bayes = _Differences.between(*words).margins(pairs.images % _FOLDS, _Differences.odds)
+    return np.stack([captions - negatives, bayes]).round(9)
 
 
 class _Differences(NamedTuple):
@@ -183,16 +158,21 @@ class _Differences(NamedTuple):
     ngrams: int
 
     @classmethod
-    def between(cls, words: Sequence[_Words], ngrams: Sequence[Sequence[np.ndarray]], pairs: int) -> _Differences:
-        """Return the differences of captions and negatives, given the n-grams of each."""
-        rows = np.concatenate([np.tile(each.row, len(own)) for each, own in zip(words, ngrams, strict=True)])
-        numbers = [np.concatenate(own) for own in ngrams]
-        kinds, columns = np.unique(np.concatenate(numbers), return_inverse=True)
-        signs = np.repeat([1, -1], [len(own) for own in numbers])
-        places, where = np.unique(rows * len(kinds) + columns, return_inverse=True)
-        more = np.bincount(where, signs)
-        rows, columns = np.divmod(places[more != 0], len(kinds))
-        return cls(rows, columns, more[more != 0], pairs, len(kinds))
+    def between(cls, captions: _Words, negatives: _Words, gapped: bool = False) -> _Differences:
+        """Return the differences of captions and negatives, if asked for also of words with one between them."""
+        rows, ngrams, signs = [], [], []
+        for words, sign in ((captions, 1), (negatives, -1)):
+            own = [words.ngrams(order) for order in _ORDERS]
+            if gapped:
+                own.append((words.ids[words.places - 2] << 2 * _BITS) | words.ids[words.places])
+            ngrams += own
+            rows += [words.row] * len(own)
+            signs += [np.full(len(words.row), sign)] * len(own)
+        kinds, columns = np.unique(np.concatenate(ngrams), return_inverse=True)
+        places, where = np.unique(np.concatenate(rows) * len(kinds) + columns, return_inverse=True)
+        more = np.bincount(where, np.concatenate(signs))
+        first, second = np.divmod(places[more != 0], len(kinds))
+        return cls(first, second, more[more != 0], captions.row.max(initial=-1) + 1, len(kinds))
 
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""
@@ -244,9 +224,7 @@ def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams) -> np.ndar
     points = np.full((len(kinds), len(MODELS)), 50.0)
     for kind in np.unique(kinds):
         own = pairs.only(np.flatnonzero(kinds == kind))
-        words = _words_of(own, trigrams)
-        ngrams = [[*map(each.ngrams, _ORDERS), each.gapped()] for each in words]
-        differences = _Differences.between(words, ngrams, len(own.images))
+        differences = _Differences.between(*_words_of(own, trigrams), gapped=True)
         third = differences.margins(own.images % _FOLDS, _Differences.regression).round(9)
         points[kinds == kind] += 50.0 * np.sign([*_margins(own, trigrams), third]).T
     return points

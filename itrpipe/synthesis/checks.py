@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import pyarrow.compute as pc
 from itrpipe.errors import DataError
 from itrpipe.learning.sentences import REASONS
 from itrpipe.printable import quantity
-from itrpipe.scenes.build import read_described
 from itrpipe.scenes.layout import Scene
 from itrpipe.scenes.oracle import describes
 from itrpipe.scenes.readback import CaptionReader
@@ -81,13 +79,12 @@ def _percent(part: float, whole: int) -> float | None:
 def verdict(reader: CaptionReader, text: str, scene: Scene) -> str:
     """One of `VERDICTS` on a sentence; what can mean several things is true when one of them is."""
     readings = reader.readings(text)
-    found = {reading.certain for reading in readings if describes(reading.form, scene)}
-    return "true" if True in found else "undecided" if found else "untrue" if readings else "unreadable"
-
-
-def read_scenes(path: Path) -> dict[str, Scene]:
-    """The scenes of a prepared dataset, by image; see `read_described`."""
-    return {image_id: described.scene for image_id, described in read_described(path).items()}
+    if not readings:
+        return "unreadable"
+    certain = {reading.certain for reading in readings if describes(reading.form, scene)}
+    if True in certain:
+        return "true"
+    return "undecided" if certain else "untrue"
 
 
 def true_negatives(

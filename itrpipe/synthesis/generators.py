@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from itrpipe.config import Settings, load_declaration, resolve, unknown
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.storage.integrity import LOCAL_MODEL
-from itrpipe.training.settings import backbones, canonical_backbone, run_label, settings_of
-
-if TYPE_CHECKING:
-    pass
-
+from itrpipe.training.settings import backbones, canonical_backbone, settings_of
 
 TRAIN = "train"
 _NAME = re.compile(r"(?P<conf>[^.]+)(?:\.(?P<method>[^.]+))??(?:\.s(?P<seed>[0-9]+))?")
@@ -110,15 +106,6 @@ class SynthesizeSettings(Settings):
     language_model: Annotated[str, LOCAL_MODEL] = ""
     language_model_sentences: int = Field(ge=1)
 
-    @property
-    def most_kept(self) -> int:
-        """Sentences of a caption at most."""
-        return self.keep
-
-    def label(self, conf: str) -> str:
-        """Readable part of the artifact's name."""
-        return f"{conf}{f'.s{self.seed}' if self.seed else ''}"
-
 
 class ByModel(SynthesizeSettings):
     """A masked language model that sees the image writes and ranks. Source: TAGS-DC §2.1, §2.2.
@@ -161,10 +148,6 @@ class ByModel(SynthesizeSettings):
             raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")
         return name
 
-    def label(self, conf: str) -> str:
-        """With the name of the model."""
-        return f"{conf}.{run_label(self.method, self.backbone, self.seed)}"
-
 
 RuleName = Literal[
     "nouns", "numerals", "relations", "attribute", "exchange", "object", "ends", "relation", "side", "count"
@@ -193,11 +176,6 @@ class ByRules(SynthesizeSettings):
         if self.twins and self.split != TRAIN:
             raise ValueError(f"twins are training images, and split = {self.split} has none; leave it out")
         return self
-
-    @property
-    def most_kept(self) -> int:
-        """Sentences of a caption by all rules."""
-        return self.keep * len(self.rules)
 
 
 MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}

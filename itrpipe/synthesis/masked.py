@@ -185,4 +185,4 @@ def open_model_maker(folders: Mapping[str, Path], settings: ByModel, device: str
     writer = UniterSentences(model, data.images, device, memory)
     masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)
     maker = ModelMaker(captions, writer, masks, settings, device)
-    return Opened(maker, dict(zip(chosen.caption_ids.tolist(), chosen.texts, strict=True)), len(captions.pieces))
+    return Opened(maker, chosen, len(captions.pieces))

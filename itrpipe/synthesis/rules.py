@@ -11,8 +11,7 @@ Source: ours; Thrush et al., "Winoground" (CVPR 2022), for such quadruples.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
 
@@ -23,10 +22,10 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis import blind
 from itrpipe.synthesis.blind import Pairs, Trigrams
-from itrpipe.synthesis.edits import EDITS, Corpus, noun_options, numeral_options, relation_options
+from itrpipe.synthesis.edits import RULES, Corpus
 from itrpipe.synthesis.english import NUMBER_VALUES, RELATIVE, contradicting_attributes, may_be, usual_attribute
 from itrpipe.synthesis.generators import TRAIN, ByRules
-from itrpipe.synthesis.sentences import SCHEMA, Opened, Sentence, apply_edits, read_parts
+from itrpipe.synthesis.sentences import Opened, Sentence, apply_edits, read_parts
 from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, nouns_of, tagged_captions
 
 _TRIES = 8
@@ -108,82 +107,63 @@ def settled(image: Image, statements: Sequence[Statement], agreeing: int) -> boo
     )
 
 
-_NO_TWIN: tuple[str | None, ...] = (None, None, None)
-RULES: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {
-    "nouns": lambda caption, image, corpus: noun_options(caption, image.captions, corpus.vocabulary),
-    "numerals": lambda caption, image, corpus: numeral_options(caption),
-    "relations": lambda caption, image, corpus: relation_options(caption),
-    **EDITS,
-}
-"""What each rule can make of a caption of an image, given what training captions say."""
-
-
-@dataclass
 class RuleMaker:
     """Makes sentences by rules; see `itrpipe.synthesis.sentences.SentenceMaker`.
 
     A sentence that two rules make, or that a caption of the image is already, is left out.
 
-    Attributes:
+    Args:
         split: the captions.
         tagged: words and parts of speech of each.
         corpus: what training captions say.
         settings: which rules, how many sentences by each, and whether these have twins.
     """
 
-    split: Split
-    tagged: Sequence[TaggedCaption]
-    corpus: Corpus
-    settings: ByRules
-
-    def __post_init__(self) -> None:
-        starts = self.split.captions_of_image
-        self._image = cache(lambda image: Image(self.tagged[slice(*starts[image : image + 2])]))
+    def __init__(self, split: Split, tagged: Sequence[TaggedCaption], corpus: Corpus, settings: ByRules) -> None:
+        self.split, self._tagged, self._corpus, self._settings = split, tagged, corpus, settings
+        starts = split.captions_of_image
+        self._image = cache(lambda image: Image(tagged[slice(*starts[image : image + 2])]))
 
     @cached_property
     def _twins(self) -> Twins:
-        return Twins(self.tagged, self.split.caption_image, self._image, self.settings.twins)
+        return Twins(self._tagged, self.split.caption_image, self._image, self._settings.twins)
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `SentenceMaker`."""
-        seed, keep = self.settings.seed, self.settings.keep
-        rng, of_twins = np.random.default_rng([seed, block]), np.random.default_rng([seed, block, 1])
+        settings, image_ids = self._settings, self.split.image_ids
+        rng, of_twins = np.random.default_rng([settings.seed, block]), np.random.default_rng([settings.seed, block, 1])
         made: list[Sentence] = []
         drawn: Counter[str] = Counter()
         for row in rows:
-            caption, image = self.tagged[row], int(self.split.caption_image[row])
+            caption, image = self._tagged[row], int(self.split.caption_image[row])
             own = self._image(image)
             known, written = {each.text for each in own.captions}, set()
             starts = [token.start for token in caption.tokens]
-            names = str(self.split.caption_ids[row]), str(self.split.image_ids[image])
-            for rule in (name for name in RULES if name in self.settings.rules):
-                options = list(RULES[rule](caption, own, self.corpus))
-                for place in rng.choice(len(options), size=min(keep, len(options)), replace=False):
-                    edits = sorted(options[place].edits())
+            caption_id, image_id = str(self.split.caption_ids[row]), str(image_ids[image])
+            for rule in (name for name in RULES if name in settings.rules):
+                options = list(RULES[rule](caption, own, self._corpus))
+                for place in rng.choice(len(options), size=min(settings.keep, len(options)), replace=False):
+                    option = options[place]
+                    edits = sorted(option.edits())
                     text = apply_edits(caption.text, starts, edits)
                     reason = "duplicate" if text in written else "kept"
                     if text in known:
                         reason = "identical" if text == caption.text else "false negative"
-                    twin = _NO_TWIN
-                    if reason == "kept" and self.settings.twins:
-                        twin = self._twin(caption, image, options[place], text, of_twins)
-                        reason = "kept" if any(twin) else "no twin"
-                    drawn[reason] += 1
                     written.add(text)
+                    twin: tuple[str | None, ...] = (None, None, None)
+                    if reason == "kept" and settings.twins:
+                        found = self._twins.of(caption, own, option, of_twins) if option.new else None
+                        if option.sides:
+                            twin = image_id, caption.text, text
+                        elif found is None:
+                            reason = "no twin"
+                        else:
+                            twin = str(image_ids[self.split.caption_image[found]]), *option.details
+                    drawn[reason] += 1
                     if reason == "kept":
-                        made.append(Sentence(*names, text, edits, None, None, None, None, True, reason, rule, *twin))
+                        columns = caption_id, image_id, text, edits, None, None, None, None, True, reason, rule
+                        made.append(Sentence(*columns, *twin))
         return made, dict(sorted(drawn.items()))
-
-    def _twin(
-        self, caption: TaggedCaption, image: int, option: Option, sentence: str, rng: np.random.Generator
-    ) -> tuple[str | None, ...]:
-        """Id of an image that an edit of a caption is true of, what the caption tells, and what the edit does."""
-        if option.sides:
-            return str(self.split.image_ids[image]), caption.text, sentence
-        row = self._twins.of(caption, self._image(image), option, rng) if option.new else None
-        return (
-            _NO_TWIN if row is None else (str(self.split.image_ids[self.split.caption_image[row]]), *option.details())
-        )
 
 
 def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
@@ -199,13 +179,15 @@ def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
         MissingInputError: a file is not there.
         DataError: a file is damaged, or captions have no scene graph.
     """
-    dataset, split, share = PreparedDataset.open(prepared), settings.split, settings.train_share
-    splits = {name: dataset.split(name).share(share if name == TRAIN else 1.0) for name in {TRAIN, split}}
-    tagged = {name: tagged_captions(parsed, each.caption_ids.tolist(), each.texts) for name, each in splits.items()}
-    corpus, own = Corpus(tagged[TRAIN], settings.min_count), splits[split]
-    maker = RuleMaker(own, tagged[split], corpus, settings)
-    guess = partial(guessed, own=own, train=splits[TRAIN]) if settings.refined else None
-    return Opened(maker, dict(zip(own.caption_ids.tolist(), own.texts, strict=True)), None, guess)
+    dataset = PreparedDataset.open(prepared)
+    train, own = dataset.split(TRAIN).share(settings.train_share), dataset.split(settings.split)
+    corpus = Corpus(tagged_captions(parsed, train.caption_ids.tolist()), settings.min_count)
+    if settings.split == TRAIN:
+        own, tagged = train, corpus.captions
+    else:
+        tagged = tagged_captions(parsed, own.caption_ids.tolist())
+    guess = partial(guessed, own=own, train=train) if settings.refined else None
+    return Opened(RuleMaker(own, tagged, corpus, settings), own, None, guess)
 
 
 def guessed(paths: Sequence[Path], own: Split, train: Split) -> np.ndarray:
@@ -216,13 +198,11 @@ def guessed(paths: Sequence[Path], own: Split, train: Split) -> np.ndarray:
         own: the captions that they were made of.
         train: the captions of the training split.
     """
-    tables = [table.select(["caption_id", "text", "kind"]) for table, _ in read_parts(paths)]
-    every = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    every = pa.concat_tables([table.select(["caption_id", "text", "kind"]) for table, _ in read_parts(paths)])
     rows = rows_of(every["caption_id"], own.captions["caption_id"].combine_chunks())
     trigrams = Trigrams(train.captions["tokens"], train.caption_image if own.name == train.name else None)
-    captions, images = every["caption_id"].to_pylist(), own.caption_image[rows]
-    texts = dict(zip(own.caption_ids.tolist(), own.texts, strict=True))
-    pairs = Pairs([texts[each] for each in captions], every["text"].to_pylist(), images)
+    texts = [own.texts[row] for row in rows]
+    pairs = Pairs(texts, every["text"].to_pylist(), own.caption_image[rows])
     kinds, out = np.array(every["kind"].to_pylist()), np.ones(len(rows), bool)
     for kind in np.unique(kinds):
         places = np.flatnonzero(kinds == kind)

@@ -34,6 +34,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import AGAIN, Part, Work, cut
 from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.storage.parts import read_arrow, write_arrow
@@ -134,14 +135,14 @@ class Opened(NamedTuple):
 
     Attributes:
         maker: makes the sentences.
-        texts: the captions of the split, T of them, by id.
+        split: the captions that sentences are made of, T of them.
         num_tokens: V, token ids that a model chooses from; None for rules.
         guessed: tells of files of `write_part` which sentences can be told without the image, bool of each; None: none
             is asked.
     """
 
     maker: SentenceMaker
-    texts: dict[str, str]
+    split: Split
     num_tokens: int | None
     guessed: Callable[[Sequence[Path]], np.ndarray] | None = None
 
@@ -168,7 +169,7 @@ class Writing(Work[SentenceMaker]):
 
     def parts(self) -> list[Part]:
         """Blocks of captions."""
-        return cut(range(len(self.opened.texts)), self._block_size)
+        return cut(range(len(self.opened.split.captions)), self._block_size)
 
     def open(self) -> SentenceMaker:
         """The maker."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ from itrpipe.scene_graph.graph import Attribute, Object, Relation, Token
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, SceneGraphFile, graphs_of
 from itrpipe.scene_graph.tag import Sentence as TaggedWords
 from itrpipe.scene_graph.words import plain
-from itrpipe.synthesis.english import ARTICLES, article_before, may_be, singular, usual_attribute
+from itrpipe.synthesis.english import ARTICLES, article_before, may_be, usual_attribute
 from itrpipe.synthesis.sentences import Edit
 
 Statement = tuple[str, ...]
@@ -33,7 +33,7 @@ class Option(NamedTuple):
     Attributes:
         edits: gives them; called only if it is drawn.
         new, old: statements that the edited caption makes, and those that it makes no more.
-        details: gives what the caption says and what the edit says instead, each in words of their own; empty where the
+        details: what the caption says and what the edit says instead, each in words of their own; empty where the
             sentences themselves do.
         sides: whether it is true of the image mirrored: left and right change places, and nothing can be read there.
     """
@@ -41,7 +41,7 @@ class Option(NamedTuple):
     edits: Callable[[], list[Edit]]
     new: Sequence[Statement] = ()
     old: Sequence[Statement] = ()
-    details: Callable[[], tuple[str, str]] = lambda: ("", "")
+    details: tuple[str, str] = ("", "")
     sides: bool = False
 
 
@@ -85,17 +85,16 @@ class TaggedCaption:
     def said(self) -> frozenset[Statement]:
         """What the caption says."""
         kinds = {"number": "count", "adjective": "is", "copula": "is"}
-        words = [usual_attribute(self.words[each.tokens[0]]) for each in self.attributes]
-        attributes = (
-            (kinds.get(each.kind, ""), word, self.nouns[each.object])
-            for each, word in zip(self.attributes, words, strict=True)
-        )
-        return frozenset((*attributes, *map(self.related, self.relations)))
+        said = set(map(self.related, self.relations))
+        for each in self.attributes:
+            word = usual_attribute(self.words[each.tokens[0]])
+            said.add((kinds.get(each.kind, ""), word, self.nouns[each.object]))
+        return frozenset(said)
 
     @cached_property
     def sure(self) -> frozenset[Statement]:
         """What it says without relations that a parser may well get wrong, as in `a cat under a chair and a box`."""
-        return self.said.difference(map(self.related, self.relations)).union(map(self.related, self.near))
+        return frozenset(each for each in self.said if each[0] != "relation").union(map(self.related, self.near))
 
     @cached_property
     def content(self) -> frozenset[Statement]:
@@ -121,13 +120,16 @@ class TaggedCaption:
     @cached_property
     def several(self) -> frozenset[str]:
         """Nouns that stand there in the plural or with a number."""
-        plural = (noun for each, noun in zip(self.objects, self.nouns, strict=True) if self.words[each.head] != noun)
-        return frozenset((*plural, *(words[-1] for kind, *words in self.said if kind == "count")))
+        plural = [noun for each, noun in zip(self.objects, self.nouns, strict=True) if self.words[each.head] != noun]
+        return frozenset(plural).union(words[-1] for words in self.said if words[0] == "count")
 
     def beside(self, number: int) -> list[str]:
         """Nouns of an object and of those that it is in a relation with."""
-        pairs = ((each.subject, each.object) for each in self.relations)
-        return [self.nouns[each] for each in {number}.union(*(pair for pair in pairs if number in pair))]
+        numbers = {number}
+        for each in self.relations:
+            if number in (each.subject, each.object):
+                numbers |= {each.subject, each.object}
+        return [self.nouns[each] for each in numbers]
 
     def phrase_of(self, head: int) -> Chunk:
         """The chunk that a word lies in, or the word alone: adverbs and auxiliaries lie in none."""
@@ -136,9 +138,10 @@ class TaggedCaption:
 
     def named(self, head: int, attribute: str = "") -> str:
         """A noun with one attribute, and with `a` or `an` where it has one in the caption."""
-        words = [*filter(None, [attribute]), self.words[head]]
-        indefinite = self.words[self.phrase_of(head).first] in ARTICLES
-        return " ".join([article_before(words[0]), *words] if indefinite else words)
+        words = f"{attribute} {self.words[head]}".strip()
+        if self.words[self.phrase_of(head).first] in ARTICLES:
+            return f"{article_before(words)} {words}"
+        return words
 
     def written(self, first: int, last: int) -> str:
         """Characters of the words from `first` to `last`."""
@@ -187,7 +190,7 @@ class Image:
         return frozenset(noun for each in self.captions for noun in each.nouns)
 
     def has_one(self, *nouns: str) -> bool:
-        """Whether no caption names several things that one of the nouns may stand for."""
+        """Return whether no caption names several things that one of the nouns may stand for."""
         for each in self.captions:
             for noun in nouns:
                 alike = [other for other in each.nouns if may_be(noun, other)]
@@ -204,33 +207,34 @@ def nouns_of(statement: Statement) -> tuple[str, ...]:
 
 def noun_of(token: Token) -> str:
     """Lemma of a noun; that of `people` is `person`, but `glasses` may well be worn."""
-    return singular(token.lemma) if token.lemma == "people" else token.lemma
+    return "person" if token.lemma == "people" else token.lemma
 
 
-def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[str]) -> list[TaggedCaption]:
+def tagged_captions(parsed: Path, caption_ids: Sequence[str]) -> list[TaggedCaption]:
     """Captions with the words of their scene graphs.
 
     Args:
         parsed: artifact of `itrpipe parse`.
         caption_ids: T of them.
-        texts: of each.
 
     Raises:
         MissingInputError: there is no such artifact.
         DataError: it is damaged, or one of the captions has no scene graph.
     """
-    wanted, found = pc.field("caption_id").isin(pa.array(caption_ids, pa.string())), {}
-    for table in (
-        each.filter(wanted) for each in SceneGraphFile(parsed).row_groups(("caption_id", *GRAPH_SCHEMA.names))
-    ):
-        for caption_id, graph in zip(table["caption_id"].to_pylist(), graphs_of(table), strict=True):
+    wanted = pc.field("caption_id").isin(pa.array(caption_ids, pa.string()))
+    found: dict[str, TaggedCaption] = {}
+    for table in SceneGraphFile(parsed).row_groups(("caption_id", *GRAPH_SCHEMA.names)):
+        own = table.filter(wanted)
+        for caption_id, graph in zip(own["caption_id"].to_pylist(), graphs_of(own), strict=True):
             # Without what a foreign parser found and the caption has no words for; nothing where it lacks an object.
-            whole = all(each.head >= 0 for each in graph.objects)
-            parts = (graph.objects, graph.attributes, graph.relations) if whole else ((), (), ())
-            found[caption_id] = graph.tokens, *(tuple(each for each in part if each.tokens) for part in parts)
+            parts: Any = graph.objects, graph.attributes, graph.relations
+            if any(each.head < 0 for each in graph.objects):
+                parts = (), (), ()
+            known = [tuple(each for each in part if each.tokens) for part in parts]
+            found[caption_id] = TaggedCaption(graph.text, graph.tokens, *known)
     if missing := [name for name in caption_ids if name not in found]:
         raise DataError(
             f"{parsed}: {len(missing):,} of {len(caption_ids):,} captions have no scene graph (the first: "
             f"{missing[0]!r}); run `itrpipe parse` for this dataset"
         )
-    return [TaggedCaption(text, *found[name]) for name, text in zip(caption_ids, texts, strict=True)]
+    return [found[name] for name in caption_ids]

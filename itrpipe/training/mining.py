@@ -28,7 +28,7 @@ from itrpipe.evaluation.tables import aligned
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows, Side, read_embeddings
 from itrpipe.features.given import open_further
 from itrpipe.mining.files import ListWriter
-from itrpipe.mining.lists import DIRECTIONS, CandidateLists
+from itrpipe.mining.lists import DIRECTIONS, CandidateLists, Shapes
 from itrpipe.mining.mine import Search, mine_split
 from itrpipe.mining.rescoring import Guard, Rescoring
 from itrpipe.mining.statistics import sentences, table_rows
@@ -72,9 +72,9 @@ def mine_training_set(
     *,
     decisions: str = "",
     unit: bool = False,
-    rescorer: Callable[[Path], Rescoring] | None = None,
+    rescorer: Callable[[Path, Shapes], Rescoring] | None = None,
 ) -> dict[str, Any]:
-    """Write the mined lists of a training set and the figures on them, and prints these.
+    """Write the mined lists of a training set and the figures on them, and print these.
 
     Args:
         embeddings: by the model that mines.
@@ -150,7 +150,7 @@ def mine_training_set(
             embeddings.texts,
             embeddings.owners.read(),
             (settings.num_texts, settings.num_images),
-            Maps(folder / WORK, reporter, execution, warn),
+            Maps(folder / WORK, reporter, warn, execution),
             write,
             further=further,
             search=Search(
@@ -217,7 +217,7 @@ def _captions(prepared: Path, embeddings: EmbeddingRows) -> Iterator[str]:
 
 def second_model(
     settings: MineSettings, execution: MineExecution, inputs: Mapping[str, Any], embeddings: EmbeddingRows
-) -> Callable[[Path], Rescoring]:
+) -> Callable[[Path, Shapes], Rescoring]:
     """Return a function that orders the lists of one model, of their file, by another model, which every worker opens.
 
     Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
@@ -236,7 +236,8 @@ def second_model(
     opening = partial(encoded_scorer, *folders, embeddings, execution.device, memory)
     name = run_label(settings.method, settings.rescore_with, settings.seed)
     tops = settings.rescore_texts, settings.rescore_images
-    return lambda lists: Rescoring(name, lists, embeddings.owners.read(), opening, tops, execution.device)
+    owners = embeddings.owners.read()
+    return lambda lists, shapes: Rescoring(name, lists, shapes, owners, opening, tops, execution.device)
 
 
 class KeptVectors:

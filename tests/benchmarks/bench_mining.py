@@ -21,7 +21,7 @@ from measure import apart
 
 from itrpipe.engine.work import Part
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.lists import DIRECTIONS, HeldRows, MinedFile, Searched
+from itrpipe.mining.lists import DIRECTIONS, HeldRows, Searched
 from itrpipe.mining.search import faster_products, product_seconds
 
 IMAGES, CAPTIONS_PER_IMAGE, DIM = 20_000, 5, 1_024
@@ -64,9 +64,11 @@ class Mining:
 
     def lists(self) -> dict[str, np.ndarray]:
         """Rows of the lists of all parts, by direction."""
-        self._work.join([self._path(part) for part in self.parts], self._folder / "mined.arrays")
-        file = MinedFile(self._folder / "mined.arrays")
-        return {name: file.read(name).candidates for name in DIRECTIONS}
+        paths = [self._path(part) for part in self.parts]
+        found = {}
+        for name in DIRECTIONS:
+            found[name] = np.concatenate([lists.candidates for _, lists in self._work.lists(paths, name)])
+        return found
 
     def _path(self, part: Part) -> Path:
         return self._folder / f"{part.name}{self._work.suffix}"

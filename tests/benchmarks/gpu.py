@@ -47,7 +47,7 @@ from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.lists import HeldRows, Searched
+from itrpipe.mining.lists import DIRECTIONS, HeldRows, Searched
 from itrpipe.models.base import ImageBatch, PhraseBatch, RegionEncoding, TextBatch, WordEncoding
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
@@ -362,7 +362,9 @@ def _mine_and_multiply(
             paths = [folder / f"{part.name}{work.suffix}" for part in parts]
             for part, path in zip(parts, paths, strict=True):
                 work.make(worker, part, path)
-            work.join(paths, folder / "mined.arrays")
+            for direction in DIRECTIONS:
+                for _ in work.lists(paths, direction):
+                    pass
 
     def product() -> None:
         for part in right.split(8_192):

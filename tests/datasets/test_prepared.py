@@ -30,7 +30,7 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import PreparedDataset, captions_of, given_split, write_prepared
-from itrpipe.datasets.truth import PairSet, known_matches, read_truth, write_truth
+from itrpipe.datasets.truth import PairSet, known_matches, known_pairs, write_truth
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.pipeline.planning import parse_override
@@ -144,7 +144,7 @@ def test_a_set_of_pairs_is_what_python_says(known: list[tuple[int, int]]) -> Non
 
 def test_truth_is_read_as_rows_and_lists(folder: Path) -> None:
     split = PreparedDataset.open(folder).split("train")
-    assert read_truth(folder, split.image_ids, split.caption_ids) is None
+    assert known_pairs(folder, split.image_ids, split.caption_ids) is None
     assert known_matches(folder, split) is None
     write_truth(folder, {"2": ["b"], "0": ["a", "b"], "3": ["a"], "1": ["x"]})
     matches = known_matches(folder, split)
@@ -153,7 +153,7 @@ def test_truth_is_read_as_rows_and_lists(folder: Path) -> None:
     assert matches["images_for_texts"].tolist() == [[0, -1], [0, 1], [1, -1]]
     write_truth(folder, {"2": ["b"], "0": ["a", "b"]})
     with pytest.raises(DataError, match=r"truth\.parquet .*run `itrpipe prepare` again"):
-        read_truth(folder, split.image_ids, split.caption_ids)
+        known_pairs(folder, split.image_ids, split.caption_ids)
 
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())

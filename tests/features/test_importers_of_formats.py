@@ -252,8 +252,9 @@ def test_uniters_list_of_counts_saves_reading_everything(
         with pytest.raises(DataError, match=r"nbb_th.* cannot be read .* remove it"):
             found(damaged).parts()
     assert tiny.importing(chosen(), path).spec.regions == 5  # that list is not for these settings
-    monkeypatch.setattr(UniterSource, "_count", None)
-    assert found(dict.fromkeys(names, 3)).spec.regions == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(UniterSource, "_kept", None)
+        assert found(dict.fromkeys(names, 3)).spec.regions == 3
     with pytest.raises(DataError, match=names[1]):  # which has four
         found(dict.fromkeys(names, 3)).source.read(np.arange(2), np.ones((2, 2)))
 

@@ -20,14 +20,13 @@ from itrpipe.mining.lists import (
     DIRECTIONS,
     CandidateLists,
     HeldRows,
-    MinedFile,
+    ListFiles,
+    ListWork,
     MinedLists,
     Searched,
-    layout,
-    write_slice,
+    write_lists,
 )
 from itrpipe.mining.search import BYTES_PER_PAIR
-from itrpipe.storage.parts import array_writer
 from tests.maps import made
 
 FIELDS = tuple(MinedLists.__dataclass_fields__)
@@ -56,16 +55,14 @@ def exact_work(
     return ExactMining(searched(*arguments, first=first), **{"memory": memory, **options})
 
 
-def joined(work: ExactMining | Searching, paths: list[Path], folder: Path) -> MinedLists:
+def joined(work: ExactMining | ListWork, paths: list[Path]) -> MinedLists:
     """The lists of all parts."""
-    work.join(paths, folder / "mined.arrays")
-    return read_lists(folder / "mined.arrays")
-
-
-def read_lists(path: Path) -> MinedLists:
-    """All lists of a file."""
-    both = [MinedFile(path).read(name) for name in DIRECTIONS]
-    return MinedLists(both[0].candidates, both[0].scores, both[1].candidates, both[1].scores)
+    arrays = []
+    for name in DIRECTIONS:
+        slices = [lists for _, lists in work.lists(paths, name)]
+        arrays.append(np.concatenate([lists.candidates for lists in slices]))
+        arrays.append(np.concatenate([lists.scores for lists in slices]))
+    return MinedLists(*arrays)
 
 
 def directions(lists: MinedLists) -> dict[str, CandidateLists]:
@@ -92,7 +89,7 @@ def mine(
         worker, paths = work.open(), {part.name: folder / part.name for part in work.parts()}
         for part in order(work.parts()):
             work.make(worker, part, paths[part.name])
-        return joined(work, [*paths.values()], folder)
+        return joined(work, [*paths.values()])
 
 
 @contextmanager
@@ -121,17 +118,15 @@ def search(*arguments: Any, **options: Any) -> MinedLists:
             indexes = indexing.of_sides(made(indexing, folder / "index").paths)
             options["again"] = kind == "ivf-pq"
         work = Searching(sides, indexes, **options)
-        return joined(work, made(work, folder / "parts").paths, folder)
+        return joined(work, made(work, folder / "parts").paths)
 
 
-def write_lists(path: Path, lists: MinedLists) -> MinedFile:
+def write_file(path: Path, lists: MinedLists) -> ListFiles:
     """Lists as a file."""
     both = directions(lists)
     shapes = {name: (*each.candidates.shape, 2**31 - 1) for name, each in both.items()}
-    with array_writer(path, layout(shapes)) as writer:
-        for name, each in both.items():
-            write_slice(writer, name, 0, each)
-    return MinedFile(path)
+    write_lists(path, shapes, [(name, 0, each) for name, each in both.items()])
+    return ListFiles([path])
 
 
 def assert_same(first: MinedLists, second: MinedLists) -> None:

@@ -18,7 +18,7 @@ from tests.mining.mine import (
     mine,
     search,
     searched,
-    write_lists,
+    write_file,
 )
 
 
@@ -134,7 +134,7 @@ def recall(tmp_path):
     def of_lists(images, texts, caption_image, lists):
         widths = lists.texts_for_images.shape[1], lists.images_for_texts.shape[1]
         work = exact_work(images, texts, caption_image, *widths)
-        return work.recall(write_lists(tmp_path / "mined.arrays", lists))
+        return work.recall(write_file(tmp_path / "mined.arrays", lists))
 
     return of_lists
 

@@ -15,7 +15,7 @@ import pytest
 
 import itrpipe
 from itrpipe.mining.lists import MinedLists
-from tests.mining.mine import FIELDS, mine, search, write_lists
+from tests.mining.mine import FIELDS, mine, search, write_file
 from tests.mining.test_rescoring import finished, guarded
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def test_a_flat_index_finds_the_recorded_lists_where_nothing_ties(tmp_path):
     pytest.importorskip("faiss")
     found = search(*fixed(300), 40, 12, block=170)
     assert summed(found) == GOLDEN["one tile, few ties"]
-    write_lists(tmp_path / "mined.arrays", found)
+    write_file(tmp_path / "mined.arrays", found)
     assert hashlib.sha256((tmp_path / "mined.arrays").read_bytes()).hexdigest()[:16] == GOLDEN["file"]
 
 

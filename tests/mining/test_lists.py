@@ -15,24 +15,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from itrpipe.engine.work import Part
 from itrpipe.errors import DataError
 from itrpipe.features.given import open_further
+from itrpipe.mining import lists as module
 from itrpipe.mining.lists import (
     DIRECTIONS,
     NO_ROW,
     CandidateLists,
     HeldRows,
     JoinedRows,
-    MinedFile,
+    ListFiles,
+    ListWork,
     by_score,
-    layout,
     row_type,
     rows_at_once,
     slices,
-    write_slice,
+    write_lists,
 )
 from itrpipe.storage.arrays import Rows, take
-from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
+from itrpipe.storage.parts import ArrayFile, write_arrays
 
 VECTORS = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
 IDS = [f"id {row}" for row in range(7)]
@@ -61,7 +63,23 @@ def test_slices_cover_all_rows_and_hold_about_so_many_bytes() -> None:
         assert rows_at_once(HeldRows(np.zeros(shape, np.float32)), 40_000) == at_once
 
 
+def test_rows_in_memory_are_read_from_their_file_by_another_process(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "first.arrays", {"first": VECTORS})
+    stored = ArrayFile(tmp_path / "first.arrays")["first"]
+    held = HeldRows(stored.read(), stored)
+    assert pickle.loads(pickle.dumps(held)) == JoinedRows((stored,))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(HeldRows(VECTORS))).array, VECTORS)
+
+
 # Lists
+
+
+class Halves(ListWork):
+    """Lists whose parts a test writes."""
+
+    def open(self) -> None: ...
+
+    def make(self, worker: None, part: Part, path: Path) -> None: ...
 
 
 def test_ordering_by_score_puts_ties_by_row_and_padding_last():
@@ -75,18 +93,32 @@ def test_ordering_by_score_puts_ties_by_row_and_padding_last():
 def test_rows_beyond_2_31_keep_their_numbers_in_files(tmp_path):
     rows = np.array([[5, 2**31 - 1, 2**31], [3_000_000_000, 0, 2**32 - 2]])
     lists = CandidateLists(rows, np.array([[0.9, 0.5, 0.5], [-0.1, -0.2, -0.2]], np.float32))
-    with array_writer(
-        tmp_path / "mined.arrays", layout({DIRECTIONS[0]: (4, 3, 2**32 - 1), DIRECTIONS[1]: (2, 1, 4)})
-    ) as writer:
-        write_slice(writer, DIRECTIONS[0], 1, lists)
-        write_slice(writer, DIRECTIONS[1], 0, CandidateLists(np.array([[3], [1]]), np.zeros((2, 1))))
-    found = MinedFile(tmp_path / "mined.arrays")
-    read = found.read(DIRECTIONS[0], 1, 3)
+    shapes = {DIRECTIONS[0]: (4, 3, 2**32 - 1), DIRECTIONS[1]: (2, 1, 4)}
+    others = CandidateLists(np.array([[3], [1]]), np.zeros((2, 1)))
+    path = tmp_path / "mined.arrays"
+    write_lists(path, shapes, [(DIRECTIONS[0], 0, lists), (DIRECTIONS[0], 2, lists), (DIRECTIONS[1], 0, others)])
+    found = ListFiles([path])
+    read = found.read(DIRECTIONS[0], 2, 4)
     np.testing.assert_array_equal(read.candidates, rows)
     np.testing.assert_array_equal(read.scores, lists.scores)
     assert [found.read(name).candidates.dtype for name in DIRECTIONS] == [np.int64, np.int32]
-    assert [part for part, _ in found.slices(DIRECTIONS[0], 3)] == [slice(row, row + 1) for row in range(4)]
     assert (row_type(2**31 - 1), row_type(2**31)) == ("<i4", "<i8")
+
+
+def test_lists_of_parts_are_read_as_those_of_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PLACES", 6)  # three anchors at a time
+    rows = np.arange(14).reshape(7, 2).astype(np.int32)
+    work = Halves({DIRECTIONS[0]: (7, 2, 20), DIRECTIONS[1]: (2, 1, 7)}, {DIRECTIONS[0]: 5, DIRECTIONS[1]: 5})
+    paths = []
+    for part in work.parts():
+        direction, start, stop = part.content
+        paths.append(tmp_path / part.name)
+        own = rows[start:stop, : work.shapes[direction][1]]
+        work.write(paths[-1], direction, CandidateLists(own, own.astype(np.float32)))
+    found = list(work.lists(paths, DIRECTIONS[0]))
+    assert [part for part, _ in found] == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    np.testing.assert_array_equal(np.concatenate([lists.candidates for _, lists in found]), rows)
+    np.testing.assert_array_equal(ListFiles(paths).read(DIRECTIONS[0], 4, 6).scores, rows[4:6])
 
 
 # Further candidates

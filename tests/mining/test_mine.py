@@ -5,17 +5,24 @@ from __future__ import annotations
 import doctest
 import errno
 import os
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 import itrpipe
+from itrpipe.engine.work import Runner
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, UsageError
 from itrpipe.mining import mine as module
 from itrpipe.mining import search
+from itrpipe.mining.lists import DIRECTIONS
+from itrpipe.storage.arrays import StoredRows
+from itrpipe.storage.parts import ArrayFile, write_arrays
 
+COUNTS = {"images": 40, "texts": 200}
 EYE, OWNERS = np.eye(3, dtype=np.float32), [0, 1, 2]
 REFUSED: dict[str, tuple[list[int], dict[str, Any], type[ItrpipeError], str]] = {
     "no candidates": ([1, 1, 1], {}, UsageError, "0 and 2 are candidates of some"),
@@ -62,6 +69,51 @@ def test_progress_and_warnings_go_to_standard_error_and_only_where_they_are_aske
     assert shown.out == ""
     assert "mining: 3/3 images" in shown.err
     assert "lists hold 2 captions and 2 images" in shown.err
+
+
+def mined_from_a_file(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, int], list[str]]:
+    """Lists of vectors in a file, how many rows of them were read, and the names of the files that were made."""
+    generator = np.random.default_rng(0)
+    vectors = {name: generator.standard_normal((count, 8)).astype(np.float32) for name, count in COUNTS.items()}
+    write_arrays(folder / "vectors", vectors)
+    stored = ArrayFile(folder / "vectors")
+    rows_read, read = dict.fromkeys(COUNTS, 0), StoredRows.read
+
+    def counting(rows: StoredRows, *bounds: int) -> np.ndarray:
+        found = read(rows, *bounds)
+        if rows.name in rows_read:
+            rows_read[rows.name] += len(found)
+        return found
+
+    lists: dict[str, list[np.ndarray]] = {name: [] for name in DIRECTIONS}
+    (folder / "work").mkdir()
+    with mock.patch.object(StoredRows, "read", counting):
+        module.mine_split(
+            stored["images"],
+            stored["texts"],
+            np.arange(200) // 5,
+            (9, 5),
+            Runner(folder / "work", None, print),
+            lambda direction, part, found, probability: lists[direction].append(found.candidates),
+            search=module.Search(device="cpu", block=16),
+        )
+    arrays = {name: np.concatenate(found) for name, found in lists.items()}
+    return arrays, rows_read, sorted(path.name for path in (folder / "work").iterdir())
+
+
+def test_vectors_are_read_once_where_they_fit_and_lists_go_from_parts_to_their_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "held").mkdir()
+    held, rows_read, files = mined_from_a_file(tmp_path / "held")
+    assert rows_read == COUNTS
+    assert files == ["mined-000000", "mined-000001", "mined-000002"]
+    monkeypatch.setattr(module, "HELD_BYTES", 0)
+    (tmp_path / "stored").mkdir()
+    stored, rows_read, _ = mined_from_a_file(tmp_path / "stored")
+    assert rows_read["texts"] > 3 * COUNTS["texts"]
+    for name in DIRECTIONS:
+        np.testing.assert_array_equal(held[name], stored[name])
 
 
 def test_the_example_runs() -> None:

@@ -27,7 +27,7 @@ from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.training import mining as module
 from itrpipe.training.mining import PairScorer
 from tests.maps import made
-from tests.mining.mine import assert_same, directions, mine, read_lists, write_lists
+from tests.mining.mine import assert_same, directions, joined, mine, write_file
 
 # Whole numbers, so that many pairs tie.
 TRUE_SCORES = np.random.default_rng(0).integers(0, 4, (12, 30)).astype(np.float32)
@@ -57,11 +57,11 @@ def finished(
 ) -> tuple[MinedLists, np.ndarray]:
     """The lists in another order, and the scores of the positives."""
     folder.mkdir(exist_ok=True)
-    write_lists(folder / "mined.arrays", mined())
-    opening, path = partial(opened, score), folder / "rescored.arrays"
-    work = Rescoring("another", folder / "mined.arrays", owners, opening, (6, 5), **{"block_pairs": 10, **more})
-    work.join(made(work, folder / "parts").paths, path)
-    return read_lists(path), work.positives(path)
+    write_file(folder / "mined.arrays", mined())
+    opening, shapes = partial(opened, score), {"texts_for_images": (12, 8, 30), "images_for_texts": (30, 5, 12)}
+    work = Rescoring("another", folder / "mined.arrays", shapes, owners, opening, (6, 5), **{"block_pairs": 10, **more})
+    paths = made(work, folder / "parts").paths
+    return joined(work, paths), work.positives(paths)
 
 
 @pytest.mark.parametrize("block_pairs", [1, 7, 1_000])

@@ -70,7 +70,7 @@ def expected_lists(images, texts, owners, num_texts, num_images, gpu=False) -> M
 
 
 def test_lists_match_the_reference(monkeypatch):
-    monkeypatch.setattr("itrpipe.mining.exact._PLACES", 70)  # seven captions at once
+    monkeypatch.setattr("itrpipe.mining.lists.PLACES", 70)  # seven captions at once
     with np.load(REFERENCE, allow_pickle=False) as reference:
         images, texts, owners = reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5
         lists = mine(images, texts, owners, 50, 10, block=7)

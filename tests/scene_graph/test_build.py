@@ -14,7 +14,7 @@ import pytest
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph import build
-from itrpipe.scene_graph.build import ParsedGraphs, Parsing
+from itrpipe.scene_graph.build import Parsing, parsed_row_groups
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.scene_graph.graph import Item, Object, SceneGraph, Token
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1, graphs_of
@@ -76,10 +76,12 @@ def chunks_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_are_taken_in_any_order_and_any_number_of_times(tmp_path: Path) -> None:
-    graphs = ParsedGraphs(made(Parsing([Item(text) for text in "abcdefgh"], Letters), tmp_path).paths)
-    rows = np.array([7, 0, 0, 4, 3, 7])
-    assert graphs.take(rows)["text"].to_pylist() == list("haaedh")
-    assert list(graphs_of(graphs.take(rows)))[3] == graph("e")
+    paths = made(Parsing([Item(text) for text in "abcdefgh"], Letters), tmp_path).paths
+    captions = pa.table({"caption_id": list("uvwxyz"), "image_id": ["i"] * 6})
+    [graphs] = parsed_row_groups(paths, captions, np.array([7, 0, 0, 4, 3, 7]))
+    assert graphs["text"].to_pylist() == list("haaedh")
+    assert graphs["caption_id"].to_pylist() == list("uvwxyz")
+    assert list(graphs_of(graphs))[3] == graph("e")
 
 
 def test_an_error_says_which_caption_it_was(tmp_path: Path) -> None:

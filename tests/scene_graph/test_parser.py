@@ -18,7 +18,7 @@ from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import Item, SceneGraph
 from itrpipe.scene_graph.hanta import HantaTagger
-from itrpipe.scene_graph.settings import FOREIGN_VERSION, RULES_VERSION, ParseSettings
+from itrpipe.scene_graph.settings import FOREIGN_VERSION, RULES_VERSION, ParseSettings, parser_version
 from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, lemma_of, lists, parsed_part, tokenise
 from tests.scene_graph.shared import TAGGERS, facts_of, parser
 
@@ -142,7 +142,7 @@ def test_the_version_names_rules_tagger_and_packages() -> None:
     given = ParseSettings(tagger="lexicon", file="graphs.json", format="")
     assert parser("hanta").version == f"{RULES_VERSION} hanta {own[0]} {own[1]}"
     assert parser("lexicon").version == f"{RULES_VERSION} lexicon {own[0]}"
-    assert given.version() == f"foreign/{FOREIGN_VERSION} {parser('lexicon').version}"
+    assert parser_version(given.tagger, given.file) == f"foreign/{FOREIGN_VERSION} {parser('lexicon').version}"
 
 
 def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

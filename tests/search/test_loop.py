@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import read_truth
+from itrpipe.datasets.truth import known_pairs
 from itrpipe.mining.files import read_list
 from itrpipe.review import Candidates, DecisionFile, Queue, ranked_candidates
 from tests.chains import Invoke, done, made
@@ -41,11 +41,12 @@ def of_evaluation() -> list[str]:
 def fits(candidates: Candidates, places: Sequence[int]) -> list[str]:
     """What somebody answers who knows the truth."""
     split = PreparedDataset.open(candidates.prepared, tokens=False).split(candidates.split)
-    true = read_truth(candidates.prepared, split.image_ids, candidates.caption_ids)
+    true = known_pairs(candidates.prepared, split.image_ids, candidates.caption_ids)
     assert true is not None
     images = split.image_ids.tolist()
-    rows = [(candidates.captions[place], images.index(candidates.ids(place)[0])) for place in places]
-    return ["fits" if image in true[caption] else "differs" for caption, image in rows]
+    rows = [images.index(candidates.ids(place)[0]) for place in places]
+    captions = np.array([candidates.captions[place] for place in places])
+    return ["fits" if held else "differs" for held in true.has(captions, np.array(rows))]
 
 
 def judged(candidates: Candidates, file: DecisionFile) -> None:

@@ -23,9 +23,10 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
+from itrpipe.scenes.build import read_described
 from itrpipe.stages import synthesize
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.synthesis.checks import read_scenes, synthesis_statistics, true_negatives
+from itrpipe.synthesis.checks import synthesis_statistics, true_negatives
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.synthesis.masked import open_model_maker
@@ -92,7 +93,8 @@ def test_a_model_writes_sentences_for_every_training_caption(tags_chain: Path) -
     statistics = json.loads((folder / synthesize.STATISTICS).read_text())
     judged = statistics.pop("true_negatives")
     assert statistics == synthesis_statistics(file, CAPTIONS)
-    assert judged == true_negatives(file, read_scenes(only(tags_chain, "prepare/scenes") / "scenes.jsonl"))
+    described = read_described(only(tags_chain, "prepare/scenes") / "scenes.jsonl")
+    assert judged == true_negatives(file, {image_id: each.scene for image_id, each in described.items()})
 
 
 def test_asked_for_again_it_shows_the_table_memory_changes_nothing_and_the_block_does(
@@ -203,11 +205,11 @@ def test_images_without_features_have_no_sentences_of_a_model(tags_chain: Path, 
     image_ids = PreparedDataset.open(sources["prepare"]).split("train").image_ids.tolist()
     (gone,) = FeatureFile.open(tmp_path / FEATURES).absent(image_ids)
     found = opened(tags_chain, extract=tmp_path)
-    assert len(found.texts) == CAPTIONS - 5
+    assert len(found.split.captions) == CAPTIONS - 5
     assert found.num_tokens == len(Vocabulary.load(sources["train"] / "vocab.json")) + 1
     assert gone not in {sentence.image_id for sentence in found.maker.make(range(8), 0)[0]}
     rules = open_rule_maker(sources["prepare"], sources["parse"], sentence_settings("vse-c", min_count=2))
-    assert (len(rules.texts), rules.num_tokens) == (CAPTIONS, None)
+    assert (len(rules.split.captions), rules.num_tokens) == (CAPTIONS, None)
 
 
 # Sentences that a model is to tell from captions
@@ -290,7 +292,7 @@ def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_sp
     nouns = sentence_settings("vse-c", rules=("nouns",), min_count=2, keep=50, split="test")
     made, _ = open_rule_maker(*folders, nouns).maker.make(range(20), 0)
     new = {word for sentence in made for edit in sentence.edits for word in edit.new.lower().split()}
-    captions = tagged_captions(folders[1], train.caption_ids.tolist(), train.texts)
+    captions = tagged_captions(folders[1], train.caption_ids.tolist())
     assert len(new - {"a", "an"}) > 3
     assert new - {"a", "an"} <= {word for each in captions for word in each.words}
 

@@ -101,7 +101,7 @@ def maker(settings: ByModel, model: TableModel | None = None, with_phrases: bool
 
 
 def run(made_by: SentenceMaker, folder: Path, block_size: int = 2) -> SentenceFile:
-    opened = Opened(made_by, {f"c{row}": text for row, text in enumerate(TEXTS)}, None)
+    opened = Opened(made_by, captions().split, None)
     join_parts(made(Writing(lambda: opened, block_size), folder / "parts").paths, folder)
     return SentenceFile(folder)
 

@@ -1,4 +1,4 @@
-"""What an extractor is."""
+"""The contract of an extractor."""
 
 from __future__ import annotations
 

@@ -78,8 +78,11 @@ class Detector(Extractor):
         self, network: Any, settings: RegionSettings, device: torch.device, notes: tuple[str, ...] = ()
     ) -> None:
         self.spec = FeatureSpec(settings.max_regions, self.width, 0, True, True, True, self.attributes)
-        self.transform, self.notes = channels_first, notes
-        self._network, self._settings, self._device = network, settings, device
+        self.transform = channels_first
+        self.notes = notes
+        self._network = network
+        self._settings = settings
+        self._device = device
 
     @abstractmethod
     def propose(self, images: list[Tensor]) -> Proposals:
@@ -233,7 +236,8 @@ def box_overlaps(boxes: Tensor, extra: int = 0) -> Tensor:
         [..., P, P] in 0..1 and of the boxes' type; 0 for two boxes without area.
     """
     area = (boxes[..., 2:] - boxes[..., :2] + extra).prod(dim=-1)
-    first, second = boxes.unsqueeze(-2), boxes.unsqueeze(-3)
+    first = boxes.unsqueeze(-2)
+    second = boxes.unsqueeze(-3)
     corner = torch.maximum(first[..., :2], second[..., :2])
     sides = (torch.minimum(first[..., 2:], second[..., 2:]) - corner + extra).clamp(min=0)
     intersection = sides.prod(dim=-1)

@@ -34,7 +34,7 @@ _READ_AS = {"<f2": "<f2", "<f4": "<f8", "<i2": "<i8"}
 
 
 class Layout(NamedTuple):
-    """What of a format lies at a path.
+    """Files of a format at a path.
 
     Attributes:
         files: every file that is read, for its digest; where nothing can be read, what looks like the format.
@@ -93,7 +93,7 @@ class Source(ABC):
 
 
 class Place(NamedTuple):
-    """Where the features of an image lie: `length` bytes of a file from `start` on; `Place(file)` is all of it."""
+    """The place of an image's features: `length` bytes of a file from `start` on; `Place(file)` is all of it."""
 
     file: Path
     start: int = 0
@@ -113,7 +113,8 @@ class Entries(Source):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.names = path, []
+        self.path = path
+        self.names = []
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, place: Place) -> None:
@@ -200,7 +201,8 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
     refused: dict[int, str] = {}
     with reading(source.path, "features", AGAIN), np.errstate(all="ignore"):  # damaged numbers are refused below
         arrays = source.read(entries, sizes)
-        there, boxes = arrays.get("size"), arrays.get("boxes")
+        there = arrays.get("size")
+        boxes = arrays.get("boxes")
         if there is not None:
             ratio = (there[:, 1] * sizes[:, 0]) / (there[:, 0] * sizes[:, 1])
             for row in np.flatnonzero(~(np.maximum(ratio, 1 / ratio) <= 1 + ASPECT_SLACK)).tolist():
@@ -219,7 +221,8 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
 
 # Finding the images of a dataset among published features.
 
-_AMBIGUOUS, _UNKNOWN = -1, -2
+_AMBIGUOUS = -1
+_UNKNOWN = -2
 _REASONS = {_AMBIGUOUS: "more than one entry", _UNKNOWN: "no entry"}
 _SUFFIXES = re.compile(r"(?:\.(?:npz|npy|jpe?g|png|gif|bmp|webp|tiff?))+$", re.IGNORECASE)
 # COCO and UNITER number files with twelve digits after a prefix; elsewhere "_5" may count anything.
@@ -228,7 +231,7 @@ _NUMBER = re.compile(r"(?:(?:coco|flickr30k)_(?:.*_)?|.*_(?=[0-9]{12}$))?([0-9]+
 
 @dataclass(frozen=True)
 class WantedImage:
-    """What is known of an image of the dataset when its features are looked for.
+    """An image of the dataset whose features are looked for.
 
     Attributes:
         image_id: identifier in the dataset.
@@ -265,9 +268,16 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
     captions = [caption_key(each) for each in source.captions or [()] * len(names)]
     by_captions = _index((key, entry) for entry, key in enumerate(captions))
     counts = {len(key) for key in by_captions}
-    entries, found_by_captions, agrees = [], 0, dict[str, bool]()
+    entries = []
+    found_by_captions = 0
+    agrees = dict[str, bool]()
     for image in images:
-        entry, own = _by_name(image, by_name), caption_key(image.captions if source.captions else ())
+        entries_of_names = set()
+        for text in (image.image_id, image.file):
+            entries_of_names.add(next((by_name[name] for name in names_of(text) if name in by_name), _UNKNOWN))
+        # Identifier and file must not contradict.
+        entry = _AMBIGUOUS if len(entries_of_names - _REASONS.keys()) > 1 else max(entries_of_names)
+        own = caption_key(image.captions if source.captions else ())
         if entry < 0:
             found_by_captions += 1
             entry = next((by_captions[own[:count]] for count in counts if own[:count] in by_captions), entry)
@@ -282,7 +292,8 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
         )
     times = Counter(entries)
     if wrong := [place for place, entry in enumerate(entries) if entry < 0 or times[entry] > 1]:
-        image, entry = images[wrong[0]], entries[wrong[0]]
+        image = images[wrong[0]]
+        entry = entries[wrong[0]]
         reason = _REASONS.get(entry, "an entry that is another image's as well")
         raise DataError(
             f"{source.path} has {reason} for '{image.image_id}' ({image.file}), and {len(wrong)} of the {len(images)} "
@@ -319,24 +330,18 @@ def _index(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int]:
     return index
 
 
-def _by_name(image: WantedImage, index: Mapping[str, int]) -> int:
-    """The entry, `_UNKNOWN` if no name is known, or `_AMBIGUOUS`; identifier and file must not contradict."""
-    texts = (image.image_id, image.file)
-    found = {next((index[name] for name in names_of(text) if name in index), _UNKNOWN) for text in texts}
-    return _AMBIGUOUS if len(found - _REASONS.keys()) > 1 else max(found)
-
-
 # The map over the images of a dataset.
 
 IMAGES_PER_PART = 128
 """They are in memory together: 50 MB of 100 regions each."""
 
 
+@dataclass(eq=False)
 class Import(Work[Source]):
     """Features of images out of published files; a part has `rows` [n] int64 and a row of every dataset for each.
 
-    Args:
-        name: of the features, for people.
+    Attributes:
+        title: what is being done, for people.
         settings: of the importer.
         path: file or folder with the published features.
         images: N images of the dataset.
@@ -344,41 +349,42 @@ class Import(Work[Source]):
     """
 
     unit = "images"
-    untold = ("source", "_match", "_images", "_sizes")
+    key = str(IMAGES_PER_PART)
+    untold = ("source", "_match", "images", "sizes")
 
-    def __init__(
-        self, name: str, settings: FeatureSettings, path: Path, images: Sequence[WantedImage], sizes: np.ndarray
-    ) -> None:
-        self.title, self.key = f"importing {name}", str(IMAGES_PER_PART)
-        self._settings, self._path, self._images, self._sizes = settings, path, images, sizes
+    title: str
+    settings: FeatureSettings
+    path: Path
+    images: Sequence[WantedImage]
+    sizes: np.ndarray
 
     @cached_property
     def source(self) -> Source:
         """The published features, opened once in every process."""
-        with reading(self._path, "features", AGAIN):
-            return IMPORTERS.module(self._settings.kind).open_source(self._path, self._settings)
+        with reading(self.path, "features", AGAIN):
+            return IMPORTERS.module(self.settings.kind).open_source(self.path, self.settings)
 
     @cached_property
     def _match(self) -> tuple[np.ndarray, int]:
-        return match(self.source, self._images)
+        return match(self.source, self.images)
 
     @property
     def spec(self) -> FeatureSpec:
-        """Which datasets there are."""
+        """The datasets that there are."""
         return self.source.spec
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know of the import."""
+        """Notes of the import for the user."""
         found = self._match[1]
-        return [f"{found:,} of {len(self._images):,} images were found by their captions, not by an id"] * bool(found)
+        return [f"{found:,} of {len(self.images):,} images were found by their captions, not by an id"] * bool(found)
 
     def parts(self) -> list[Part]:
         """Images in the order of the published file: disks are fast at reading it from beginning to end."""
         entries, _ = self._match
         blocks = (part.content for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART))
         return numbered(
-            (len(rows), (rows, entries[rows], self._sizes[rows], [self._images[row].image_id for row in rows.tolist()]))
+            (len(rows), (rows, entries[rows], self.sizes[rows], [self.images[row].image_id for row in rows.tolist()]))
             for rows in blocks
         )
 

@@ -29,8 +29,8 @@ most work, is never computed; of all queries of a pair the mean x is. Pairs are 
 keeps its inputs only and is computed a second time in the backward pass (`torch.utils.checkpoint`).
 
 Source: Gong, Mai and Huang, "AsCL: An Asymmetry-sensitive Contrastive Learning Method for Image-Text Retrieval with
-Cross-Modal Fusion", II-A and II-C. The gate, the variant without matrices, and that regions and the whole image's
-vector have unit length, and words not, are in the code of the authors' later method ACF-R only.
+Cross-Modal Fusion", II-A and II-C. The gate, and that regions and the whole image's vector have unit length,
+and words not, are in the code of the authors' later method ACF-R only.
 
 Shapes: B images, T captions, N pairs, R regions, W words, D width, G width of the vector of a whole image, H heads,
 d = D / H; N items of Q queries over C items of S context vectors.
@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,9 +64,6 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_text
 from itrpipe.models.scan.network import NORM_EPSILON
 from itrpipe.models.vectors import at_least_single, first_places, mean_of_first
-
-RELEASED_SCALES = {"to_words": 4.0, "to_regions": 9.0}
-"""Fixed factors of the products that replace 1 / sqrt(d) in the released code."""
 
 TILE = 16
 """Images of a tile, and captions."""
@@ -108,15 +105,18 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
     def __init__(self, settings: Ascl, text: TextTower, image_dim: int, global_dim: int) -> None:
         super().__init__()
         width = settings.embed_dim
-        self.settings, self.text, self.global_dim = settings, text, global_dim
-        self.project_regions, self.project_words = nn.Linear(image_dim, width), nn.Linear(text.width, width)
+        self.settings = settings
+        self.text = text
+        self.global_dim = global_dim
+        self.project_regions = nn.Linear(image_dim, width)
+        self.project_words = nn.Linear(text.width, width)
         self.project_whole = self.fusion = None
         if settings.fusion != "none":
             if not global_dim:
                 raise DataError(_NO_VECTOR)
             # The paper projects G to D and then by X_g: two linear layers with nothing between, which are one.
             self.project_whole = nn.Linear(global_dim, width)
-            self.fusion = CrossModalFusion(width, settings.heads, settings.fusion, settings.u1)
+            self.fusion = CrossModalFusion(width, settings.heads, settings.u1)
         if settings.text != RANDOM and not settings.tune_text:
             self.freeze("text")
 
@@ -138,7 +138,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
         Without `text_ends` the first and last token of captions are left out; a caption of nothing else keeps its last.
         """
-        states, lengths = self.text.tokens(texts.tokens, texts.lengths), texts.lengths
+        states = self.text.tokens(texts.tokens, texts.lengths)
+        lengths = texts.lengths
         words = at_least_single(self.project_words(states))
         if self.settings.text_ends:
             return WordEncoding(words, lengths)
@@ -202,17 +203,16 @@ class CrossModalFusion(nn.Module):
     Args:
         width: D.
         heads: H, a divisor of D.
-        variant: `paper`, or `released`: heads are slices of the vectors themselves, without matrices, and the products
-            have fixed factors.
         u1: share of the local score.
     """
 
-    def __init__(self, width: int, heads: int, variant: Literal["paper", "released"], u1: float) -> None:
+    def __init__(self, width: int, heads: int, u1: float) -> None:
         super().__init__()
-        scales = RELEASED_SCALES if variant == "released" else dict.fromkeys(RELEASED_SCALES)
         self.u1 = u1
-        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales.values())
-        self.global_text, self.global_regions = nn.Linear(width, width), nn.Linear(width, width)
+        self.to_words = HeadedAttention(width, heads)
+        self.to_regions = HeadedAttention(width, heads)
+        self.global_text = nn.Linear(width, width)
+        self.global_regions = nn.Linear(width, width)
         self.gate = nn.Linear(2 * width, width)
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
@@ -249,12 +249,14 @@ class CrossModalFusion(nn.Module):
         of_regions, words = found(images, captions, self.to_words.scale)  # [..., T, B], [..., T, B, D]
         of_words, regions = found(captions, images, self.to_regions.scale)  # [..., B, T], [..., B, T, D]
         assert images.whole is not None
-        whole, seen = images.whole[..., None, :].expand_as(regions), self.global_regions(regions)
+        whole = images.whole[..., None, :].expand_as(regions)
+        seen = self.global_regions(regions)
         gate = torch.sigmoid(self.gate(torch.cat([whole, seen], dim=-1)))
         text = self.global_text(words).transpose(-3, -2)
         image = seen + gate * (whole - seen)
         squared = image.square().sum(dim=-1) * text.square().sum(dim=-1)
-        local, overall = (of_regions.mT + of_words) / 2, _cosines((image * text).sum(dim=-1), squared)
+        local = (of_regions.mT + of_words) / 2
+        overall = _cosines((image * text).sum(dim=-1), squared)
         return self.u1 * local + (1 - self.u1) * overall
 
 
@@ -264,30 +266,23 @@ class HeadedAttention(nn.Module):
     Args:
         width: D.
         heads: H.
-        scale: factor of the products of a variant without matrices; None for the paper's matrices and 1 / sqrt(d).
 
     Attributes:
-        query, key, output: [D, D] Z^X, Z^Y and Z^O, the heads side by side, applied from the right; identities in the
-            variant without.
-        heads, scale: H, and the factor of the products.
+        query, key, output: [D, D] Z^X, Z^Y and Z^O, the heads side by side, applied from the right.
+        heads, scale: H, and the factor of the products, 1 / sqrt(d).
     """
 
-    query: Tensor
-    key: Tensor
-    output: Tensor
-
-    def __init__(self, width: int, heads: int, scale: float | None) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.scale = heads, (width // heads) ** -0.5 if scale is None else scale
-        for name in ("query", "key", "output"):
-            if scale is None:
-                setattr(self, name, nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width))))
-            else:
-                self.register_buffer(name, torch.eye(width), persistent=False)
+        self.heads = heads
+        self.scale = (width // heads) ** -0.5
+        self.query = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        self.key = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        self.output = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
 
 
 def found(queries: Side, context: Side, scale: float) -> tuple[Tensor, Tensor]:
-    """What every item looks up in every one of the other side (Eq. 1).
+    """Look up what every item finds in every one of the other side (Eq. 1).
 
     Returns:
         Mean cosines [..., C, N] of vectors with what they find, and the means [..., C, N, D] of what they find.

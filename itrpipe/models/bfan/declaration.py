@@ -1,4 +1,4 @@
-"""What BFAN declares."""
+"""Declaration of BFAN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dual encoder declares."""
+"""Declaration of the dual encoder."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ class DualEncoder(BackboneSettings):
     text_layers: Depth = Field(default=2, description="Layers of a random text encoder.")
 
     def reads(self) -> tuple[str, ...]:
-        """What stands for an image; boxes are read where the features have some."""
+        """Return what stands for an image; boxes are read where the features have some."""
         return ("regions",) if self.images == "region-tokens" else (self.images,)
 
     def unused_options(self) -> tuple[str, ...]:
-        """Those of encoders that there are not, and of projections where there are none."""
+        """Return options of encoders that there are not, and of projections where there are none."""
         unused: list[str] = []
         if self.images != "pixels":
             unused += ["vision", "vision_revision", "normalisation", "augment"]
@@ -117,13 +117,13 @@ class DualEncoder(BackboneSettings):
         return self.vision if self.images == "pixels" and self.vision != RANDOM and named[0] == named[1] else ""
 
     def untrained(self) -> str:
-        """Its encoders were trained together, and nothing is added to them."""
+        """Return a reason unless both encoders were trained together and nothing is added to them."""
         if not self.joint():
             return "its encoders were not trained together; name one joint model, such as CLIP, as --vision and --text"
         return f"its projection to embed_dim = {self.embed_dim} is random; leave that out" if self.embed_dim else ""
 
     def cited(self) -> tuple[Paper, ...]:
-        """That of a joint model, as far as its name tells it; FNE's of two encoders."""
+        """Return the paper of a joint model, if its name shows which; of two encoders FNE's."""
         if not self.joint():
             return self.papers
         name = self.joint().rpartition("/")[2].lower()

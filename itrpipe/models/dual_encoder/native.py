@@ -25,7 +25,9 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder, VisionTower
 from itrpipe.storage.disk import require_space
 
-CLIP, SIGLIP, PAIR = "CLIPModel", "SiglipModel", "VisionTextDualEncoderModel"
+CLIP = "CLIPModel"
+SIGLIP = "SiglipModel"
+PAIR = "VisionTextDualEncoderModel"
 JOINT = {"clip": Kind(CLIP), "siglip": Kind(SIGLIP), "vision-text-dual-encoder": Kind(PAIR)}
 """Model type -> the class of both encoders."""
 _ARCHITECTURES = {
@@ -119,7 +121,8 @@ def layout_of(model: Any, scale: tuple[float, float] | None) -> Layout:
         NoEquivalent: transformers has no class that embeds as this model does.
     """
     architecture = architecture_of(model)
-    vision, text = model.vision.network.config.to_dict(), model.text.network.config.to_dict()
+    vision = model.vision.network.config.to_dict()
+    text = model.text.network.config.to_dict()
     sizes = {} if architecture == SIGLIP else {"projection_dim": model.embed_dim}
     made = getattr(transformers, architecture)
     config = made.config_class(vision_config=vision, text_config=text, **sizes)
@@ -143,7 +146,9 @@ def architecture_of(model: Any) -> str:
         raise NoEquivalent("its backbone is none of transformers")
     if not isinstance(model.vision, VisionTower):
         raise NoEquivalent("its images are frozen features")
-    vision, text, projected = model.vision.network, model.text.network, model.settings.embed_dim
+    vision = model.vision.network
+    text = model.text.network
+    projected = model.settings.embed_dim
     pools = model.vision.pool, model.text.pool
     architecture = _ARCHITECTURES.get((type(vision).__name__, type(text).__name__), PAIR)
     if architecture != PAIR:

@@ -16,7 +16,7 @@ width of a token, of a tower's vector, or of an embedding.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,15 +64,8 @@ _OF_ONE_LENGTH = ("SiglipTextModel",)
 # [T, W] transformers would ask whether it hides anything at all, and the host would wait for the device.
 _OF_OWN_MASKS = ("MPNetModel", "DebertaV2Model", "ModernBertModel")
 _CAUSAL = "CLIPTextModelWithProjection"
-_SCALE, _BIAS = "logit_scale", "logit_bias"
-_POOLS: dict[str, Callable[[Tensor, Any, Any], Tensor]] = {
-    "mean": lambda states, lengths, own: mean_of_first(states, lengths),
-    "mean-all": lambda states, lengths, own: states.mean(dim=1),
-    "cls": lambda states, lengths, own: states[:, 0],
-    "eot": lambda states, lengths, own: states[torch.arange(len(states), device=states.device), lengths - 1],
-    "own": lambda states, lengths, own: own,
-}
-"""Pooling -> vectors [N, D] of tokens [N, n, D], how many of each are real [N] (None: all), and the network's own."""
+_SCALE = "logit_scale"
+_BIAS = "logit_bias"
 
 
 class Tower(nn.Module):
@@ -88,7 +81,27 @@ class Tower(nn.Module):
 
     def __init__(self, network: Any, pool: str) -> None:
         super().__init__()
-        self.network, self.pool = network, pool
+        self.network = network
+        self.pool = pool
+
+    def pooled(self, tokens: Tensor, lengths: Tensor | None, own: Any) -> Tensor:
+        """Return one vector [N, D] for each of N images or captions.
+
+        Args:
+            tokens: [N, n, D].
+            lengths: [N], how many tokens are real; None stands for all.
+            own: the network's own vectors [N, D], or None where it has none.
+        """
+        if self.pool == "mean":
+            return mean_of_first(tokens, lengths)
+        if self.pool == "mean-all":
+            return tokens.mean(dim=1)
+        if self.pool == "cls":
+            return tokens[:, 0]
+        if self.pool == "own":
+            return own
+        assert lengths is not None
+        return tokens[torch.arange(len(tokens), device=tokens.device), lengths - 1]
 
     def description(self) -> dict[str, Any]:
         """Everything but the weights, for `restored_vision` and `restored_text`."""
@@ -140,7 +153,7 @@ class VisionTower(Tower):
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns vectors [B, D] of images [B, 3, h, w] uint8 of the frame's size."""
         seen = self._see(pixels)
-        return _POOLS[self.pool](seen.tokens, None, seen.own)
+        return self.pooled(seen.tokens, None, seen.own)
 
     def tokens(self, pixels: Tensor) -> Tensor:
         """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8; the cells of `grid` are the last, row by row."""
@@ -187,7 +200,7 @@ class TextTower(Tower):
         Where padding counts it is that of the batch `in_training`, else that up to `PADDED_LENGTH` tokens.
         """
         found = self._read(tokens, lengths, 0 if in_training else PADDED_LENGTH)
-        return _POOLS[self.pool](found.last_hidden_state, lengths, own_vector(found))
+        return self.pooled(found.last_hidden_state, lengths, own_vector(found))
 
     def tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Returns all tokens [T, W, D] of captions [T, W] int64; what is behind a length is zero."""
@@ -195,7 +208,7 @@ class TextTower(Tower):
         return states.masked_fill(~first_places(tokens, lengths)[..., None], 0)
 
     def _read(self, tokens: Tensor, lengths: Tensor, counted: int) -> Any:
-        """What the network makes of captions, padded to W' tokens; where padding counts, W' is `counted` at least."""
+        """Run the network on captions, padded to W' tokens; where padding counts, W' is `counted` at least."""
         name = type(self.network).__name__
         fixed = name in _OF_ONE_LENGTH
         width = self.max_tokens if fixed else counted if self.pool == "mean-all" else 0
@@ -235,7 +248,8 @@ class RegionTower(nn.Module):
 
     def __init__(self, image_dim: int, width: int, heads: int, layers: int, pool: str, boxes: bool) -> None:
         super().__init__()
-        self.width, self.boxes = width, boxes
+        self.width = width
+        self.boxes = boxes
         self.embedding = RegionEmbedding(width, image_dim, boxes)
         self.start = nn.Parameter(torch.zeros(1, 1, width)) if pool == "cls" else None
         self.layers = EncoderLayers(layers, width, heads, 4 * width, 0.0, NORM_EPSILON)
@@ -253,7 +267,8 @@ class RegionTower(nn.Module):
             raise DataError(
                 "this model was trained on features with boxes, which these have not; extract them as those were"
             )
-        count, boxes = real_count(images), None if images.boxes is None else images.boxes.float()
+        count = real_count(images)
+        boxes = None if images.boxes is None else images.boxes.float()
         states = self.embedding(images.regions.float(), boxes)
         if self.start is not None:
             states = torch.cat([self.start.expand(len(states), 1, -1), states], dim=1)
@@ -291,7 +306,9 @@ class TransformerDualEncoder(Base):
     ) -> None:
         super().__init__()
         self._scale = scale
-        self.settings, self.vision, self.text = settings, vision, text
+        self.settings = settings
+        self.vision = vision
+        self.text = text
         width = image_dim if vision is None else vision.width
         if not settings.embed_dim and width != text.width:
             made_by = settings.vision if isinstance(vision, VisionTower) else settings.images
@@ -303,10 +320,10 @@ class TransformerDualEncoder(Base):
         # transformers projects an encoder's own vector and a pooler's without a bias; so do we, to be opened there.
         own = isinstance(vision, VisionTower) and vision.pool == text.pool == "own"
         bias = not (own and kind_of(text.network, TEXT_KINDS).own == "pooler")
-        self.project_images, self.project_texts = (
-            nn.Linear(each, self.embed_dim, bias) if settings.embed_dim else nn.Identity()
-            for each in (width, text.width)
-        )
+        self.project_images = self.project_texts = nn.Identity()
+        if settings.embed_dim:
+            self.project_images = nn.Linear(width, self.embed_dim, bias)
+            self.project_texts = nn.Linear(text.width, self.embed_dim, bias)
         for tower in self.encoders().values() if settings.gradient_checkpointing else ():
             network: Any = tower.network
             if not network.supports_gradient_checkpointing:
@@ -318,7 +335,18 @@ class TransformerDualEncoder(Base):
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
-        vectors = self.project_images(self._dropped(self._image_vectors(images)))
+        if isinstance(self.vision, RegionTower):
+            vectors = self.vision(images)
+        elif self.vision is not None:
+            assert images.pixels is not None
+            parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
+            vectors = torch.cat([self.vision(part) for part in parts])
+        elif self.settings.images == "global":
+            assert images.global_ is not None
+            vectors = images.global_.float()
+        else:
+            vectors = mean_of_regions(images)
+        vectors = self.project_images(self._dropped(vectors))
         return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
@@ -344,16 +372,16 @@ class TransformerDualEncoder(Base):
         return {"vision": vision, "text": self.text.description(), "scale": self._scale, "boxes": boxes}
 
     def pretrained_scale(self) -> tuple[float, float] | None:
-        """Of CLIP and SigLIP, as they were when they were opened; training moves a scale of the method's."""
+        """Return those of CLIP and SigLIP as they were opened; training moves a scale of the method's."""
         return self._scale
 
     @property
     def has_word_maps(self) -> bool:
-        """Whether `word_maps` is defined: images are pixels, and both sides the mean of their tokens."""
+        """Return whether `word_maps` is defined: images are pixels, and both sides the mean of their tokens."""
         return isinstance(self.vision, VisionTower) and self.vision.pool == self.text.pool == "mean"
 
     def word_maps(self, images: ImageBatch, texts: TextBatch) -> Tensor:
-        """What each word of caption k finds at each place of image k, of a model that has word maps.
+        """Return what each word of caption k finds at each place of image k, of a model that has word maps.
 
         With x_p and t_w the projected tokens, x and t their means, the map of word w is m_w[p] = <x_p, t_w> / (|x||t|).
         The score of the pair is <x, t> / (|x||t|), hence the mean of m_w[p] over all p and w, exactly. A bias of the
@@ -373,27 +401,16 @@ class TransformerDualEncoder(Base):
         places = self.project_images(torch.cat([self.vision.tokens(part) for part in parts])).float()
         words = self.project_texts(self.text.tokens(texts.tokens, texts.lengths)).float()
         words = words.masked_fill(~first_places(words, texts.lengths)[..., None], 0)  # a bias has filled the padding
-        image, text = places.mean(dim=1), words.sum(dim=1) / texts.lengths[:, None]
+        image = places.mean(dim=1)
+        text = words.sum(dim=1) / texts.lengths[:, None]
         lengths = torch.linalg.vector_norm(image, dim=1) * torch.linalg.vector_norm(text, dim=1)  # |x| |t|
         products = torch.einsum("bpd,bwd->bpw", places, words)
         return products / lengths.masked_fill(lengths == 0, 1.0)[:, None, None]
 
-    def _image_vectors(self, images: ImageBatch) -> Tensor:
-        if isinstance(self.vision, RegionTower):
-            return self.vision(images)
-        if self.vision is not None:
-            assert images.pixels is not None
-            parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
-            return torch.cat([self.vision(part) for part in parts])
-        if self.settings.images == "global":
-            assert images.global_ is not None
-            return images.global_.float()
-        return mean_of_regions(images)
-
 
 @dataclass(frozen=True)
 class Encoders:
-    """What is known of a model before the data are.
+    """Encoders of a model, opened before the data are.
 
     Attributes:
         vision: the vision encoder; None where images are frozen features.
@@ -429,7 +446,9 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
         UsageError: a model type is not supported, its tokens cannot be pooled so, or a random encoder has nothing that
             the settings ask for.
     """
-    vision, notes, name = None, (), settings.vision
+    vision = None
+    notes = ()
+    name = settings.vision
     if settings.images == "pixels" and name == RANDOM:
         if settings.normalisation == "own":
             raise UsageError("a random vision encoder has no normalisation of its own; leave model.normalisation out")
@@ -445,7 +464,8 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
         colours = (frames.mean, frames.std) if own else _CLIP_COLOURS
         pool = _pool(settings.image_pool, opened.kind, name, "image")
         vision = VisionTower(opened.network, pool, colours, frames.framing.frame)
-        vision.crops, notes = not isinstance(frames.framing.resize, tuple), opened.notes
+        vision.crops = not isinstance(frames.framing.resize, tuple)
+        notes = opened.notes
     text = Encoders()
     if settings.text != RANDOM:
         text = pretrained_text(settings.text, settings.text_revision, settings.text_pool)
@@ -502,7 +522,9 @@ def pretrained_text(name: str, revision: str, wanted: str) -> Encoders:
         UsageError: the model type is not supported, or its tokens cannot be pooled so.
     """
     opened = open_network(name, revision, TEXT_KINDS, TOKENIZERS, _WITH_TOKENIZERS, pooled=wanted == "own")
-    folder, network, config = opened.folder, opened.network, opened.network.config
+    folder = opened.folder
+    network = opened.network
+    config = opened.network.config
     tokenizer = load_tokenizer(folder)
     if opened.kind.network in _OF_ONE_LENGTH and tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
@@ -531,7 +553,8 @@ def random_text(vocabulary_size: int, width: int, heads: int, layers: int, max_w
     Raises:
         UsageError: it has nothing that the settings ask for.
     """
-    pool, positions = _pool(wanted, TEXT_KINDS["bert"], RANDOM, "text"), max(max_words + 2, PADDED_LENGTH)
+    pool = _pool(wanted, TEXT_KINDS["bert"], RANDOM, "text")
+    positions = max(max_words + 2, PADDED_LENGTH)
     sizes = {"vocab_size": vocabulary_size, "max_position_embeddings": positions, **_sizes(width, heads, layers)}
     return TextTower(transformers.BertModel(transformers.BertConfig(**sizes), add_pooling_layer=pool == "own"), pool)
 
@@ -572,7 +595,8 @@ def _pool(wanted: str, kind: Kind, model: str, side: str) -> str:
 
 def _rebuilt(description: Mapping[str, Any], kinds: Mapping[str, Kind]) -> tuple[Any, str]:
     """The network of a tower's description with random weights, one of the given kinds, and its pooling."""
-    name, pool = description["network"], description["pool"]
+    name = description["network"]
+    pool = description["pool"]
     kind = next(kind for kind in kinds.values() if kind.network == name)
     made = getattr(transformers, name)
     network = made(made.config_class.from_dict(description["config"]), **kind.options(pool == "own"))

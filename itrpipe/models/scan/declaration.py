@@ -1,4 +1,4 @@
-"""What SCAN declares."""
+"""Declaration of SCAN."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ from itrpipe.models.base import (
 from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vectors import at_least_single, first_places
-from itrpipe.models.vsepp.network import GruTextEncoder, image_projection
+from itrpipe.models.vsepp.network import GruTextEncoder, image_projection, pack
 
 Products = Literal["fp32", "bf16"]
 Attended = Callable[..., Tensor]
@@ -95,12 +95,12 @@ the squared length of a sum of these, stay far from the ends of single precision
 
 @dataclass(frozen=True)
 class Attention:
-    """How one side attends to the other, and how the relevances of its queries become one score.
+    """Options of one direction: how a side attends to the other, and how relevances become one score.
 
     Attributes:
         lambda_softmax: inverse temperature of the attention.
-        raw_feature_norm: normalisation of A over the queries before the softmax, a key of `RAW_FEATURE_NORMS`.
-        focal: which context vectors are kept, a key of `FOCAL_THRESHOLDS`, or None for all.
+        raw_feature_norm: normalisation of A over the queries before the softmax, see `Scan`.
+        focal: which context vectors are kept, `equal` or `prob` as of `Bfan`, or None for all.
         aggregation: how the relevances of the queries are put together, a key of `AGGREGATIONS`.
         lambda_lse: inverse temperature of the LogSumExp aggregation; the others do not read it.
     """
@@ -166,7 +166,20 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
 
     def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
-        return score_pairs(images, texts, self.scoring)
+        assert len(images.regions) == len(texts.words)
+        with torch.autocast(images.regions.device.type, enabled=False):
+            regions = side(images.regions, images.count)
+            words = side(texts.words, texts.lengths)
+            vectors = [each.rows.unflatten(0, each.gram.shape[:2]) for each in (regions, words)]
+            affinity = vectors[0] @ vectors[1].transpose(1, 2)  # [B, R, W]
+            scores = []
+            if self.scoring.words_to_regions:
+                products = affinity[..., None]
+                scores.append(attended_scores(products, regions, words, self.scoring.words_to_regions, True))
+            if self.scoring.regions_to_words:
+                products = affinity.mT[..., None]
+                scores.append(attended_scores(products, words, regions, self.scoring.regions_to_words, True))
+            return torch.stack(scores).sum(dim=0)[:, 0]
 
 
 class BiGruWordEncoder(GruTextEncoder):
@@ -181,7 +194,7 @@ class BiGruWordEncoder(GruTextEncoder):
 
     def forward(self, texts: TextBatch) -> Tensor:
         """Word vectors [T, W, D] in the order of the batch: unit length up to the caption's length, then zero."""
-        packed = self.rnn(self.packed(texts))[0]
+        packed = self.rnn(pack(self.embed(texts.tokens), texts.host_lengths))[0]
         in_order = PackedSequence(packed.data, packed.batch_sizes)
         states, _ = pad_packed_sequence(in_order, batch_first=True, total_length=texts.tokens.shape[1])
         states = at_least_single(states.index_select(0, packed.unsorted_indices))
@@ -213,7 +226,8 @@ class Side(NamedTuple):
 
 def side(vectors: Tensor, count: Tensor | None, attended: bool = True) -> Side:
     """Items [C, S, D] of which the first `count` [C] vectors are real (None: all); whatever lies past is left out."""
-    vectors, padding = at_least_single(vectors), None
+    vectors = at_least_single(vectors)
+    padding = None
     if count is not None:
         padding = ~first_places(vectors, count)
         vectors = vectors.masked_fill(padding[..., None], 0.0)
@@ -239,8 +253,11 @@ def score_matrix(
     Returns:
         [B, T] scores, in single precision (double for double input).
     """
-    regions, words, lengths = images.regions, texts.words, texts.lengths
-    device, width = regions.device.type, regions.shape[1]
+    regions = images.regions
+    words = texts.words
+    lengths = texts.lengths
+    device = regions.device.type
+    width = regions.shape[1]
     block = max(1, int(TILE_VALUES[device] ** 0.5) // width)
     recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
     words_attend = scoring.words_to_regions is not None
@@ -258,23 +275,6 @@ def score_matrix(
         return tiled_scores(blocks, captions(), tile, recompute)
 
 
-def score_pairs(images: RegionEncoding, texts: WordEncoding, scoring: CrossAttention) -> Tensor:
-    """Scores [B] of image k with caption k; arguments as in `score_matrix`, with T equal to B."""
-    assert len(images.regions) == len(texts.words)
-    with torch.autocast(images.regions.device.type, enabled=False):
-        regions, words = side(images.regions, images.count), side(texts.words, texts.lengths)
-        vectors = [each.rows.unflatten(0, each.gram.shape[:2]) for each in (regions, words)]
-        affinity = vectors[0] @ vectors[1].transpose(1, 2)  # [B, R, W]
-        ways = (
-            (scoring.words_to_regions, affinity, regions, words),
-            (scoring.regions_to_words, affinity.mT, words, regions),
-        )
-        scores = [
-            attended_scores(product[..., None], own, asking, way, True) for way, product, own, asking in ways if way
-        ]
-        return torch.stack(scores).sum(dim=0)[:, 0]
-
-
 def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, int, int]]:
     """Cuts captions, longest first, into groups of at most `products_per_group` words, padding included.
 
@@ -284,7 +284,8 @@ def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, i
         Rows [n] of the captions of a group, length of the longest and of the shortest of them.
     """
     ordered, rows = lengths.sort(descending=True, stable=True)
-    start, ordered = 0, ordered.cpu()
+    start = 0
+    ordered = ordered.cpu()
     while start < len(ordered):
         longest = int(ordered[start])
         alike = int((ordered[start:] == longest).sum())
@@ -297,7 +298,8 @@ def tile_scores(
     images: Side, captions: Side, scoring: CrossAttention, products: Products, attended: Attended
 ) -> Tensor:
     """Scores [B, T] of all images with all captions at once; `attended` does what `attended_scores` does."""
-    to_regions, to_words = scoring.words_to_regions, scoring.regions_to_words
+    to_regions = scoring.words_to_regions
+    to_words = scoring.regions_to_words
     if to_regions is None:
         assert to_words is not None
         return attended(_affinity(captions, images, products), captions, images, to_words, False).T
@@ -309,6 +311,7 @@ def tile_scores(
     return scores + attended(flipped, captions, images, to_words, False).T
 
 
+@dataclass
 class Compiling:
     """Chooses between `attended_scores` and what torch compiles of it.
 
@@ -316,12 +319,12 @@ class Compiling:
         device: type of the devices that it is compiled for.
     """
 
-    def __init__(self, device: str = "cuda") -> None:
-        self._device, self._pairs = device, 0.0
+    device: str = "cuda"
+    _pairs: float = 0.0
 
     def chosen(self, device: str, pairs: int) -> Attended:
-        """What scores so many further pairs, in the forward as in the backward pass."""
-        if device != self._device:
+        """Return what scores so many further pairs, in the forward as in the backward pass."""
+        if device != self.device:
             return attended_scores
         self._pairs += pairs
         return self._compiled if self._pairs >= COMPILED_FROM else attended_scores
@@ -329,9 +332,9 @@ class Compiling:
     @cached_property
     def _compiled(self) -> Attended:
         compiled = torch.compile(attended_scores, dynamic=True)
-        contexts, queries = (side(torch.ones(count, 3, 2, device=self._device), None) for count in (4, 5))
+        contexts, queries = (side(torch.ones(count, 3, 2, device=self.device), None) for count in (4, 5))
         try:
-            compiled(torch.ones(4, 3, 3, 5, device=self._device), contexts, queries, Attention(1.0), False)
+            compiled(torch.ones(4, 3, 3, 5, device=self.device), contexts, queries, Attention(1.0), False)
         except Exception as error:  # torch raises errors of its own, of the compiler and of the system
             warnings.warn(f"torch cannot compile the attention, which takes longer: {reason_of(error)}", stacklevel=2)
             return attended_scores
@@ -388,7 +391,7 @@ def _attention_weights(affinity: Tensor, context: Side, query_padding: Tensor | 
     """
     # exp(lambda x) = 2^(rate x): on a CPU, powers of two are four times as fast as torch's softmax or exponential.
     rate = attention.lambda_softmax / math.log(2)
-    exponents = RAW_FEATURE_NORMS[attention.raw_feature_norm](affinity, query_padding, rate)
+    exponents = _normalised(affinity, query_padding, rate, attention.raw_feature_norm)
     if context.padding is not None:
         never = torch.zeros_like(context.padding, dtype=affinity.dtype).masked_fill(context.padding, -math.inf)
         exponents = exponents + never[:, :, None, None]  # many times faster than a masked fill of all [C, S, Q, N]
@@ -403,54 +406,41 @@ def _attention_weights(affinity: Tensor, context: Side, query_padding: Tensor | 
     # both scale with the weights p, whatever their sum. A row that would keep nothing, such as a flat one or a context
     # of a single word, keeps everything: the published code divides zero by zero there. The greatest weight being one,
     # all of a flat row are.
-    threshold = FOCAL_THRESHOLDS[attention.focal](weights.detach(), context.real)  # [C, 1, Q, N]
+    judged = weights.detach()
+    if attention.focal == "equal":  # F_i = sum_j (p_i - p_j) = s p_i - sum_j p_j: the mean of s context vectors
+        threshold = judged.sum(dim=1, keepdim=True) / context.real[:, None, None, None]  # [C, 1, Q, N]
+    else:  # F_i = sum_j (p_i - p_j) sqrt(p_j): the mean of p weighted by sqrt(p)
+        roots = judged.sqrt()
+        threshold = (judged * roots).sum(dim=1, keepdim=True) / roots.sum(dim=1, keepdim=True)
     factor = torch.where(threshold < 1.0, threshold, 0.5).reciprocal()
     return F.threshold(_multiplied(weights, factor), 1.0, 0.0, inplace=not torch.is_grad_enabled())
 
 
-def _equal_threshold(weights: Tensor, count: Tensor) -> Tensor:
-    """F_i = sum_j (p_i - p_j) = s p_i - sum_j p_j over s context vectors: the mean weight."""
-    return weights.sum(dim=1, keepdim=True) / count[:, None, None, None]
+def _normalised(affinity: Tensor, padding: Tensor | None, rate: float, norm: str) -> Tensor:
+    """A [C, S, Q, N] normalised over the queries Q and multiplied by a rate.
 
-
-def _prob_threshold(weights: Tensor, count: Tensor) -> Tensor:
-    """F_i = sum_j (p_i - p_j) sqrt(p_j): the mean of p weighted by sqrt(p)."""
-    roots = weights.sqrt()
-    return (weights * roots).sum(dim=1, keepdim=True) / roots.sum(dim=1, keepdim=True)
-
-
-FOCAL_THRESHOLDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"equal": _equal_threshold, "prob": _prob_threshold}
-"""Focal variant -> threshold that a weight [C, S, Q, N] must exceed, given the number [C] of context vectors."""
-
-
-def _scaled(affinity: Tensor, padding: Tensor | None, rate: float, power: int, clipped: bool) -> Tensor:
-    """A, clipped or not, divided by its l1 or l2 norm (power 1 or 2; 0 leaves it) over the queries."""
-    own = F.leaky_relu(affinity, 0.1) if clipped else affinity  # the published clipping; the paper has a plain ReLU
+    Args:
+        affinity: A.
+        padding: bool [1 or C, Q, N], where queries are padding; None where none is.
+        rate: the factor.
+        norm: the option `raw_feature_norm`.
+    """
+    if norm == "softmax":
+        if padding is not None:
+            affinity = affinity.masked_fill(padding[:, None], -math.inf)
+        return affinity.softmax(dim=2) * rate
+    clipped = norm.startswith("clipped")
+    if clipped:
+        affinity = F.leaky_relu(affinity, 0.1)  # the published clipping; the paper has a plain ReLU
     factor: Tensor | float = rate
-    if power:
-        total = (own.abs() if power == 1 else own.square()).sum(dim=2, keepdim=True)  # [C, S, 1, N]
+    if norm != "clipped" and norm != "no_norm":
+        squared = norm.endswith("l2norm")
+        total = (affinity.square() if squared else affinity.abs()).sum(dim=2, keepdim=True)  # [C, S, 1, N]
         # The root of an all-zero column, as padding has, must neither make its gradient NaN nor blow it up.
         total = total.masked_fill(total == 0, 1.0)
-        factor = rate * ((total if power == 1 else total.sqrt()) + NORM_EPSILON).reciprocal()
-    return _multiplied(own, factor) if clipped else own * factor
+        factor = rate * ((total.sqrt() if squared else total) + NORM_EPSILON).reciprocal()
+    return _multiplied(affinity, factor) if clipped else affinity * factor
 
-
-def _softmax(affinity: Tensor, padding: Tensor | None, rate: float) -> Tensor:
-    if padding is not None:
-        affinity = affinity.masked_fill(padding[:, None], -math.inf)
-    return affinity.softmax(dim=2) * rate
-
-
-RAW_FEATURE_NORMS: dict[str, Callable[[Tensor, Tensor | None, float], Tensor]] = {
-    "clipped_l2norm": partial(_scaled, power=2, clipped=True),
-    "l2norm": partial(_scaled, power=2, clipped=False),
-    "clipped": partial(_scaled, power=0, clipped=True),
-    "softmax": _softmax,
-    "no_norm": partial(_scaled, power=0, clipped=False),
-    "l1norm": partial(_scaled, power=1, clipped=False),
-    "clipped_l1norm": partial(_scaled, power=1, clipped=True),
-}
-"""Name -> normalisation of A [C, S, Q, N] over the queries Q times a rate, given the padding [1 or C, Q, N] of Q."""
 
 AGGREGATIONS: dict[str, tuple[float, Callable[[Tensor, Tensor, float], Tensor]]] = {
     # A sum inside, not a mean: it grows with the number of queries and may exceed one.

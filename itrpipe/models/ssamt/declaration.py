@@ -1,4 +1,4 @@
-"""What SSAMT declares."""
+"""Declaration of SSAMT."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Ssamt(RegionBackbone):
     feed_forward_dim: Width = Field(default=2048, description="Width of the feed-forward networks.")
     dropout: Dropout = Field(default=0.3, description="Dropout of embeddings, attention and layers.")
     max_words: Length = Field(default=64, description="Longest caption in words.")
-    mask: Literal["paper", "strict", "none"] = Field(
-        default="paper", description="Which edges are closed: the paper's, also node to node, or none but padding."
+    mask: Literal["paper", "none"] = Field(
+        default="paper", description="Which edges are closed: the paper's, or none but padding."
     )
     phrases: bool = Field(default=True, description="Read phrases; off leaves the words alone (Table 3).")
     mu1: float = Field(default=0.3, ge=0.0, description="Weight of the global cosine of a pair in its score.")
     mu2: float = Field(default=0.1, ge=0.0, description="Weight of each mean of local cosines.")
 
     def refuses(self, loss: Settings) -> str:
-        """Its phases are trained by its own method, each by that phase of it."""
+        """Refuse all methods but its own, and other phases of that."""
         own = getattr(loss, "phase", None) == self.phase
         return "" if own else "ssamt-intra and ssamt train ssamt, and nothing else does"

@@ -15,8 +15,7 @@ and the intra encoders read its two halves. Three rules of the paper close edges
     3. a phrase is not visible to words outside it, nor they to it
 
 Rule 3 is printed for one direction; the purpose it is given, a node that stands for the words of its phrase, needs the
-other one too. `strict` also closes C^T with C^I, through which C^T would read a summary of the image, and one phrase
-with another. `none` closes nothing but padding.
+other one too. The rule `none` closes nothing but padding.
 
 Source: Fan et al., "Constructing Phrase-level Semantic Labels to Form Multi-Grained Supervision for Image-Text
 Retrieval" (SSAMT), ICMR 2022. No code was released; what the paper leaves open is noted where it is decided.
@@ -49,7 +48,7 @@ from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter.network import EncoderLayers, initialise
 from itrpipe.models.vectors import first_places
 
-MaskRule = Literal["paper", "strict", "none"]
+MaskRule = Literal["paper", "none"]
 NUM_KINDS = 3
 """Objects, attributes and relations."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 27}
@@ -141,7 +140,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         self.settings = settings
         width = settings.embed_dim
         self.embedding = Embedding(settings, image_dim, vocabulary_size)
-        self.intra_nodes, self.inter_nodes = Nodes(width), Nodes(width)
+        self.intra_nodes = Nodes(width)
+        self.inter_nodes = Nodes(width)
         sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout)
         self.text_layers, self.image_layers, self.inter_layers = (
             EncoderLayers(settings.layers, *sizes) for _ in range(3)
@@ -180,7 +180,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         scores = self.intra_matrix(images, texts).float()
         if self.settings.phase == "intra":
             return scores
-        count, order = len(images.pooled), texts.real.sum(dim=1).argsort(stable=True)
+        count = len(images.pooled)
+        order = texts.real.sum(dim=1).argsort(stable=True)
         positions = images.real.shape[1] + texts.real.shape[1]
         pairs = max(1, _TILE_SIZES[order.device.type] // (positions * self.settings.embed_dim))
         height = max(1, min(count, int(pairs**0.5)))
@@ -188,7 +189,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         captions = ((rows, texts[rows].narrowed()) for rows in order.split(max(1, pairs // height)))
 
         def score(images: SsamtImages, texts: SsamtTexts) -> Tensor:
-            b, t = len(images.pooled), len(texts.pooled)
+            b = len(images.pooled)
+            t = len(texts.pooled)
             rows = torch.arange(b * t, device=order.device)
             return self._weighted(self._relevance_at(images, texts, rows // t, rows % t)).view(b, t)
 
@@ -218,10 +220,12 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         def of_pairs(text: Tensor, image: Tensor) -> Tensor:
             return torch.cat([text.index_select(0, text_rows), image.index_select(0, image_rows)], dim=1)
 
-        rule, project = self.settings.mask, self.inter_layers.project
+        rule = self.settings.mask
+        project = self.inter_layers.project
         text = self.inter_nodes.of_caption(texts.words, texts.kinds)  # [T, n, d]
         image = self.inter_nodes.of_image(images.regions)  # [B, m, d]
-        real_text, real_image = texts.real[text_rows], images.real[image_rows]
+        real_text = texts.real[text_rows]
+        real_image = images.real[image_rows]
         inside = text_mask(texts.phrase_tokens, texts.real, rule)[text_rows]
         allowed = pair_mask(inside, real_text, real_image, rule)[:, None]
         states = self.inter_layers(of_pairs(text, image), allowed, of_pairs(project(text), project(image)))
@@ -309,8 +313,6 @@ def text_mask(phrase_tokens: Tensor, real: Tensor, rule: MaskRule) -> Tensor:
     if rule != "none":
         allowed[:, 1:start, start:] = phrase_tokens
         allowed[:, start:, 1:start] = phrase_tokens.transpose(1, 2)
-    if rule == "strict":
-        allowed[:, 1:start, 1:start] = False
     return _without_padding(allowed, real)
 
 
@@ -333,8 +335,6 @@ def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: MaskRul
     if rule != "none":
         allowed[:, 0, length + 1 :] = False  # 1: C^T sees no region
         allowed[:, length, 1:length] = False  # 2: C^I sees no phrase and no word
-    if rule == "strict":
-        allowed[:, 0, length] = allowed[:, length, 0] = False
     return _without_padding(allowed, real)
 
 

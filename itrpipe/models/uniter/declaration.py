@@ -1,4 +1,4 @@
-"""What UNITER declares."""
+"""Declaration of UNITER."""
 
 from __future__ import annotations
 

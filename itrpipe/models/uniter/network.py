@@ -84,14 +84,16 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
 
     def __init__(self, settings: Uniter, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
-        width, dropout = settings.embed_dim, settings.dropout
+        width = settings.embed_dim
+        dropout = settings.dropout
         self.settings = settings
         self.text = TextEmbedding(width, settings.max_words, vocabulary_size)
         self.image = RegionEmbedding(width, image_dim)
         sizes = (width, settings.heads, settings.feed_forward_dim, dropout, NORM_EPSILON)
         self.layers = EncoderLayers(settings.layers, *sizes)
         self.pooler = nn.Linear(width, width)
-        self.match, self.rank = nn.Linear(width, 2), nn.Linear(width, 1)
+        self.match = nn.Linear(width, 2)
+        self.rank = nn.Linear(width, 1)
         self.word_match = nn.Linear(width, 2)
         self.masked_word, self.correction = (TokenHead(width, vocabulary_size) for _ in range(2))
         initialise(self, settings.initial_deviation)
@@ -164,26 +166,31 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         first: int,
         read: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """What is read from the last states of pairs of any images and captions, [N, ...].
+        """Read from the last states of pairs of any images and captions, [N, ...].
 
         Args:
             images, texts, image_rows, text_rows: see `score_at`.
             first: how many positions of each pair are read; those behind its last hold anything.
             read: states [n, first, d] of some pairs to [n, ...].
         """
-        dropout, width, room = self.settings.dropout, texts.words.shape[1], images.regions.shape[1]
+        dropout = self.settings.dropout
+        width = texts.words.shape[1]
+        room = images.regions.shape[1]
         vectors = torch.cat([texts.words.flatten(0, 1), images.regions.flatten(0, 1)])  # [T W + B R, d]
         # Without dropout in between, the first layer looks at every word and region once, however many pairs it is in.
         projected = None if self.training and dropout else self.layers.project(vectors)
-        order, parts = [], []
+        order = []
+        parts = []
         for rows, length, padded in self._tiles(images.count, texts.lengths, image_rows, text_rows):
             image, text = (each[rows].to(vectors.device)[:, None] for each in (image_rows, text_rows))  # [n, 1]
             position = torch.arange(length, device=vectors.device)
-            words, regions = texts.lengths[text], images.count[image]
+            words = texts.lengths[text]
+            regions = images.count[image]
             of_image = texts.words.shape[:2].numel() + image * room + position - words
             index = torch.where(position < words, text * width + position, of_image)  # [n, L] rows of the vectors
             real = position < words + regions
-            index, allowed = index.masked_fill(~real, 0), real[:, None, None] if padded else None
+            index = index.masked_fill(~real, 0)
+            allowed = real[:, None, None] if padded else None
             states = F.dropout(F.embedding(index, vectors), dropout, self.training)
             known = None if projected is None else F.embedding(index, projected)
             states = self.layers(states, allowed, known, first)
@@ -201,7 +208,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         return self._pooled(start, self.rank).squeeze(-1)
 
     def _pooled(self, start: Tensor, head: nn.Linear) -> Tensor:
-        """What a head makes of the pooled first position, in single precision: bfloat16 would make ties of scores."""
+        """Apply a head to the pooled first position, in single precision: bfloat16 would make ties of scores."""
         with torch.autocast(start.device.type, enabled=False):
             return head(torch.tanh(self.pooler(start.float())))
 
@@ -259,7 +266,8 @@ class TextEmbedding(nn.Module):
         Raises:
             DataError: a caption has more words than there are positions.
         """
-        count, known = tokens.shape[1], self.max_tokens
+        count = tokens.shape[1]
+        known = self.max_tokens
         if count > known:
             raise DataError(f"a caption has {count} tokens and the model {known} positions; raise --set max_words")
         return self.norm(self.word(tokens) + self.position.weight[:count] + self.kind.weight[0])
@@ -297,7 +305,7 @@ class RegionEmbedding(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Which token a state stands for: a layer of its own, then the word embeddings with a bias of its own."""
+    """Logits of the token that a state stands for: a layer, then the word embeddings with a bias."""
 
     def __init__(self, width: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -323,7 +331,8 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float, epsilon: float = 1e-5) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads = heads
+        self.dropout = dropout
         self.project = nn.Linear(width, 3 * width)
         self.output = nn.Linear(width, width)
         self.attention_norm = nn.LayerNorm(width, eps=epsilon)
@@ -344,7 +353,8 @@ class EncoderLayer(nn.Module):
         """
         batch, _, width = states.shape
         if projected is None and first is not None:
-            weight, bias = self.project.weight, self.project.bias
+            weight = self.project.weight
+            bias = self.project.bias
             queries = F.linear(states[:, :first], weight[:width], bias[:width])
             keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
         else:
@@ -373,7 +383,7 @@ class EncoderLayers(nn.ModuleList):
 
     @property
     def project(self) -> nn.Linear:
-        """What the first layer projects its states by: of those that many sequences share it can be computed once."""
+        """The projection of the first layer: of states that many sequences share it can be computed once."""
         return self[0].project  # pyright: ignore[reportReturnType]
 
     def forward(
@@ -382,7 +392,8 @@ class EncoderLayers(nn.ModuleList):
         """Last states [B, n, d], or those [B, first, d] of the first positions; arguments as of `EncoderLayer`."""
         *earlier, last = self
         for layer in earlier:
-            states, projected = layer(states, allowed, projected), None
+            states = layer(states, allowed, projected)
+            projected = None
         return last(states, allowed, projected, first)
 
 

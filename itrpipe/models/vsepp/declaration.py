@@ -1,4 +1,4 @@
-"""What VSE++ declares."""
+"""Declaration of VSE++."""
 
 from __future__ import annotations
 

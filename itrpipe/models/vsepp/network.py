@@ -128,11 +128,8 @@ class GruTextEncoder(nn.Module):
 
     def forward(self, texts: TextBatch) -> Tensor:
         """Caption vectors [T, D] of unit length, in the order of the batch."""
-        return l2_normalise(at_least_single(last_states(self.rnn, self.packed(texts))), dim=-1)
-
-    def packed(self, texts: TextBatch) -> PackedSequence:
-        """The embedded words of captions, without padding."""
-        return pack(self.embed(texts.tokens), texts.host_lengths)
+        packed = pack(self.embed(texts.tokens), texts.host_lengths)
+        return l2_normalise(at_least_single(last_states(self.rnn, packed)), dim=-1)
 
 
 class VseppEncoder(DualEncoder):

@@ -1,4 +1,4 @@
-"""What VSRN declares."""
+"""Declaration of VSRN."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Vsrn(PlacedRegionBackbone):
     )
 
     def unused_options(self) -> tuple[str, ...]:
-        """Those of the captioning branch where there is none."""
+        """Return the options of the captioning branch where there is none."""
         if self.captioner:
             return ()
         return "caption_dim", "caption_word_dim", "caption_max_length", "caption_dropout"

@@ -156,7 +156,8 @@ class RegionCaptioner(nn.Module):
 
     def __init__(self, settings: Vsrn, vocabulary_size: int) -> None:
         super().__init__()
-        hidden, words = settings.caption_dim, settings.caption_word_dim
+        hidden = settings.caption_dim
+        words = settings.caption_word_dim
         self.max_length = settings.caption_max_length
         self.dropout = settings.caption_dropout
         self.region_projection = nn.Linear(settings.embed_dim, hidden)
@@ -181,7 +182,9 @@ class RegionCaptioner(nn.Module):
             regions: [B, R, D] reasoned regions of image k.
             texts: caption k, B of them.
         """
-        longest, lengths = self.max_length, texts.host_lengths  # lengths on the CPU, so that shapes need no device sync
+        # lengths on the CPU, so that shapes need no device sync
+        longest = self.max_length
+        lengths = texts.host_lengths
         steps, order = lengths.clamp(max=longest - 1).sort(descending=True, stable=True)
         order = to_device(order, texts.tokens.device)
         labels = F.pad(
@@ -215,7 +218,9 @@ class RegionCaptioner(nn.Module):
         states = []
         for held, gates in zip(held_by_step, word_gates, strict=True):
             if held < len(hidden):
-                keys, memory, hidden = keys[:held], memory[:held], hidden[:held]
+                keys = keys[:held]
+                memory = memory[:held]
+                hidden = hidden[:held]
             from_hidden, query = F.linear(hidden, weight_hidden, bias_hidden).split([3 * width, width], dim=1)
             energy = torch.sigmoid(keys + query[:, None]) @ score  # [b, R]
             context = (energy.softmax(dim=1)[:, None] @ memory)[:, 0]  # [b, H]

@@ -1,4 +1,4 @@
-"""What the bottom-up-attention detector declares; read without torch."""
+"""Declaration of the bottom-up-attention detector; read without torch."""
 
 from __future__ import annotations
 

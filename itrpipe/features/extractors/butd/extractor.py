@@ -31,11 +31,14 @@ from itrpipe.features.extractors.regions import Detector, Proposals, box_overlap
 from itrpipe.features.hub import RANDOM_NOTE, download, fill, local_weights, read_state, same_random_numbers
 
 # Pixels to which an image is resized.
-SHORT_SIDE, LONG_SIDE = 600, 1000
+SHORT_SIDE = 600
+LONG_SIDE = 1000
 # Region proposals of an image at most, and by falling objectness before NMS.
-PROPOSALS, _CANDIDATES = 300, 6000
+PROPOSALS = 300
+_CANDIDATES = 6000
 # Largest overlaps of two proposals, and of two regions of one class.
-_PROPOSAL_NMS, _CLASS_NMS = 0.7, 0.3
+_PROPOSAL_NMS = 0.7
+_CLASS_NMS = 0.3
 # Sides of a proposal in pixels of the image file, at least.
 _SMALLEST_SIDE = 16
 # Of a shorter side of the input, a line of pixels say, nothing is left after the stem.
@@ -99,7 +102,9 @@ def build(settings: Butd, device: torch.device) -> ButdExtractor:
 class ButdExtractor(Detector):
     """The detector; labels are in 0..1599 and attributes in 0..399."""
 
-    width, attributes, nms = REGION_DIM, True, _CLASS_NMS
+    width = REGION_DIM
+    attributes = True
+    nms = _CLASS_NMS
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """The size itself: padded beside a larger image, an image would get slightly other features at the seam."""
@@ -187,7 +192,8 @@ def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, size: tuple[int, int
     boxes = moved(deltas, anchors[:, :2] + sides / 2, sides)
     boxes = clip_boxes_to_image(boxes, (size[0] - 1, size[1] - 1))
     large = (boxes[:, 2:] - boxes[:, :2] + 1 >= _SMALLEST_SIDE * scale).all(dim=1)
-    boxes, logits = boxes[large], logits[large]
+    boxes = boxes[large]
+    logits = logits[large]
     order = logits.argsort(descending=True, stable=True)[:_CANDIDATES]
     # With both ends inside, a box covers what an ordinary box covers that ends one pixel later.
     ordinary = boxes[order] + boxes.new_tensor([0, 0, 1, 1])
@@ -275,7 +281,8 @@ def _caffe_resnet101() -> ResNet:
     for stage in (body.layer2, body.layer3):
         first = next(layer for layer in stage.modules() if isinstance(layer, Bottleneck))
         # Caffe's ResNet halves the map in the first 1x1 convolution of a stage, torchvision's in the 3x3.
-        first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
+        first.conv1.stride = (2, 2)
+        first.conv2.stride = (1, 1)
     for layer in body.layer4.modules():
         if isinstance(layer, nn.Conv2d):
             layer.stride = (1, 1)
@@ -305,28 +312,23 @@ def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
         DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
     """
     if settings.weights == "random":
-        return random_network(), (RANDOM_NOTE,)
+        with same_random_numbers():
+            network = ButdNetwork()
+        # Scaled so that features stay within float16.
+        network.backbone.get_submodule("stem.bn1").get_buffer("weight").fill_(1 / 64)  # of grey levels
+        for block in network.modules():
+            if isinstance(block, Bottleneck):
+                # Else each of the 33 sums of a block with its shortcut would double the variance.
+                block.bn3.get_buffer("weight").fill_(0.2)
+        return network, (RANDOM_NOTE,)
     path = local_weights(settings.weights) or download(settings.weights, settings.revision, (_HUB_FILE,)) / _HUB_FILE
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = ButdNetwork()
-    state = {own_name(name): tensor for name, tensor in read_state(path).items() if not _UNREAD.search(name)}
+    state = {}
+    for name, tensor in read_state(path).items():
+        if _UNREAD.search(name):
+            continue
+        for pattern, replacement in _NAMES:
+            name = re.sub(pattern, replacement, name)
+        state[name] = tensor
     return network, fill(network, path, state, _REMEDY)
-
-
-def own_name(name: str) -> str:
-    """Returns the name that a tensor of the published conversion has in `ButdNetwork`."""
-    for pattern, replacement in _NAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
-def random_network() -> ButdNetwork:
-    """Returns a network with weights from a fixed seed, scaled so that features stay within float16."""
-    with same_random_numbers():
-        network = ButdNetwork()
-    network.backbone.get_submodule("stem.bn1").get_buffer("weight").fill_(1 / 64)  # of grey levels
-    for block in network.modules():
-        if isinstance(block, Bottleneck):
-            # Else each of the 33 sums of a block with its shortcut would double the variance.
-            block.bn3.get_buffer("weight").fill_(0.2)
-    return network

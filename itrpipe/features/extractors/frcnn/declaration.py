@@ -1,4 +1,4 @@
-"""What torchvision's Faster R-CNN declares; read without torch."""
+"""Declaration of torchvision's Faster R-CNN; read without torch."""
 
 from __future__ import annotations
 

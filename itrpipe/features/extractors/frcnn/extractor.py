@@ -147,7 +147,8 @@ class FrcnnExtractor(Detector):
 
     def __init__(self, network: Any, settings: Frcnn, device: torch.device, notes: tuple[str, ...] = ()) -> None:
         super().__init__(network, settings, device, notes)
-        self.transform, self.nms = Prepare(settings.long_side), settings.nms
+        self.transform = Prepare(settings.long_side)
+        self.nms = settings.nms
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the image after scaling and padding, so that padding does not depend on other images."""

@@ -1,4 +1,4 @@
-"""What histograms of gradients and colours declare; read without torch."""
+"""Declaration of histograms of gradients and colours; read without torch."""
 
 from __future__ import annotations
 

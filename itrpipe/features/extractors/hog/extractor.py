@@ -21,8 +21,11 @@ from itrpipe.features.extractors.hog.declaration import Hog
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FeatureSpec
 
-ORIENTATIONS, PARTS, MEANS = 9, 4, 2
-LIGHTNESS, OPPONENT = 4, 5
+ORIENTATIONS = 9
+PARTS = 4
+MEANS = 2
+LIGHTNESS = 4
+OPPONENT = 5
 COLOURS = LIGHTNESS * OPPONENT**2
 _RANGE = 0.4
 """Opponent colours beyond this, of 1, fall into the last bin."""
@@ -46,8 +49,10 @@ class HogExtractor(Extractor):
     """
 
     def __init__(self, settings: Hog, device: torch.device) -> None:
-        grid, side = settings.grid, settings.grid * settings.cell
-        self._grid, self._device = grid, device
+        grid = settings.grid
+        side = settings.grid * settings.cell
+        self._grid = grid
+        self._device = device
         self.transform = Resize(side, side, "stretch")
         self.spec = FeatureSpec(grid * grid, REGION_DIM, GLOBAL_DIM, boxes=True)
         edges = np.linspace(0, 1, grid + 1, dtype=np.float32)
@@ -57,8 +62,12 @@ class HogExtractor(Extractor):
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns regions [B, R, D] and global [B, G] float16, count [B] int16 and boxes [B, R, 4] float32 in 0..1."""
-        colours = opponent_colours(stacked(images).to(self._device).float() / 255)
-        gradients, shares = gradient_votes(colours[:, 0]), colour_votes(colours)
+        rgb = stacked(images).to(self._device).float() / 255
+        red, green, blue = rgb.unbind(1)
+        # Lightness in 0..1, red against green and both against blue in -1..1, [B, 3, H, W].
+        colours = torch.stack([rgb.mean(1), red - green, (red + green - 2 * blue) / 2], dim=1)
+        gradients = gradient_votes(colours[:, 0])
+        shares = colour_votes(colours)
         cells = [gradient_histograms(gradients, self._grid), colour_histograms(shares, self._grid)]
         regions = torch.cat([*cells, in_cells(colours, self._grid, MEANS)], dim=2)
         levels = [part for n in _LEVELS for part in (gradient_histograms(gradients, n), colour_histograms(shares, n))]
@@ -73,12 +82,6 @@ class HogExtractor(Extractor):
 
 
 build = HogExtractor
-
-
-def opponent_colours(images: torch.Tensor) -> torch.Tensor:
-    """Lightness in 0..1, red against green and both against blue in -1..1, [B, 3, H, W], of RGB in 0..1."""
-    red, green, blue = images.unbind(1)
-    return torch.stack([images.mean(1), red - green, (red + green - 2 * blue) / 2], dim=1)
 
 
 def gradient_votes(lightness: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What decoded images declares; read without torch."""
+"""Declaration of decoded images; read without torch."""
 
 from __future__ import annotations
 

@@ -40,11 +40,13 @@ class Resize:
 
     def part(self, height: int, width: int) -> tuple[float, float, float, float]:
         """The part x1, y1, x2, y2 of an image of this size that is kept, in pixels and fractions of them."""
-        kept_width, kept_height = float(width), float(height)
+        kept_width = float(width)
+        kept_height = float(height)
         if self.fit == "crop":
             kept_width = min(kept_width, height * self.width / self.height)
             kept_height = min(kept_height, width * self.height / self.width)
-        left, top = (width - kept_width) / 2, (height - kept_height) / 2
+        left = (width - kept_width) / 2
+        top = (height - kept_height) / 2
         return left, top, left + kept_width, top + kept_height
 
 
@@ -61,7 +63,8 @@ class PixelExtractor(Extractor):
     """
 
     def __init__(self, transform: Transform, frame: tuple[int, int]) -> None:
-        self.spec, self.transform = FeatureSpec(0, 0, pixels=frame), transform
+        self.spec = FeatureSpec(0, 0, pixels=frame)
+        self.transform = transform
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `pixels` [B, height, width, 3] uint8 of images [B, 3, height, width] uint8."""

@@ -1,4 +1,4 @@
-"""What convolutional networks declare; read without torch."""
+"""Declaration of convolutional networks; read without torch."""
 
 from itrpipe.features.declaration import NetworkSettings
 

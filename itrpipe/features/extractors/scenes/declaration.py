@@ -1,4 +1,4 @@
-"""What the detector of the embedded dataset declares; read without torch."""
+"""Declaration of the detector of the embedded dataset; read without torch."""
 
 from __future__ import annotations
 

@@ -50,18 +50,6 @@ _REGION_OVERLAP = 0.5
 _LARGEST_LOG_SCALE = 4.0
 
 
-def build(settings: Scenes, device: torch.device) -> ScenesExtractor:
-    """Returns the extractor with the weights that come with the package.
-
-    Raises:
-        DataError: the weights are not there, are truncated or of another network.
-    """
-    model = ScenesDetector()
-    remedy = "install itrpipe again, its weights come with it"
-    fill(model, WEIGHTS, read_state(WEIGHTS), remedy)
-    return ScenesExtractor(model, device)
-
-
 class ScenesExtractor(Extractor):
     """Turns drawings into rows of a feature file; see `Extractor`.
 
@@ -71,9 +59,17 @@ class ScenesExtractor(Extractor):
 
     spec = FeatureSpec(REGIONS, REGION_DIM, GLOBAL_DIM, boxes=True, labels=True, scores=True)
 
-    def __init__(self, model: ScenesDetector, device: torch.device) -> None:
+    def __init__(self, settings: Scenes, device: torch.device) -> None:
+        """Opens the weights that come with the package.
+
+        Raises:
+            DataError: they are not there, are truncated or of another network.
+        """
         self.transform = channels_first
-        self._model, self._device = model.eval().to(device), device
+        self._device = device
+        self._model = ScenesDetector()
+        fill(self._model, WEIGHTS, read_state(WEIGHTS), "install itrpipe again, its weights come with it")
+        self._model.eval().to(device)
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Detects regions; region 0 is the whole image, then one per thing by falling score, then more.
@@ -97,6 +93,9 @@ class ScenesExtractor(Extractor):
             )
         found = {name: each.cpu().numpy() for name, each in self._model(images.to(self._device)).items()}
         return {**found, "count": np.full(len(images), REGIONS, dtype=np.int16)}
+
+
+build = ScenesExtractor
 
 
 class _Residual(nn.Module):
@@ -189,7 +188,8 @@ class ScenesDetector(nn.Module):
         boxes = decode(self.region_deltas(appearance) * boxes.new_tensor(_DELTA_SCALE), boxes)
         order = scores.argsort(dim=1, descending=True, stable=True)
         chosen = take(order, spread(take(boxes, order), _REGION_OVERLAP, REGIONS - 1))
-        appearance, kinds = take(appearance, chosen), take(kinds, chosen)
+        appearance = take(appearance, chosen)
+        kinds = take(kinds, chosen)
         seen = torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)
         regions = torch.cat([appearance, F.relu(self.attribute_hidden(seen))], dim=-1)  # [B, 11, 256]
         boxes = take(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])

@@ -1,4 +1,4 @@
-"""What vision transformers declare; read without torch."""
+"""Declaration of vision transformers; read without torch."""
 
 from itrpipe.features.declaration import NetworkSettings
 

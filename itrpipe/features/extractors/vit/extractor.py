@@ -70,10 +70,13 @@ class GridExtractor(Extractor):
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         opened, frames = open_vision(settings.model, settings.revision, kinds, random=settings.weights == "random")
-        self.transform, self.notes = frames.framing, opened.notes
+        self.transform = frames.framing
+        self.notes = opened.notes
         self.network = opened.network.to(device).to(memory_format=memory_format)
-        self._normalise, self._device = frames.to(device), device
-        self._bf16, self._memory_format = settings.precision == "bf16", memory_format
+        self._normalise = frames.to(device)
+        self._device = device
+        self._bf16 = settings.precision == "bf16"
+        self._memory_format = memory_format
         probe = self._see(torch.zeros(1, 3, *self.transform.frame, dtype=torch.uint8))
         self._cells = probe.grid.cells(self.transform.frame)
         whole = probe.tokens if probe.own is None else probe.own

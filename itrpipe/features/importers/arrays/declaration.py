@@ -1,4 +1,4 @@
-"""What arrays in files declares; read without torch."""
+"""Declaration of arrays in files; read without torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Importer of arrays that anyone has written: one .npy, .npz or HDF5 file.
 
-* .npy: one array without a name; with two dimensions it is `global`, else `regions`.
+* .npy: one array without a name, row by row as NumPy saves it; with two dimensions it is `global`, else `regions`.
 * .npz (stored or compressed) and HDF5 (.h5, .hdf5; any layout): arrays by their names. Those named as the datasets of
   `features.h5` are taken, and `map` says what the others are called; an empty name leaves a dataset out.
 
@@ -41,8 +41,10 @@ class ArraysSource(Source):
             MissingInputError: the file with the ids is not there.
             DataError: the file is damaged, has no ids or no features, or shapes do not fit together.
         """
-        self.path, self._in_pixels = path, settings.boxes == "pixels"
-        arrays, called = open_arrays(path), settings.map
+        self.path = path
+        self._in_pixels = settings.boxes == "pixels"
+        arrays = open_arrays(path)
+        called = settings.map
         places = {name or ("global" if len(arrays[name].shape) == 2 else "regions"): name for name in arrays}
         listed = ", ".join(places)
         for dataset, name in called.items():

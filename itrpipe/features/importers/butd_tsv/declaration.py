@@ -1,4 +1,4 @@
-"""What TSV files of bottom-up attention declares; read without torch."""
+"""Declaration of TSV files of bottom-up attention; read without torch."""
 
 from itrpipe.features.declaration import REGIONS, FeatureSettings
 

@@ -30,7 +30,8 @@ _COLUMNS = {
 }
 _INTEGERS = ("labels", "attributes")
 # A line takes 0.4 to 1.1 MB, and what comes before its features 6 kB for 100 regions.
-_HEAD_BYTES, _LONGEST_LINE = 16_384, 1 << 26
+_HEAD_BYTES = 16_384
+_LONGEST_LINE = 1 << 26
 
 
 class TsvSource(Entries):
@@ -44,10 +45,13 @@ class TsvSource(Entries):
                 regions.
         """
         super().__init__(path)
-        self._columns, self._width, self._counts = tuple[str, ...](), 0, set[int]()
+        self._columns = tuple[str, ...]()
+        self._width = 0
+        self._counts = set[int]()
         for file in _files(path):
             with file.open("rb", buffering=_HEAD_BYTES) as stream:
-                number, size = 0, file.stat().st_size
+                number = 0
+                size = file.stat().st_size
                 while stream.tell() < size:
                     number += 1
                     with reading(f"{file}, line {number}", "features", "remove the line or extract it again"):
@@ -100,7 +104,8 @@ class TsvSource(Entries):
     def entry(self, place: Place) -> dict[str, Any]:
         """See `Entries`."""
         fields = self._fields(place.content())
-        regions, size = int(_bare(fields["count"])), [int(_bare(fields[side])) for side in ("height", "width")]
+        regions = int(_bare(fields["count"]))
+        size = [int(_bare(fields[side])) for side in ("height", "width")]
         return {"size": size} | {
             name: _values(fields[name], "<i8" if name in _INTEGERS else "<f4").reshape(regions, *shape[1:])
             for name, shape in self.spec.items()

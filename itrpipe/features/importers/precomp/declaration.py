@@ -1,4 +1,4 @@
-"""What `*_precomp` folders declares; read without torch."""
+"""Declaration of `*_precomp` folders; read without torch."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ class PrecompSource(Source):
             DataError: a file has a wrong type or shape, the numbers of rows, ids and captions disagree, an id comes
                 twice, or the splits differ in R, D or G.
         """
-        self.path, splits = path, {name: _open_split(path, name) for name in _splits_in(path)}
+        self.path = path
+        splits = {name: _open_split(path, name) for name in _splits_in(path)}
         self._splits = list(splits.values())
         shapes = [{key: array.shape[1:] for key, array in split.arrays.items()} for split in self._splits]
         if any(shape != shapes[0] for shape in shapes):
@@ -69,7 +70,8 @@ class PrecompSource(Source):
         if settings.grid:
             self._same["boxes"] = _cells(path, regions, *settings.grid)
         self.spec = FeatureSpec.of({**dict.fromkeys(self._same, ()), **shapes[0]})
-        images, seen = [], {}
+        images = []
+        seen = {}
         for number, (name, split) in enumerate(splits.items()):
             for row, (image_id, captions) in enumerate(zip(split.ids, split.captions, strict=True)):
                 said = caption_key(captions)
@@ -77,7 +79,8 @@ class PrecompSource(Source):
                 if earlier == number or (said and known and said != known):
                     images.append((number, row, image_id or f"{name}_ims.npy, image {row}", captions))
         numbers, rows, names, captions = zip(*images, strict=True)
-        self._places, self.names = np.array([numbers, rows]), list(names)
+        self._places = np.array([numbers, rows])
+        self.names = list(names)
         self.captions = captions if any(captions) else None
         sizes = ", ".join(f"{name} {len(split.ids):,}" for name, split in splits.items())
         self.summary = f"precomp folder: {sizes} images; {regions} regions of width {width}"
@@ -87,7 +90,8 @@ class PrecompSource(Source):
         numbers, rows = self._places[:, entries]
         found: dict[str, list[np.ndarray]] = {}
         for number in np.unique(numbers):
-            split, own = self._splits[number], rows[numbers == number]
+            split = self._splits[number]
+            own = rows[numbers == number]
             for key, array in split.arrays.items():
                 found.setdefault(key, []).append(take(array, own * (array.shape[0] // len(split.ids))))
         same = {key: np.broadcast_to(each, (len(entries), *each.shape)) for key, each in self._same.items()}
@@ -136,7 +140,7 @@ def _open_split(path: Path, name: str) -> Split:
 
 
 def _repeats(regions: FileRows) -> int:
-    """How often every image is there, in a file with as many rows as captions: once, or once for each of its captions.
+    """Count how often every image is there, in a file with as many rows as captions: once, or once for each caption.
 
     Raises:
         DataError: the first image comes several times in a row and others do not.

@@ -1,4 +1,4 @@
-"""What UNITER's folders declares; read without torch."""
+"""Declaration of UNITER's folders; read without torch."""
 
 from itrpipe.features.declaration import RegionSettings
 

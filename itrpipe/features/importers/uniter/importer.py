@@ -45,10 +45,16 @@ _MOST_BYTES = 1 << 28
 
 # LMDB: magic and version; pages' size; of the database flags and root; transaction.
 _META = struct.Struct("<II 16x I 48x H 34x Q 8x Q")
-_PAGE, _NODE = struct.Struct("<QHHHH"), struct.Struct("<HHHH")
-_MAGIC, _SORTED_DUPLICATES, _NO_ROOT = [0xBEEFC0DE, 1], 0x04, (1 << 64) - 1
-_BRANCH, _LEAF, _OWN_PAGES = 0x01, 0x02, 0x04
-_ON_OWN_PAGES, _OTHER_KINDS = 0x01, 0x06
+_PAGE = struct.Struct("<QHHHH")
+_NODE = struct.Struct("<HHHH")
+_MAGIC = [0xBEEFC0DE, 1]
+_SORTED_DUPLICATES = 0x04
+_NO_ROOT = (1 << 64) - 1
+_BRANCH = 0x01
+_LEAF = 0x02
+_OWN_PAGES = 0x04
+_ON_OWN_PAGES = 0x01
+_OTHER_KINDS = 0x06
 
 
 class UniterSource(Entries):
@@ -78,7 +84,13 @@ class UniterSource(Entries):
             width = first["regions"].shape[1]
         counted = next(key for key in _COUNTED if key in arrays)
         listed = self._listed(databases)
-        counts = [listed[name] if name in listed else self._count(name, counted) for name in self.names]
+        counts = []
+        for name in self.names:
+            if name in listed:
+                counts.append(listed[name])
+                continue
+            with self.reading(name) as place:
+                counts.append(self._kept(_arrays(place, [counted])))
         chosen = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
         self.describe(f"{'LMDB' if databases else '.npz'}, regions {chosen}", counts, width, first)
 
@@ -88,7 +100,7 @@ class UniterSource(Entries):
         return _stored(arrays) | {"count": self._kept(arrays)}
 
     def _listed(self, databases: Sequence[Path]) -> dict[str, int]:
-        """How many regions the settings take of images, by the lists that UNITER keeps beside databases or above."""
+        """Read the counts of regions that the settings take, from lists that UNITER keeps beside databases or above."""
         chosen = self._settings
         name = f"nbb_th{chosen.min_score}_max{chosen.max_regions}_min{chosen.min_regions}.json"
         listed: dict[str, int] = {}
@@ -98,12 +110,8 @@ class UniterSource(Entries):
                 listed |= {image: min(int(count), chosen.max_regions) for image, count in read_json(file).items()}
         return listed
 
-    def _count(self, name: str, key: str) -> int:
-        with self.reading(name) as place:
-            return self._kept(_arrays(place, [key]))
-
     def _kept(self, arrays: Mapping[str, np.ndarray]) -> int:
-        """How many regions the settings take of an image."""
+        """Count the regions that the settings take of an image."""
         key = next(key for key in _COUNTED if key in arrays)
         stored = arrays[key].item() if key == "num_bbox" else len(arrays[key])
         sure = int((arrays[key] > self._settings.min_score).sum()) if key == "conf" else stored
@@ -151,7 +159,7 @@ def _stored(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _arrays(place: Place, keys: Sequence[str]) -> dict[str, np.ndarray]:
-    """Those of the named arrays that an image has. Nothing is unpickled."""
+    """Read those of the named arrays that an image has. Nothing is unpickled."""
     whole = place.length is None  # a file, of which NumPy reads no more than the named arrays
     value = b"" if whole else place.content()
     if value.startswith(_LZ4):
@@ -211,12 +219,15 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
             raise ValueError("it does not start with a page of one")
         *magic, _, newer_flags, newer_root, newer = _META.unpack(read(page_size + _PAGE.size, _META.size))
         if magic == _MAGIC and newer > transaction:
-            flags, root = newer_flags, newer_root
+            flags = newer_flags
+            root = newer_root
         if flags & _SORTED_DUPLICATES:
             raise ValueError("it has several values for a key")
-        waiting, visits = [root] if root != _NO_ROOT else [], size // page_size
+        waiting = [root] if root != _NO_ROOT else []
+        visits = size // page_size
         while waiting:
-            visits, number = visits - 1, waiting.pop()
+            visits = visits - 1
+            number = waiting.pop()
             page = read(number * page_size, page_size)
             stored, _, kind, lower, _ = _PAGE.unpack_from(page)
             if stored != number or kind not in (_BRANCH, _LEAF) or visits < 0:
@@ -228,8 +239,10 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
                 continue
             for node in nodes:
                 low, high, flags, key_size = _NODE.unpack_from(page, node)
-                value, length = node + _NODE.size + key_size, low | high << 16
-                start, end = number * page_size + value, (number + 1) * page_size
+                value = node + _NODE.size + key_size
+                length = low | high << 16
+                start = number * page_size + value
+                end = (number + 1) * page_size
                 if flags & _OTHER_KINDS:
                     raise ValueError("it has a database in the database")
                 if flags & _ON_OWN_PAGES:
@@ -237,7 +250,8 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
                     stored, _, kind, pages, more = _PAGE.unpack(read(own * page_size, _PAGE.size))
                     if stored != own or kind != _OWN_PAGES:
                         raise ValueError(f"page {own} holds no value")
-                    start, end = own * page_size + _PAGE.size, (own + (pages | more << 16)) * page_size
+                    start = own * page_size + _PAGE.size
+                    end = (own + (pages | more << 16)) * page_size
                 if start + length > min(end, size):
                     raise ValueError("a value ends beyond its place")
                 yield page[node + _NODE.size : value], Place(path, start, length)
