@@ -14,7 +14,7 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,8 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
 COMMAND_LINE = "command line"
+EVERYWHERE = "*"
+"""Scope of execution settings of all steps that have them, upstream ones included."""
 EXTENDS, SHOWN_AS, ABOUT, BASELINE = "extends", "shown_as", "about", "baseline"
 ABOUT_CONF = (EXTENDS, SHOWN_AS, ABOUT, BASELINE)
 """Keys of a `[conf.<name>]` table that are no settings: the configuration that it extends, what people call it, what it
@@ -59,7 +61,7 @@ class Outside:
 class Settings(BaseModel):
     """Base of every group of settings: unknown keys are errors, values cannot change afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, defer_build=True)
 
     @field_validator("*")
     @classmethod
@@ -71,20 +73,49 @@ class Settings(BaseModel):
                 raise ValueError(f"it should be {largest:,} at most")
         return value
 
+    @classmethod
+    def groups(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
+        """Return the classes of those groups of settings whose class other values choose."""
+        return {}
+
     def counted(self) -> dict[str, Any]:
-        """Values as a fingerprint sees them, ready for JSON; see `Outside`."""
+        """Return the values as a fingerprint sees them, ready for JSON; see `Outside`."""
         values = self.model_dump(mode="json")
         for name, value, mark in self.outside():
             values[name] = mark.seen(value)
         return values
 
     def outside(self) -> Iterator[tuple[str, Any, Outside]]:
-        """Name, value and mark of the settings that name files outside the data folder, as far as they are given."""
+        """Yield name, value and mark of the settings that name files outside the data folder and are given."""
         for name, field_info in type(self).model_fields.items():
             marks = [mark for mark in field_info.metadata if isinstance(mark, Outside)]
             value = getattr(self, name)
             if marks and value != field_info.default:
                 yield name, value, marks[0]
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value that replaces what the declarations say.
+
+    Attributes:
+        scope: stage or configuration that it is limited to; None for the requested step; `EVERYWHERE`.
+        key: dotted key of the setting, or its end where no other setting ends so.
+        value: of the setting.
+        origin: where it was given, for messages.
+        backbone: it is limited to steps that are asked for with this one; empty for any.
+    """
+
+    scope: str | None
+    key: str
+    value: Any = field(hash=False)  # which may be a list
+    origin: str = COMMAND_LINE
+    backbone: str = ""
+
+    @property
+    def name(self) -> str:
+        """The key with its scope, as `--set` takes it."""
+        return f"{self.scope}.{self.key}" if self.scope else self.key
 
 
 @dataclass(frozen=True)
@@ -110,7 +141,7 @@ class Declaration:
     brought: dict[str, Path] = field(default_factory=dict)
 
     def origin(self, section: str) -> str:
-        """File and section, for people."""
+        """Return file and section, for people."""
         file = self.brought.get(".".join(section.split(".")[:2]), self.path)
         return f"{file.name} [{section}]"
 
@@ -128,7 +159,7 @@ class Resolved:
     origins: dict[str, str] = field(default_factory=dict)
 
     def merge(self, layer: Mapping[str, Any], origin: str) -> None:
-        """Lets every leaf of `layer` replace the present value and remembers `origin` for it."""
+        """Let every leaf of `layer` replace the present value, and remember `origin` for it."""
         for key, value in leaves(layer):
             *parents, last = key.split(".")
             table = self.values
@@ -141,7 +172,7 @@ class Resolved:
 
 
 def stages_folder() -> Path:
-    """Folder of the declarations: `stages/` of a checkout, else the copy inside the installed package.
+    """Return the folder of the declarations: `stages/` of a checkout, else the copy inside the installed package.
 
     Raises:
         MissingInputError: neither exists, so the installation is broken.
@@ -155,14 +186,14 @@ def stages_folder() -> Path:
 
 @functools.cache
 def declared_stages() -> dict[str, Path]:
-    """Stage name -> declaration file, in the order of the files' numbers."""
+    """Return the declaration file of every stage, in the order of the files' numbers."""
     files = sorted(stages_folder().glob("[0-9]*_*.toml"), key=lambda path: int(path.stem.partition("_")[0]))
     return {path.stem.partition("_")[2]: path for path in files}
 
 
 @functools.cache
 def load_declaration(stage: str) -> Declaration:
-    """Reads the declaration of a stage.
+    """Read the declaration of a stage.
 
     Raises:
         UsageError: there is no such stage.
@@ -181,10 +212,11 @@ def load_declaration(stage: str) -> Declaration:
             for section, named in plugin.tables.items():
                 declared[section] |= named
                 files |= {f"{section}.{name}": plugin.file for name in named}
+    head = path.read_text(encoding="utf-8-sig").partition("\n#\n")[0]
     return Declaration(
         stage=stage,
         path=path,
-        summary=_summary(path),
+        summary=" ".join(line.removeprefix("#").strip() for line in head.splitlines()),
         defaults=declared["defaults"],
         execution=tables.get("execution", {}),
         confs=declared["conf"],
@@ -194,24 +226,24 @@ def load_declaration(stage: str) -> Declaration:
 
 @functools.cache
 def brought() -> list[plugins.Plugin]:
-    """What installed packages bring, also what cannot be used; none of it may stand in the place of ours."""
+    """Return what installed packages bring, also what cannot be used; none of it may stand in the place of ours."""
     ours = {stage: declared_stages()[stage] for stage in plugins.STAGES.values()}
     tables = [(stage, path, *each) for stage, path in ours.items() for each in read_toml(path).items()]
     return plugins.found({(stage, section, name): path for stage, path, section, named in tables for name in named})
 
 
 def usable(group: str) -> dict[str, plugins.Plugin]:
-    """Name -> plug-in, those of a group that can be used."""
+    """Return the plug-ins of a group that can be used, by name."""
     return {each.name: each for each in brought() if each.group == group and not each.problem}
 
 
 def why_unusable(name: str) -> str:
-    """Why nothing of this name can be used, where an installed package brings something of it; else empty."""
+    """Return why nothing of a name can be used, where an installed package brings something of it; else empty."""
     return next((each.problem for each in brought() if each.name == name and each.problem), "")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Parses a TOML file.
+    """Parse a TOML file.
 
     Raises:
         MissingInputError: no such file.
@@ -234,9 +266,8 @@ def resolve(
     backbones: Iterable[str] = (),
     backbone: str | None = None,
     dataset: str | None = None,
-    overrides: Iterable[tuple[Mapping[str, Any], str]] = (),
 ) -> Resolved:
-    """Merges the layers of a configuration.
+    """Merge the declared layers of a configuration.
 
     Args:
         declaration: the stage.
@@ -245,25 +276,39 @@ def resolve(
         backbones: every name that counts as a backbone selector.
         backbone: the selected backbone, if the stage has one.
         dataset: the selected dataset; sub-tables of other datasets are skipped.
-        overrides: further layers with their origin, in rising priority.
 
     Raises:
         UsageError: there is no such conf.
     """
     selectors = {*backbones, *DATASET_SELECTORS}
     chosen = [name for name in (*_with_family(backbone, selectors), dataset) if name]
-    resolved = _declared(declaration, conf, selectors, chosen)
-    if isinstance(rule := resolved.values.get(EPOCHS), str):
+
+    def declared(name: str) -> Resolved:
+        resolved = Resolved()
+        for table, origin in _layers(declaration, name, selectors, chosen):
+            resolved.merge(table, origin)
+        return resolved
+
+    resolved = declared(conf)
+    rule = resolved.values.get(EPOCHS)
+    if isinstance(rule, str):
         origin = resolved.origins[EPOCHS]
-        others = _summed_epochs(rule, lambda name: _declared(declaration, name, selectors, chosen).values, origin)
-        resolved.merge(others, origin)
-    for layer, origin in overrides:
-        resolved.merge(layer, origin)
+        resolved.merge(_summed_epochs(rule, lambda name: declared(name).values, origin), origin)
     return resolved
 
 
-def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: list[str]) -> Resolved:
-    """The layers of a declaration alone."""
+def declared_backbone(declaration: Declaration, conf: str, backbones: Iterable[str], dataset: str) -> Any:
+    """Return the backbone that a configuration declares for a dataset; None where it has none."""
+    backbone = None
+    for table, _ in _layers(declaration, conf, {*backbones, *DATASET_SELECTORS}, [dataset]):
+        backbone = table.get("backbone", backbone)
+    return backbone
+
+
+def _layers(
+    declaration: Declaration, conf: str, selectors: set[str], chosen: list[str]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the tables of a configuration, each with its origin, in the order in which they are merged."""
     parts = conf.split("+")  # of a combination `a+b`, which those that have a `kind` can form
     if not all(kind_of(declaration, part) for part in parts):
         parts = [conf]
@@ -275,18 +320,16 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
         hint = did_you_mean(conf, declaration.confs) or listed
         kind = {"train": "method", "extract": "extractor"}.get(declaration.stage, "configuration")
         raise UsageError(f"{kind} {conf!r} is not declared in {declaration.path.name}{hint}")
-    resolved = Resolved()
     for part in parts:
         tables = [(f"conf.{name}", declaration.confs[name]) for name in extended(declaration, part)]
         for name, table in [("defaults", declaration.defaults), *tables]:
             sections = sorted(_select(table, name, selectors, chosen), key=lambda section: section[0])
             for _, section, layer in sections:
-                resolved.merge({part: layer} if part != conf else layer, declaration.origin(section))
-    return resolved
+                yield {part: layer} if part != conf else layer, declaration.origin(section)
 
 
 def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], origin: str) -> dict[str, Any]:
-    """The sum, and the epochs after which the learning rate decays, in the same proportion to those of the first term.
+    """Return the sum of a rule, and the epochs after which the learning rate decays, in proportion to the first term's.
 
     Args:
         rule: what is declared.
@@ -314,7 +357,7 @@ def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], orig
 
 
 def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsType:
-    """Validates resolved values against a settings class.
+    """Validate resolved values against a settings class.
 
     Args:
         model: the class.
@@ -350,12 +393,12 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
 
 
 def in_words(problem: ErrorDetails) -> str:
-    """A problem that pydantic has found, as a user reads it."""
+    """Return a problem that pydantic has found, as a user reads it."""
     return problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """Splits `key=value` of `--set`; the value is read as TOML, else taken as a string.
+def parse_override(text: str) -> Override:
+    """Read `key=value` or `scope.key=value` of `--set`; the value is read as TOML, else taken as a string.
 
     Raises:
         UsageError: there is no `=` or no key, or the value is one that nothing can hold.
@@ -367,7 +410,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         read = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        return key, value
+        return scoped_override(key, value, COMMAND_LINE)
     except (ValueError, RecursionError):
         raise UsageError(
             f"--set {key}={value[:20]}… has thousands of digits, or lists in lists in lists; give a smaller value"
@@ -376,24 +419,37 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     parsed = read["value"] if read.keys() == {"value"} else value
     if empty := empty_table(key, parsed):
         raise UsageError(f"--set {empty}={{}} is an empty table, which sets nothing; give a value or leave it out")
-    return key, parsed
+    return scoped_override(key, parsed, COMMAND_LINE)
+
+
+def scoped_override(key: str, value: Any, origin: str) -> Override:
+    """Return the override of a dotted key that may begin with a stage or a configuration.
+
+    `execution.`, the table of a declaration, may stand before the last part.
+    """
+    scope, dot, rest = key.partition(".")
+    stage = scope.replace("-", "_")
+    if dot and stage in declared_stages():
+        scope = stage
+    elif not dot or not any(scope in load_declaration(each).confs for each in declared_stages()):
+        return Override(None, key.removeprefix("execution."), value, origin)
+    return Override(scope, rest.removeprefix("execution."), value, origin)
 
 
 def empty_table(key: str, value: Any) -> str | None:
-    """Dotted key of the first table without values, which sets nothing, in a value or the value itself."""
+    """Return the dotted key of the first table without values, which sets nothing, in a value or the value itself."""
     if not isinstance(value, Mapping):
         return None
     found = (empty_table(f"{key}.{name}", each) for name, each in value.items())
     return next(filter(None, found), None) if value else key
 
 
-def complete_key(key: str, known: Iterable[str]) -> str:
-    """Turns a short key (`margin`) into the full dotted one (`loss.margin`) when only one setting ends so.
+def complete_key(key: str, known: Collection[str]) -> str:
+    """Turn a short key (`margin`) into the full dotted one (`loss.margin`) when only one setting ends so.
 
     Raises:
         UsageError: several settings end in `key`.
     """
-    known = set(known)
     if key in known:
         return key
     matches = sorted(name for name in known if name.endswith(f".{key}"))
@@ -402,8 +458,26 @@ def complete_key(key: str, known: Iterable[str]) -> str:
     return matches[0] if matches else key
 
 
+def setting_keys(model: type[Settings], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted key of every setting of a class.
+
+    Args:
+        model: the class.
+        values: that choose the classes of its groups, see `Settings.groups`.
+    """
+    groups = model.groups(values)
+    for name, about in model.model_fields.items():
+        group = groups.get(name, about.annotation)
+        if isinstance(group, type) and issubclass(group, Settings):
+            own = values.get(name, {})
+            for key in setting_keys(group, own):
+                yield f"{name}.{key}"
+        else:
+            yield name
+
+
 def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted key, value) of every value that is not itself a table."""
+    """Yield (dotted key, value) of every value that is not itself a table."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{key}.")
@@ -412,20 +486,20 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string."""
+    """Return `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string."""
     folded = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """Returns a line such as `unknown format 'karpaty'; did you mean 'karpathy'? known: coco, karpathy`."""
+    """Return a line such as `unknown format 'karpaty'; did you mean 'karpathy'? known: coco, karpathy`."""
     known = list(known)
     return f"unknown {what} {word!r}{did_you_mean(word, known) or ';'} known: {', '.join(known)}"
 
 
 def extended(declaration: Declaration, conf: str) -> list[str]:
-    """The configuration and those it extends, the one that extends none first.
+    """Return a configuration and those it extends, the one that extends none first.
 
     Raises:
         DataError: one of them does not exist or extends itself.
@@ -439,49 +513,35 @@ def extended(declaration: Declaration, conf: str) -> list[str]:
 
 
 def conf_title(stage: str, conf: str) -> str | None:
-    """What people call a configuration; None where its declaration does not say."""
+    """Return the title of a configuration; None where its declaration gives none."""
     return load_declaration(stage).confs.get(conf, {}).get(SHOWN_AS)
 
 
-def described(stage: str, table: str) -> list[tuple[str, str]]:
-    """Names of a declaration, each with what it is in one line.
-
-    Args:
-        stage: name.
-        table: `conf` for all configurations, `defaults` for backbones that have such a line.
-    """
-    declaration = load_declaration(stage)
-    if table == "conf":
-        return [(name, str(values.get(ABOUT, ""))) for name, values in declaration.confs.items()]
-    tables = {name: values for name, values in declaration.defaults.items() if isinstance(values, Mapping)}
-    return [(name, str(values[ABOUT])) for name, values in tables.items() if ABOUT in values]
-
-
 def backbone_shown_as(name: str) -> str | None:
-    """What people call a backbone; None where its declaration does not say."""
+    """Return the title of a backbone; None where its declaration gives none."""
     return load_declaration("train").defaults.get(name, {}).get(SHOWN_AS)
 
 
 def root_conf(stage: str, conf: str) -> str:
-    """The configuration that one extends in the end: itself where it extends none, or is not declared any more."""
+    """Return the configuration that one extends in the end; itself where it extends none, or is no more declared."""
     declaration = load_declaration(stage)
     return extended(declaration, conf)[0] if conf in declaration.confs else conf
 
 
 def baseline_kind(stage: str, conf: str) -> str:
-    """What a configuration that others are compared with has as much of as they: `updates` or `time`; often empty."""
+    """Return what a baseline has as much of as the methods it is compared with, `updates` or `time`; else empty."""
     return load_declaration(stage).confs.get(conf, {}).get(BASELINE, "")
 
 
 def kind_of(declaration: Declaration, conf: str) -> str:
-    """The `kind` of a configuration, its own or of one that it extends; empty where there is none."""
+    """Return the `kind` of a configuration, its own or of one that it extends; empty where there is none."""
     chain = extended(declaration, conf) if conf in declaration.confs else []
     kinds = [declaration.confs[name].get("kind") for name in chain]
     return str(next(filter(None, reversed(kinds)), ""))
 
 
 def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
-    """A backbone, after the one that it is a variant of: `scan` before `scan-i2t`."""
+    """Return a backbone after the one that it is a variant of: `scan` before `scan-i2t`."""
     families = sorted((name for name in selectors if f"{backbone}".startswith(f"{name}-")), key=len)
     return [*families, backbone or ""]
 
@@ -499,15 +559,3 @@ def _select(
         if isinstance(table.get(selector), Mapping):
             own = weight + len(_with_family(selector, selectors))
             yield from _select(table[selector], f"{name}.{selector}", selectors, chosen, own)
-
-
-def _summary(path: Path) -> str:
-    """First paragraph of the header comment of a declaration, as one line."""
-    lines = []
-    for line in path.read_text(encoding="utf-8-sig").splitlines():
-        text = line.removeprefix("#").strip()
-        if not line.startswith("#") or (lines and not text):
-            break
-        if text:
-            lines.append(text)
-    return " ".join(lines)

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import signal
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +35,10 @@ BACKBONES = "itrpipe.backbones"
 EXTRACTORS = "itrpipe.extractors"
 _LEAVES = {METHODS: "method", BACKBONES: "network", EXTRACTORS: "extractor"}
 STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
+IMPORT_SECONDS = 30.0
+"""How long the import of a declaration may take."""
+_IMPORTED = 77
+"""Exit code that no package ends a process with by chance."""
 _OURS = {METHODS: "methods", BACKBONES: "models", EXTRACTORS: "features/extractors"}
 
 
@@ -109,6 +116,7 @@ def _told(plugin: Plugin) -> Iterator[None]:
 def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str, str, str], Path]) -> Plugin:
     if (Path(__file__).parent / _OURS[plugin.group] / plugin.name.replace("-", "_")).is_dir():
         raise UsageError("itrpipe has one of this name itself")
+    _try_import(entry)
     declared = entry.load()
     if not (isinstance(declared, type) and issubclass(declared, BaseModel)):
         raise UsageError(f"{entry.value} is no class of settings")
@@ -121,6 +129,34 @@ def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str,
     if plugin.group == BACKBONES:  # methods declare what it is trained with
         return opened
     raise UsageError(f"its configurations are missing: there is no {file}; the package has to bring it as package data")
+
+
+def _try_import(entry: EntryPoint) -> None:
+    """Imports a declaration in a process of its own, since it may end or interrupt the process, or hold it up.
+
+    What it raises is told when it is imported here.
+
+    Raises:
+        UsageError: it does one of these.
+    """
+    child = os.fork()
+    if not child:
+        code = _IMPORTED
+        try:
+            entry.load()
+        except BaseException as error:
+            code = 1 if isinstance(error, KeyboardInterrupt) else _IMPORTED
+        finally:
+            os._exit(code)
+    until = time.monotonic() + IMPORT_SECONDS
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise UsageError(f"{entry.value} is not imported after {IMPORT_SECONDS:g} seconds")
+        time.sleep(0.005)
+    if os.waitstatus_to_exitcode(ended[1]) != _IMPORTED:
+        raise UsageError(f"{entry.value} ends or interrupts the process that imports it")
 
 
 def _check(

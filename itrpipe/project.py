@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.cli.commands import Commands
 from itrpipe.cli.entry import app
+from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import load_stage
@@ -62,7 +63,9 @@ class Result:
     @property
     def name(self) -> str:
         """The name of the model that was trained, or the label of the artifact."""
-        return self.manifest.execution.get("name") or self.manifest.label
+        dataset = self.folder.parents[1]
+        models = load_definition(dataset.parent, dataset.name).named_trainings()
+        return models.get(self.folder.name, self.manifest.label)
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -36,9 +36,9 @@ from filelock import FileLock
 
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import define_features
+from itrpipe.config import Override, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
-from itrpipe.pipeline.planning import Override, parse_override
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.training.recipe import Trainer
 from itrpipe.training.saved import MODEL

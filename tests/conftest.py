@@ -19,8 +19,8 @@ from PIL import Image
 from typer.main import get_command
 
 from itrpipe.cli import main
+from itrpipe.config import Override, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.pipeline.planning import Override, parse_override
 from itrpipe.storage.artifact import OutputFile, read_manifest, write_manifest
 from itrpipe.storage.disk import file_digest
 from tests.definitions import save_definition

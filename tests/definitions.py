@@ -17,5 +17,6 @@ def save_definition(root: Path, dataset: str, definition: DatasetDefinition) -> 
 
 def sentence_settings(conf: str, **changed: Any) -> Any:
     """The settings of a writer of sentences."""
-    values = resolve(load_declaration("synthesize"), conf, overrides=[(changed, "test")]).values
-    return MAKERS[values["maker"]].model_validate(values)
+    resolved = resolve(load_declaration("synthesize"), conf)
+    resolved.merge(changed, "test")
+    return MAKERS[resolved.values["maker"]].model_validate(resolved.values)

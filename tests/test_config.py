@@ -21,6 +21,7 @@ from itrpipe import config
 from itrpipe.config import (
     DATASET_SELECTORS,
     Declaration,
+    Override,
     Resolved,
     Settings,
     bind,
@@ -28,12 +29,14 @@ from itrpipe.config import (
     declared_stages,
     leaves,
     load_declaration,
-    parse_assignment,
+    parse_override,
     resolve,
+    scoped_override,
+    setting_keys,
 )
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.pipeline.planning import Override, Planner, parse_override, scoped_override
+from itrpipe.pipeline.planning import Planner
 from itrpipe.stages.base import Need
 from itrpipe.training.settings import backbones
 
@@ -96,7 +99,9 @@ def test_later_layers_win_and_are_remembered_as_origin() -> None:
     assert chosen.origins["epochs"] == "4_train.toml [defaults.vsrn.coco]"
     assert chosen.origins["rate"] == "4_train.toml [conf.aoq.vsrn]"
     over = [({"epochs": 9}, "dataset.json"), ({"epochs": 10, "loss.margin": 0}, "command line")]
-    final = resolved_by(tables, backbone="vsrn", dataset="coco", overrides=over)
+    final = resolved_by(tables, backbone="vsrn", dataset="coco")
+    for layer, origin in over:
+        final.merge(layer, origin)
     assert (final.values["epochs"], final.values["loss"]["margin"]) == (10, 0)
     assert final.origins["epochs"] == final.origins["loss.margin"] == "command line"
     assert tables == before
@@ -146,7 +151,6 @@ def test_epochs_may_be_those_of_other_configurations() -> None:
     assert found.origins["epochs"] == "4_train.toml [conf.aoq]"
     assert resolved_by(tables, backbone="vsrn", dataset="coco").values["epochs"] == 40
     assert resolved_by(tables, backbone="vsepp").values == {"epochs": 7, "decay_every": 15, "decay_at": [3]}
-    assert resolved_by(tables, backbone="vsrn", overrides=[({"epochs": 1}, "command line")]).values["epochs"] == 1
 
 
 @pytest.mark.parametrize("rule", ["twice", "base +", "base - second", "aoq", "0 base", ""])
@@ -203,7 +207,7 @@ def bound(values: dict[str, Any], origin: str = "command line") -> Example:
 def configured(root: Path, conf: str, *texts: str, dataset: str = "scenes") -> dict[str, Any]:
     """Settings of a training."""
     planner = Planner(root, dataset, list(map(parse_override, texts)))
-    return planner.configure_checked(Need("train", conf))[0].model_dump()
+    return planner.configure(Need("train", conf))[0].model_dump()
 
 
 @pytest.mark.parametrize(
@@ -264,19 +268,19 @@ def test_a_backbone_may_be_written_as_people_write_it(data_root: Path) -> None:
 @given(st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False)))
 def test_assigned_numbers_keep_their_type(value: Any) -> None:
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    key, parsed = parse_assignment(f"a.b={text}")
-    assert (key, parsed) == ("a.b", value)
-    assert type(parsed) is type(value)
+    parsed = parse_override(f"a.b={text}")
+    assert (parsed.scope, parsed.key, parsed.value) == (None, "a.b", value)
+    assert type(parsed.value) is type(value)
 
 
 def test_assignments_that_are_not_toml_are_strings() -> None:
-    assert parse_assignment("features=precomp") == ("features", "precomp")
-    assert parse_assignment("selection=r1+r5") == ("selection", "r1+r5")
-    assert parse_assignment('protocols=["full"]') == ("protocols", ["full"])
-    assert parse_assignment("title=a=b") == ("title", "a=b")
+    assert parse_override("features=precomp") == Override(None, "features", "precomp")
+    assert parse_override("selection=r1+r5") == Override(None, "selection", "r1+r5")
+    assert parse_override('protocols=["full"]') == Override(None, "protocols", ["full"])
+    assert parse_override("title=a=b") == Override(None, "title", "a=b")
     for text in ("epochs", "=3", " = 3"):
         with pytest.raises(UsageError, match="is not of the form key=value"):
-            parse_assignment(text)
+            parse_override(text)
 
 
 def test_short_keys_are_completed_and_ambiguous_ones_refused() -> None:
@@ -294,6 +298,23 @@ def test_a_leading_stage_or_configuration_name_is_a_scope() -> None:
     assert parse_override("aoq.loss.alpha=0.5") == Override("aoq", "loss.alpha", 0.5)
     assert parse_override("loss.alpha=0.5") == Override(None, "loss.alpha", 0.5)
     assert scoped_override("aoq.alpha", 1, "recipe x") == Override("aoq", "alpha", 1, "recipe x")
+
+
+def test_whether_an_override_is_read_is_told_by_what_it_says(data_root: Path) -> None:
+    """Wherever it came from, and also where its value is a list."""
+    given = [parse_override(text) for text in ("decay_at=[1]", "train.decay_at=[1]", "parse.tagger=lexicon")]
+    planner = Planner(data_root, "scenes", given)
+    planner.configure(Need("train", "triplet"))
+    assert planner.read == {parse_override("decay_at=[1]"), parse_override("train.decay_at=[1]")}
+    assert planner.unused_overrides() == given[2:]
+
+
+def test_the_keys_of_a_class_are_those_of_its_settings(data_root: Path) -> None:
+    for backbone in backbones():
+        found, _, _ = Planner(data_root, "scenes", [Override(None, "backbone", backbone)]).configure(
+            Need("train", "triplet")
+        )
+        assert {*setting_keys(type(found), dict(found))} == {key for key, _ in leaves(found.model_dump())}
 
 
 # Files
@@ -323,13 +344,13 @@ def test_every_configuration_binds_for_every_backbone_and_dataset(stage: str, da
         for dataset in (*DATASET_SELECTORS, OTHER_DATASET):
             for backbone in backbones() if conf == "triplet" else {None, *backbones()} & {None, *table}:
                 overrides = [Override(None, "backbone", backbone)] if backbone else []
-                Planner(data_root, dataset, overrides).configure_checked(Need(stage, conf))
+                Planner(data_root, dataset, overrides).configure(Need(stage, conf))
 
 
 @pytest.mark.parametrize("stage", declared_stages())
 def test_every_setting_without_a_default_is_declared(stage: str, data_root: Path) -> None:
     for conf in load_declaration(stage).confs:
-        settings, execution, resolved = Planner(data_root, OTHER_DATASET).configure_checked(Need(stage, conf))
+        settings, execution, resolved = Planner(data_root, OTHER_DATASET).configure(Need(stage, conf))
         required = {name for name, each in type(settings).model_fields.items() if each.is_required()}
         assert required <= {key.partition(".")[0] for key in resolved.values}
         # Where parts are made is the same for every stage, with defaults of its own.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from itrpipe.config import Override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
 from itrpipe.methods.base import Batch, StatefulMethod
@@ -19,7 +20,7 @@ from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import backbone_family, network_module
 from itrpipe.models.registry import backbones as backbone_classes
-from itrpipe.pipeline.planning import Override, Planner
+from itrpipe.pipeline.planning import Planner
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
 from itrpipe.testing import (
@@ -62,10 +63,10 @@ def settings(conf: str, backbone: str) -> TrainSettings:
     combined = {f"loss.{name}": value for name, value in CONTRASTIVE.get(conf, {}).items()}
     conf = conf.partition(",")[0]
     model = settings_of(backbone).model_fields
-    loss = methods()[planner(backbone).configure_checked(Need("train", conf))[0].method].model_fields  # pyright: ignore
+    loss = methods()[planner(backbone).configure(Need("train", conf))[0].method].model_fields  # pyright: ignore
     given = {f"model.{name}": value for name, value in SMALL.items() if name in model}
     given |= {f"loss.{name}": value for name, value in LOSS.items() if name in loss} | combined
-    return planner(backbone, given).configure_checked(Need("train", conf))[0]  # pyright: ignore
+    return planner(backbone, given).configure(Need("train", conf))[0]  # pyright: ignore
 
 
 def planner(backbone: str, given: dict[str, Any] | None = None) -> Planner:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from itrpipe.cli.named import define_model
+from itrpipe.config import Override
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
-from itrpipe.pipeline.planning import Override
+from itrpipe.pipeline.models import define_model, find_model
 from itrpipe.storage.artifact import folders_in, read_manifest
 from itrpipe.training.choices import both_encoders
 from tests.chains import Invoke, done, planned, refused, sets
@@ -153,9 +153,10 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path) -> None:
     told = {"backbone": "vsepp", "epochs": 2, "loss.margin": 0.1}
     remember_model(defined, "tiny", "first", ModelDefinition(method="triplet", settings=told))
     where = (defined, "tiny", "second")
-    same, _ = define_model(*where, "triplet", [], "first")
+    first = find_model(defined, "tiny", "first")
+    same, _ = define_model(*where, "triplet", [], first)
     assert (same.method, same.definition.settings) == ("triplet", told)
-    other, _ = define_model(*where, "contrastive", [Override(None, "epochs", 3)], "first")
+    other, _ = define_model(*where, "contrastive", [Override(None, "epochs", 3)], first)
     assert (other.method, other.definition.settings) == ("contrastive", {"backbone": "vsepp", "epochs": 3})
 
 

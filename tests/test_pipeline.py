@@ -15,11 +15,11 @@ import pytest
 
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.show import Show
-from itrpipe.config import declared_stages, load_declaration
+from itrpipe.config import Override, declared_stages, load_declaration, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.pipeline.planning import Override, Planner, parse_override
+from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.run import run
 from itrpipe.pipeline.steps import MOST_CHANGES, Step, pending_steps, unique_steps
 from itrpipe.progress import Reporter
@@ -359,7 +359,7 @@ def test_what_is_said_of_a_stage_holds_for_its_steps_that_have_such_a_setting(da
     trainings = [each for each in step.upstream() if each.need.stage == "train"]
     copies = {each.need.conf: each.settings.model_dump()["loss"].get("copies") for each in trainings}
     assert (copies["tags-dc"], copies["pretrain"]) == (1, None)
-    planner.refuse_unused_overrides()
+    assert not planner.unused_overrides()
 
 
 def test_the_command_line_goes_before_the_dataset_definition(defined: Path) -> None:

@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+from itrpipe import plugins
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, check_backbone, check_method
 from tests.chains import copied, only, sets
 from tests.commands import Command
@@ -175,6 +176,23 @@ def test_a_package_that_cannot_be_used_is_told_by_what_lists_and_asks_for_it_and
         assert code == 0
     else:
         assert (code, reason in shown, len(shown.splitlines())) == (2, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "reason"),
+    [
+        ("import time; time.sleep(600)", "is not imported after 2 seconds"),
+        ("raise KeyboardInterrupt", "ends or interrupts the process"),
+        ("import os; os._exit(0)", "ends or interrupts the process"),
+    ],
+)
+def test_a_package_neither_ends_nor_holds_up_the_process_that_looks_for_it(
+    declaration: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(broken_package(tmp_path, "worse", declaration, BROKEN, OWN)))
+    monkeypatch.setattr(plugins, "IMPORT_SECONDS", 2.0)
+    (found,) = (each for each in plugins.found({}) if each.name == "worse")
+    assert f"broken.declaration:Kind {reason}" in found.problem
 
 
 def test_what_a_network_raises_when_it_is_imported_is_one_line(site: Path, chain: Path, tmp_path: Path) -> None:

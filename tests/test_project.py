@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from itrpipe import Project
-from itrpipe.config import parse_assignment
+from itrpipe.config import parse_override
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.project import Result
 from itrpipe.storage.disk import read_json
 from tests.chains import Invoke, done, sets
 from tests.conftest import TINY
 
-SETTINGS = dict(parse_assignment(text) for text in TINY)
+OVERRIDES = [parse_override(text) for text in TINY]
+SETTINGS = {override.name: override.value for override in OVERRIDES}
 OF_TRAINING = {name: value for name, value in SETTINGS.items() if name.startswith("train.")}
 
 

@@ -17,11 +17,10 @@ from itrpipe import __version__
 from itrpipe.cli import app
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Wanted, export_model
-from itrpipe.cli.named import define_model
 from itrpipe.cli.options import overrides_of
-from itrpipe.config import load_declaration
+from itrpipe.config import load_declaration, parse_override
 from itrpipe.datasets.definition import remember_model
-from itrpipe.pipeline.planning import parse_override
+from itrpipe.pipeline.models import define_model
 from itrpipe.pipeline.recipes import load_recipe
 from itrpipe.review import DecisionFile, Judgement
 from itrpipe.training.settings import backbones

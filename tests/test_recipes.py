@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.config import load_declaration, stages_folder
+from itrpipe.config import load_declaration, parse_override, stages_folder
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, metrics
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
-from itrpipe.pipeline.planning import parse_override
 from itrpipe.pipeline.recipes import load_recipe, recipe_files
 from itrpipe.pipeline.reproduction import Options, run_recipe
 from itrpipe.report.published import RECALLS, RSUM

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from itrpipe.cli.asked import run_stage
+from itrpipe.config import Override
 from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.pipeline.folders import _of_two, collect_garbage, entries
-from itrpipe.pipeline.planning import Override
 from itrpipe.pipeline.steps import state_of
 from itrpipe.storage.artifact import PICTURES, Location
 from itrpipe.storage.locks import locked

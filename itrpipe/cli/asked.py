@@ -1,15 +1,15 @@
-"""What a command asks of stages: it is planned, and made where it is missing."""
+"""Artifacts that a command asks for: they are planned, and made where they are missing."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from itrpipe.cli.named import NAMING, NamedModel
-from itrpipe.config import COMMAND_LINE, load_declaration
+from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, load_declaration
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import (
     PIXELS,
@@ -22,7 +22,8 @@ from itrpipe.datasets.definition import (
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
 from itrpipe.features.declaration import GIVEN, read_model
-from itrpipe.pipeline.planning import EVERYWHERE, Override, Planner, is_execution
+from itrpipe.pipeline.models import NAMING, NamedModel, options_of
+from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
 from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity
@@ -49,7 +50,7 @@ NEXT = {
 
 @dataclass
 class Asked:
-    """What a command asks.
+    """Artifacts that a command asks for.
 
     Attributes:
         root: the data folder.
@@ -61,6 +62,7 @@ class Asked:
         asks: it reads what is there: the only lists, evaluation or sentences of a model are taken whatever their
             settings, unless the user gave some that differ.
         definition: of the dataset, if it is another than the data folder knows.
+        model: that is trained or read, if it has a name; its settings are among the overrides.
         steps: that were planned.
     """
 
@@ -72,6 +74,7 @@ class Asked:
     as_json: bool = False
     asks: bool = False
     definition: DatasetDefinition = field(default_factory=DatasetDefinition)
+    model: NamedModel | None = None
     steps: list[Step] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -79,44 +82,55 @@ class Asked:
         dataset = check_name(self.dataset)
         # A command that makes nothing leaves no folder behind where there was none.
         remembered = not self.dry_run and (not self.no_deps or (self.root / dataset).is_dir())
-        self.planner = Planner(self.root, dataset, [*self.overrides], self.definition, self.reporter, remembered)
+        self.planner = Planner(
+            self.root, dataset, [*self.overrides], self.definition, self.reporter, remembered, model=self.model
+        )
 
     @property
     def step(self) -> Step:
-        """The first step."""
+        """Return the first step."""
         return self.steps[0]
 
     @property
     def label(self) -> str:
-        """The name of its artifact."""
+        """Return the label of its artifact."""
         return self.step.location.label
 
-    def plan(self, stage: str, conf: str | None = None, *others: Need, **settings: str) -> Step:
-        """Plans a step, and others that are asked beside it.
+    def plan(
+        self,
+        stage: str,
+        conf: str | None = None,
+        *others: Need,
+        inputs: Mapping[str, Step] | None = None,
+        **settings: Any,
+    ) -> Step:
+        """Plan a step, and others that are asked beside it.
 
         Args:
             stage: of the step.
             conf: its configuration; None for the usual one.
             others: what is read beside it.
+            inputs: steps that it reads beside those that the stage itself asks for.
             settings: that it must have.
 
         Raises:
             ItrpipeError: it cannot be planned, or an option is read by no step.
         """
         need = Need(stage, conf or default_conf(self.planner.definition, stage), settings)
-        self.steps = [self.planner.plan(need), *(self.planner.plan(each, requested=False) for each in others)]
-        self.planner.refuse_unused_overrides()
+        steps = [self.planner.plan(need, inputs=inputs)]
+        steps += [self.planner.plan(each, requested=False) for each in others]
+        refuse_unused(self.planner.unused_overrides(), self.planner.settings)
+        self.steps = steps
         if self.asks and stage != "train":  # a training with other settings is another model
-            self.steps = [only_finished(step, self._given(step)) for step in self.steps]
+            self.steps = []
+            for step in steps:
+                scopes = {step.need.stage, step.need.conf, None if step is steps[0] else step.need.stage}
+                given = [item.key for item in self.planner.overrides if item.scope in scopes]
+                self.steps.append(only_finished(step, given))
         return self.step
 
-    def _given(self, step: Step) -> list[str]:
-        """Return the keys that the user gave a planned step."""
-        scopes = {step.need.stage, step.need.conf, *([None] if step is self.step else [])}
-        return [item.key for item in self.planner.overrides if item.scope in scopes]
-
     def made(self, what: str, *, whole: bool = False) -> bool:
-        """Whether everything is there, which after a dry run it is not; what is missing is made, unless `no_deps`.
+        """Make what is missing, unless `no_deps`; return whether everything is there, which after a dry run it is not.
 
         Args:
             what: the command does, for the header of the plan.
@@ -140,7 +154,7 @@ class Asked:
         return not self.dry_run
 
     def run(self, *, with_upstream: bool = True) -> Path:
-        """Runs what is missing, or prints the plan and its costs; returns the folder of the first step."""
+        """Run what is missing, or print the plan and its costs; return the folder of the first step."""
         folder, *_ = run(self.steps, self.reporter, dry_run=self.dry_run, with_upstream=with_upstream)
         if self.dry_run:
             say_costs(pending_steps(self.steps), self.reporter)
@@ -162,30 +176,21 @@ class Asked:
 
     def model_options(self, step: Step, stage: str) -> str:
         """Return the options by which the command of a stage names the model that a planned step trains or reads."""
-        location = step.location
-        model = step if location.stage == "train" else read_model(step.inputs)
-        if model.location.stage == "embeddings":
-            name = model.need.settings["name"].removeprefix(f"{GIVEN}-")
-            return f"--dataset {self.dataset} --model {name}{self._given_for(stage, of_model=False)}"
-        backbone = train_settings(model).backbone
-        if name := getattr(model.execution, "name", ""):
-            usual = load_definition(location.root, location.dataset).models.get(name)
-            seed = train_settings(model).seed
-            other_seed = f" --seed {seed}" if seed != (usual.seed if usual else 0) else ""
-            return f"--model {name}{other_seed}{self._given_for(stage, of_model=False)}"
-        method = f"--method {model.need.conf} --backbone {backbone}"
-        return f"--dataset {self.dataset} {method}{self._given_for(stage)}"
+        model = step if step.location.stage == "train" else read_model(step.inputs)
+        is_unnamed = model.location.stage == "train" and not model.model
+        return f"{options_of(model)}{self._given_for(stage, of_model=is_unnamed)}"
 
     def _given_for(self, stage: str, *, of_model: bool = True) -> str:
         """Return the given settings as options of another stage, those of the model only where it has no name."""
         own, options = self.step.location.stage, ""
+        unsaid = ("method", "backbone", *load_stage(own).execution.model_fields)
         for item in self.planner.overrides:
-            scope, value = item.scope or own, item.value
-            if item.origin != COMMAND_LINE or scope == EVERYWHERE or item.key in ("method", "backbone"):
+            if item.origin != COMMAND_LINE or item.scope == EVERYWHERE or item.key in unsaid:
                 continue
+            scope, value = item.scope or own, item.value
             if item.scope is None and item.key in NAMING:
                 options += f" --{item.key} {value}" if of_model else ""
-            elif not is_execution(item, load_stage(own)) and (scope == stage or (of_model and scope != "evaluate")):
+            elif scope == stage or (of_model and scope != "evaluate"):
                 text = value if isinstance(value, str) else json.dumps(value)
                 options += f" --set {shlex.quote(f'{scope}.{item.key}={text}')}"
         return options
@@ -245,28 +250,23 @@ def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
 
 
 def data_option(root: Path) -> str:
-    """The option of a command that is printed, where the data folder is not the usual one; else nothing."""
+    """Return the option of a printed command, where the data folder is not the usual one; else nothing."""
     return "" if root == Path("data") else f" --data {shlex.quote(str(root))}"
 
 
 def default_conf(definition: DatasetDefinition, stage: str) -> str:
-    """The configuration a stage runs with when none is named."""
+    """Return the configuration that a stage runs with when none is named."""
     return prepare_need(definition).conf if stage == "prepare" else next(iter(load_declaration(stage).confs))
 
 
 def train_settings(step: Step) -> TrainSettings:
-    """The settings of a planned training."""
+    """Return the settings of a planned training."""
     assert isinstance(step.settings, TrainSettings)
     return step.settings
 
 
-def called(step: Step) -> str:
-    """What the user calls a planned training, or its label."""
-    return getattr(step.execution, "name", "") or step.location.label
-
-
 def device_of(step: Step) -> str:
-    """Where a planned training would compute: `cpu` or `cuda`.
+    """Return the device of a planned training: `cpu` or `cuda`.
 
     Raises:
         UsageError: CUDA was asked for and is not there.
@@ -287,7 +287,7 @@ def run_stage(
     dry_run: bool = False,
     no_deps: bool = False,
 ) -> Path:
-    """Plans one stage and runs what is missing.
+    """Plan one stage and run what is missing.
 
     Args:
         root: the data folder.
@@ -296,7 +296,7 @@ def run_stage(
         overrides: values given by the user.
         conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
         definition: what is new about the dataset; remembered once the stage has succeeded with it.
-        model: that is trained, if it has a name; remembered once it is planned.
+        model: that is trained or read, if it has a name; one that is trained is remembered once it is planned.
         dry_run: print the plan and what it will cost.
         no_deps: fail when something upstream is missing.
 
@@ -307,18 +307,19 @@ def run_stage(
         IncompleteError: the artifact is finished but lacks images that could not be used.
         DataError: likewise, and the step is strict.
     """
-    asked = Asked(root, dataset, overrides, no_deps, dry_run, definition=definition or DatasetDefinition())
+    asked = Asked(root, dataset, overrides, no_deps, dry_run, definition=definition or DatasetDefinition(), model=model)
     conf, reporter = conf or default_conf(asked.planner.definition, stage), asked.reporter
     of_name = ""
-    if model is not None:
-        known = asked.planner.definition.models.get(model.name, model.definition)
-        of_name = f" (model {model.name}{f', {known.method} before' if known.method != model.method else ''})"
+    trained = model if stage == "train" else None
+    if trained is not None:
+        known = asked.planner.definition.models.get(trained.name, trained.definition)
+        of_name = f" (model {trained.name}{f', {known.method} before' if known.method != trained.method else ''})"
     if stage == "extract" and (told := asked.planner.definition.features[conf].settings):
         of_name = f" ({', '.join(f'{key}={value}' for key, value in told.items())})"
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {conf}{of_name}", style="bold")
     step = asked.plan(stage, conf)
-    if model is not None and not dry_run:
-        remember_model(root, dataset, model.name, model.definition)
+    if trained is not None and not dry_run:
+        remember_model(root, dataset, trained.name, trained.definition)
     folder = asked.run(with_upstream=not no_deps)
     if dry_run:
         return folder
@@ -336,7 +337,7 @@ def run_stage(
 
 
 def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = False) -> None:
-    """Ends a command whose result lacks images that could not be used.
+    """End a command whose result lacks images that could not be used.
 
     Raises:
         IncompleteError, DataError: likewise.

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.config import kind_of, load_declaration, unknown
+from itrpipe.config import Override, kind_of, load_declaration, unknown
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, IMPORTERS, GivenFiles, names_a_file
-from itrpipe.pipeline.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import load_stage
 from itrpipe.storage.artifact import read_manifest
@@ -124,7 +123,7 @@ def _told(
     own: dict[str, Any] = {}
     whole = []
     for item in overrides:
-        if item.scope in (None, stage, *parts) and item.key.removeprefix("execution.") not in execution:
+        if item.scope in (None, stage, *parts) and item.key not in execution:
             if names_a_file(item.key.rpartition(".")[2], item.value):
                 item = replace(item, value=whole_file(item.value))
             own[f"{item.scope}.{item.key}" if len(parts) > 1 and item.scope in parts else item.key] = item.value

@@ -71,7 +71,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every terminal can show every letter
     os.environ.setdefault("GOMP_SPINCOUNT", spin_count())  # read when torch is loaded
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system ends a run like Ctrl-C
     try:
         run_together(app)
     except ItrpipeError as error:
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def spin_count() -> str:
-    """How often an OpenMP thread looks for work before it sleeps.
+    """Return how often an OpenMP thread looks for work before it sleeps.
 
     Threads that spin for long between two small operations stand still where the cores have other work, threads
     that hardly spin lose time where they have none. Training VSRN on two cores: 7.3 steps a second with OpenMP's
@@ -100,7 +100,7 @@ def spin_count() -> str:
 
 
 def known_failure(error: BaseException) -> ItrpipeError | None:
-    """What to tell the user about a failure that is not the program's; None for all others, which keep a traceback."""
+    """Return the error of a failure that is not the program's; None for all others, which keep a traceback."""
     if _is_out_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         return UsageError(
@@ -125,7 +125,7 @@ def known_failure(error: BaseException) -> ItrpipeError | None:
 
 
 def _is_nowhere() -> bool:
-    """Whether the working folder was removed."""
+    """Return whether the working folder was removed."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -141,13 +141,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _end(error: ItrpipeError) -> NoReturn:
-    """Prints an error in one line, or that of a recipe in several, and leaves with its exit code."""
+    """Print an error in one line, or that of a recipe in several, and leave with its exit code."""
     shown = printable_lines if isinstance(error, MissingSourceError) else printable
     if sys.stderr is not None:  # closed by `2>&-`; typer would print UTF-8 on a stream that shows ASCII alone
         print(f"error: {shown(str(error))}", file=sys.stderr)
     sys.exit(error.exit_code)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    """A batch system's SIGTERM ends a run like Ctrl-C."""
-    raise KeyboardInterrupt

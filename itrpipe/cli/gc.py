@@ -8,10 +8,10 @@ import typer
 from typer import Option
 
 from itrpipe.cli.commands import BaseCommand
-from itrpipe.cli.named import forget_model
 from itrpipe.cli.options import DataOption, Text
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.pipeline.folders import collect_garbage
+from itrpipe.pipeline.models import forget_model
 
 
 @dataclass

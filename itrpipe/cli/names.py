@@ -14,23 +14,27 @@ LISTS = {
 
 
 def everything(name: str) -> list[tuple[str, str]]:
-    """Each name of a list with what it is in one line.
+    """Return each name of a list with what it is in one line.
 
     Args:
         name: of `LISTS`.
     """
+    from itrpipe.config import ABOUT, load_declaration, read_toml
+
     if name == "recipes":
-        from itrpipe.pipeline.recipes import recipe_titles
+        from itrpipe.pipeline.recipes import recipe_files
 
-        return recipe_titles()
-    from itrpipe.config import described
-
-    stage, table = {"methods": ("train", "conf"), "backbones": ("train", "defaults")}.get(name, ("extract", "conf"))
-    return described(stage, table)
+        return [(recipe, str(read_toml(file)["title"])) for recipe, file in recipe_files().items()]
+    if name == "backbones":  # those that have such a line
+        tables = load_declaration("train").defaults.items()
+        told = [(backbone, values) for backbone, values in tables if isinstance(values, dict) and ABOUT in values]
+        return [(backbone, str(values[ABOUT])) for backbone, values in told]
+    declaration = load_declaration("train" if name == "methods" else "extract")
+    return [(conf, str(values.get(ABOUT, ""))) for conf, values in declaration.confs.items()]
 
 
 def principal(name: str) -> list[tuple[str, str]]:
-    """The same without baselines, ablations and variants."""
+    """Return the names of a list without baselines, ablations and variants."""
     rows = everything(name)
     if name not in ("methods", "backbones"):
         return rows

@@ -14,11 +14,11 @@ from typer import Argument, Option
 from itrpipe.cli.asked import Asked, run_stage
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
-from itrpipe.cli.named import NamedModel, datasets_of, find_model
+from itrpipe.config import EVERYWHERE, Override, parse_override
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.pipeline.planning import EVERYWHERE, Override, parse_override
+from itrpipe.pipeline.models import NamedModel, datasets_of, find_model
 from itrpipe.storage.integrity import trust_large_files
 
 Text = str | None
@@ -174,24 +174,28 @@ class ModelOptions(TrainedOptions):
     backbone: BackboneOption = None
     known: NamedModel | None = field(default=None, init=False)
 
-    def overrides(self, *names: str, **settings: Any) -> list[Override]:
+    @property
+    def how(self) -> dict[str, Any]:
+        """Return what is done with the plan, and the model with a name that it is about."""
+        return {**super().how, "model": self.known}
+
+    def overrides(self, *names: str, read: bool = True, **settings: Any) -> list[Override]:
         """Return overrides: the settings of a named model, and the options of this command on top.
 
         Args:
-            names: options of this command that are settings of the step, which reads the model.
+            names: options of this command that are settings of the step.
+            read: the step reads the model; else it trains it.
             settings: further ones; None for one that is not the step's.
         """
-        known = self.known.of_reader() if self.known else []
+        known = self.known.overrides(read=read) if self.known else []
         return known + super().overrides(*names, **settings)
 
     def asked(self, stage: str, *, as_json: bool = False, **settings: Any) -> Asked:
         """Ask for a training, or for what a later stage makes with it."""
         self.choose()
-        if stage == "train":
-            overrides = self.known.of_training() if self.known else []
-            overrides += super().overrides(**settings, method=None)
-        else:
-            overrides = self.overrides(**settings)
+        if stage == "train":  # whose method is its configuration
+            settings["method"] = None
+        overrides = self.overrides(read=stage != "train", **settings)
         return Asked(*self.where, overrides, as_json=as_json, asks=True, **self.how)
 
     def complete(self) -> None:

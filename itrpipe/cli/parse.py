@@ -34,6 +34,6 @@ class Parse(RunOptions):
             return self.run_stage("parse", overrides)
         from itrpipe.stages.parse import print_graph
 
-        settings, _, _ = Planner(self.data, EMBEDDED, overrides).configure_checked(Need("parse", "rules"))
+        settings, _, _ = Planner(self.data, EMBEDDED, overrides).configure(Need("parse", "rules"))
         print_graph(settings, self.show, Reporter())
         return None

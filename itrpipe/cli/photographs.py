@@ -10,10 +10,11 @@ from typer import Option
 
 from itrpipe.cli.asked import Asked, train_settings
 from itrpipe.cli.options import AnyModelOptions, MakeOption, overrides_of
+from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
-from itrpipe.pipeline.planning import EVERYWHERE, Override, refuse_unused
+from itrpipe.pipeline.planning import refuse_unused
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_manifest
 from itrpipe.training.settings import settings_of
@@ -148,7 +149,7 @@ def _model(given: AnyModelOptions, photos: Path, of_training: list[Override], as
         return _opened(opened, name)
     known = given.known
     chosen = {**given.chosen(*given.shared), "method": None}
-    told = [*(known.of_training() if known else []), *overrides_of(None, chosen), *of_training]
+    told = [*(known.overrides(read=False) if known else []), *overrides_of(None, chosen), *of_training]
     asked = Asked(*given.where, told, as_json=as_json, **given.how)
     step = asked.plan("train", given.method)
     if not settings_of(train_settings(step).backbone).embeds:

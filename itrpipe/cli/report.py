@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked, default_conf
-from itrpipe.cli.named import home_of
+from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.pipeline.evaluations import evaluations_named, evaluations_of, tested_on
+from itrpipe.pipeline.models import home_of
 from itrpipe.pipeline.planning import pinned_step
-from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.base import load_stage
 from itrpipe.stages.report import MARKDOWN
 from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.storage.integrity import checked
@@ -55,7 +55,7 @@ class Report(PlanOptions):
         evaluations = evaluations_of(self.data, self.dataset, known, backbone)
         compared: dict[str, Any] = {}
         if compare is not None:
-            both = [evaluations_named(self.data, each, evaluations, known) for each in compare]
+            both = [evaluations_named(each, evaluations, known) for each in compare]
             shared = set.intersection(*({tested_on(each) for each in one.values()} for one in both))
             chosen = next((split for split in ("test", "val", "train") if split in {each for _, each in shared}), None)
             if chosen is None:
@@ -71,10 +71,8 @@ class Report(PlanOptions):
             evaluations, compared = [*{**first, **second}.values()], {"compare": sorted(first)}
         trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
         names = sorted(each for each in known.named_trainings().items() if each[0] in trained)
-        need = Need("report", default_conf(known, "report"), {"names": names, **compared})
         steps = [pinned_step(asked.root, manifest) for manifest in evaluations]
-        asked.steps = [asked.planner.plan(need, inputs={step.location.name: step for step in steps})]
-        asked.planner.refuse_unused_overrides()
+        asked.plan("report", inputs={step.location.name: step for step in steps}, names=names, **compared)
         folder = asked.run()
         if asked.dry_run:
             return folder

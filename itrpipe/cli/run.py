@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import DevicesOption, File, PartOption, PlacedOptions, Texts, overrides_of
-from itrpipe.pipeline.planning import EVERYWHERE, Override
+from itrpipe.config import EVERYWHERE, Override
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import called, device_of
+from itrpipe.cli.asked import device_of
 from itrpipe.cli.options import File, JsonOption, Split, Text
 from itrpipe.cli.photographs import PhotosOption, SearchOptions, refuse_opened, refuse_with_photos, up_to_date
 from itrpipe.datasets.definition import load_definition
@@ -69,7 +69,7 @@ class Search(SearchOptions):
         trained, device = Artifact.of(step.location.folder), device_of(step)
         image = self.image and find_image(trained.folder, self.image, device)
         model = load(trained.folder, device=device)
-        model.label, progress = called(step), not model.embeds
+        model.label, progress = step.model or asked.label, not model.embeds
         gallery = Gallery.of_dataset(model, trained.folder, self.split or "test")
         if image:
             stored, own = Stored(image.features, [image.image_id]), image.file

@@ -47,7 +47,7 @@ class Show(BaseCommand):
         planner = Planner(self.data, self.dataset, overrides_of(self.settings, {"backbone": self.backbone}))
         known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
         definition = known if known and (stage == "extract" or known.conf == conf) else None
-        found, execution, resolved = planner.configure_checked(Need(stage, conf), definition)
+        found, execution, resolved = planner.configure(Need(stage, conf), definition)
         unread = found.unused_options() if isinstance(found, TrainSettings) else ()
         rows = [each for each in leaves(found.model_dump(mode="json")) if each[0] not in unread]
         width = max((len(key) for key, _ in rows), default=0)

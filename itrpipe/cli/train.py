@@ -1,7 +1,7 @@
 """Train a model."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,10 +9,15 @@ from typer import Option
 
 from itrpipe.cli.datasets import whole_file
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.named import define_model, find_model, home_of, method_of_name, teacher_of
 from itrpipe.cli.options import DevicesOption, ModelOptions, Text, Texts, overrides_of
+from itrpipe.config import Override
+from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import UsageError
+from itrpipe.pipeline.models import NamedModel, define_model, find_model, home_of, models_of
 from itrpipe.training.choices import backbone_for, both_encoders, chosen_loss
+
+_FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
+"""Last parts of keys whose values may be files or folders."""
 
 
 @dataclass
@@ -52,9 +57,9 @@ class Train(ModelOptions):
 
     def run(self) -> Path:
         restart_with(self.devices)
-        model, name, like = self.known, self.name, self.like
-        if model and name is not None:
-            raise UsageError(f"--model {model.name} trains a model that has a name; leave --name {name} out")
+        name, like = self.name, self.like
+        if self.known and name is not None:
+            raise UsageError(f"--model {self.known.name} trains a model that has a name; leave --name {name} out")
         if like is not None and name is None:
             raise UsageError(f"--like {like} is for a model that gets a name; add --name")
         if name is not None and "dataset" not in self.given:
@@ -62,8 +67,10 @@ class Train(ModelOptions):
             if home is None and like is not None:
                 home = find_model(self.data, None, like, "--like").dataset
             self.dataset = home or self.dataset
+        base = self._base()
         if name is not None and "method" not in self.given:
-            self.method = method_of_name(*self.where, name, like) or self.method
+            known = base or load_definition(*self.where).models.get(check_name(name))
+            self.method = known.method if known else self.method
         encoders = both_encoders(self.method, self.vision, self.text)
         if encoders and not self.backbone:
             self.backbone = backbone_for(self.method, encoders)
@@ -76,10 +83,22 @@ class Train(ModelOptions):
         method, loss = chosen_loss(self.method, {key: each for key, each in words.items() if each}, self.positives)
         chosen = {**self.chosen(*self.shared, "teacher"), "method": None}
         overrides = overrides_of(settings, {**chosen, **loss}) + self.placed
-        if like and not self.teacher and "mined" in loss.get("loss.negatives", ()):
-            overrides += teacher_of(*self.where, like)
+        mines = not self.teacher and "mined" in loss.get("loss.negatives", ())
+        if mines and base and base.dataset == self.dataset and base.can_teach:
+            overrides.append(Override(None, "loss.teacher", base.name))
         if name is not None:
-            model, overrides = define_model(*self.where, name, method, overrides, like)
-        if model:
-            method, overrides = model.method, model.of_training() + overrides
-        return self.run_stage("train", overrides, conf=method, model=model)
+            for position, item in enumerate(overrides):  # later commands may run in another folder
+                if isinstance(item.value, str) and item.key.rpartition(".")[2] in _FILES:
+                    overrides[position] = replace(item, value=whole_file(item.value))
+            self.known, overrides = define_model(*self.where, name, method, overrides, base)
+        if self.known:
+            method = self.known.method
+            overrides = self.known.overrides(read=False) + overrides
+        return self.run_stage("train", overrides, conf=method)
+
+    def _base(self) -> NamedModel | None:
+        """Return the model of --like, of this dataset before all others."""
+        if self.like is None:
+            return None
+        is_here = self.like in models_of(load_definition(*self.where))
+        return find_model(self.data, self.dataset if is_here else None, self.like, "--like")

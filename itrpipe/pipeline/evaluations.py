@@ -8,7 +8,6 @@ from pathlib import Path
 from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import GIVEN, is_given, read_model
-from itrpipe.pipeline.planning import pinned_step
 from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 
 
@@ -43,9 +42,7 @@ def _is_as_named(evaluation: Manifest, definition: DatasetDefinition) -> bool:
     return known is None or backbone == GIVEN or known.artifact == read_model(evaluation.inputs).name
 
 
-def evaluations_named(
-    root: Path, name: str, evaluations: list[Manifest], definition: DatasetDefinition
-) -> dict[str, Manifest]:
+def evaluations_named(name: str, evaluations: list[Manifest], definition: DatasetDefinition) -> dict[str, Manifest]:
     """Return the evaluations of a model by folder.
 
     It is named by its own name, by METHOD.BACKBONE of any seed, or by that of a folder.
@@ -55,7 +52,7 @@ def evaluations_named(
     """
     found = {}
     for each in evaluations:
-        folder = pinned_step(root, each).location.name
+        folder = f"{each.label}-{each.fingerprint[:8]}"
         names = {each.label, folder}
         if not each.settings.get("ensemble_with"):
             names |= definition.names_of(read_model(each.inputs).name)

@@ -6,61 +6,39 @@ planning runs nothing and imports no deep-learning library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from itrpipe.config import (
-    COMMAND_LINE,
+    EVERYWHERE,
+    Override,
     Resolved,
     Settings,
     bind,
     complete_key,
-    declared_stages,
+    declared_backbone,
     did_you_mean,
-    leaves,
     load_declaration,
-    parse_assignment,
     resolve,
+    setting_keys,
 )
 from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, is_given
+from itrpipe.pipeline.models import NamedModel
 from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Need, Stage, Step, load_stage
+from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import Location, Manifest, folders_in
 from itrpipe.storage.integrity import DigestCache
 from itrpipe.training.settings import backbones, canonical_backbone, usual_features
 
-EVERYWHERE = "*"
-"""Scope of execution settings of all steps that have them, upstream ones included."""
-
-
-@dataclass(frozen=True)
-class Override:
-    """One value that replaces what the declarations say.
-
-    Attributes:
-        scope: a stage or configuration name it is limited to; None for the requested step only; `EVERYWHERE`.
-        key: dotted or short name of the setting.
-        value: the value.
-        origin: where it was given, for messages.
-        backbone: it is limited to steps that are asked for with this one; empty for any.
-    """
-
-    scope: str | None
-    key: str
-    value: Any
-    origin: str = COMMAND_LINE
-    backbone: str = ""
-
 
 def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> None:
-    """Refuses overrides that no step reads.
+    """Refuse overrides that no step reads.
 
     Args:
         overrides: likewise.
@@ -70,26 +48,8 @@ def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> N
         UsageError: there is one.
     """
     for item in overrides:
-        name = f"{item.scope}.{item.key}" if item.scope else item.key
         remedy = did_you_mean(item.key, known) or "; leave it out"
-        raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan{remedy}")
-
-
-def is_execution(override: Override, stage: Stage) -> bool:
-    """Whether a value changes how a step is executed, and not its result."""
-    return override.key.removeprefix("execution.") in stage.execution.model_fields
-
-
-def has_setting(settings: Settings, key: str) -> bool:
-    """Whether a step has a setting of this dotted key; tables of free names have every key."""
-    value: Any = settings
-    for part in key.split("."):
-        if not isinstance(value, Settings):
-            return isinstance(value, Mapping)
-        if part not in type(value).model_fields:
-            return False
-        value = getattr(value, part)
-    return True
+        raise UsageError(f"setting {item.name} (from {item.origin}) is read by no step of this plan{remedy}")
 
 
 SOURCE_CACHE = "sources.json"
@@ -99,7 +59,7 @@ _WITHOUT_DATASET = ("index", "report")
 
 @dataclass
 class Planner:
-    """Plans the steps of one dataset.
+    """Planner of the steps of one dataset.
 
     Args:
         root: the data folder.
@@ -109,6 +69,8 @@ class Planner:
         reporter: shows progress when sources have to be hashed.
         remember: keep the hashes of sources for the next plan; off when nothing may be written.
         digests: hashes of sources that planners of one dataset share.
+        model: that is trained or read, if it has a name; its settings are among the overrides.
+        above: names of models whose training is part of what these plans are for.
     """
 
     root: Path
@@ -118,19 +80,20 @@ class Planner:
     reporter: Reporter | None = None
     remember: bool = True
     digests: DigestCache | None = None
+    model: NamedModel | None = None
+    above: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.definition == DatasetDefinition():
             self.definition = load_definition(self.root, self.dataset)
         self._cache = self.digests or DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
-        self._known: dict[tuple, Step] = {}
-        self._underway: list[tuple] = []
-        self._above: set[str] = set()
-        self._applied: set[int] = set()  # overrides by their id
-        self._settings: set[str] = set()  # dotted keys of all steps
+        self._known: dict[str, Step] = {}
+        self._underway: list[str] = []
+        self.read: set[Override] = set()  # overrides that a step reads
+        self.settings: set[str] = set()  # dotted keys of all steps, for messages
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
-        """Plans a step and everything upstream of it.
+        """Plan a step and everything upstream of it.
 
         Args:
             need: the artifact wanted.
@@ -143,19 +106,13 @@ class Planner:
         """
         if inputs:
             return self._plan(need, requested, inputs)
-        asked = ((k, str(v)) for k, v in (*need.settings.items(), *need.pinned.items(), *need.named.items()))
-        key = (need.stage, need.conf, tuple(sorted(asked)), requested)
+        key = repr((need.stage, need.conf, sorted(need.settings.items()), need.named, requested))
         if key not in self._known:
             if key in self._underway:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
             self._underway.append(key)
             try:
                 given = {}
-                for name, place in need.pinned.items():
-                    folder = self.root / self.dataset / place
-                    if not folder.is_dir():
-                        raise MissingInputError(f"{folder} was removed; make it again, or name another model")
-                    given[name] = pinned_step(self.root, artifacts.read_manifest(folder))
                 # Trainings of named models have their own settings, and the seed of the step that reads them.
                 for name, model in need.named.items():
                     given[name] = self.of_model(model, need.settings["seed"])
@@ -174,10 +131,7 @@ class Planner:
         if need.stage not in _WITHOUT_DATASET:
             stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
         definition = stage_definition(self.definition, need, self.dataset, self.root)
-        resolved, execution = self.configure(need, definition, requested)
-        self._fill_features(resolved)
-        where = f"{need.stage} {need.conf}"
-        settings = bind(stage.settings_class(resolved.values), resolved, where)
+        settings, execution, resolved = self.configure(need, definition, requested=requested, fill=True)
         needs = stage.needs(settings, self.definition)
         wanted = {name: upstream for name, upstream in needs.items() if name not in given}
         inputs = {name: self.plan(upstream, requested=False) for name, upstream in wanted.items()} | dict(given)
@@ -191,7 +145,10 @@ class Planner:
             stage.label(need.conf, settings),
             artifacts.fingerprint(need.stage, stage.schema_version, stage.fingerprinted(settings), digests),
         )
-        step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
+        name = ""
+        if self.model is not None and self.model.is_trained_by(need, requested=requested):
+            name = self.model.name
+        step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing", model=name)
         formers = {name: self._former(each) for name, each in inputs.items()}
         read = {name: (inputs[name].location.name, each) for name, each in formers.items() if each is not None}
         state, reason = state_of(step, self._former(step), read)
@@ -202,123 +159,120 @@ class Planner:
         return replace(step, state=state, reason=reason)
 
     def _former(self, step: Step) -> str | None:
-        """The artifact that has the name of a step's model by now, empty for none; None where it has no name."""
-        name = getattr(step.execution, "name", "")
-        known = self.definition.models.get(name)
-        trained = {} if known is None else known.trained
-        return trained.get(step.location.label, "") if name else None
+        """Return the artifact that has the name of a step's model by now, empty for none; None where it has no name."""
+        if not step.model:
+            return None
+        known = self.definition.models.get(step.model)
+        return known.trained.get(step.location.label, "") if known else ""
 
-    def of_model(self, model: str, seed: int) -> Step:
-        """The training of a named model as the dataset's definition tells it, whatever else is planned.
+    def of_model(self, name: str, seed: int) -> Step:
+        """Plan the training of a named model as the dataset's definition tells it, whatever else is planned.
 
         Args:
-            model: its name.
+            name: of the model.
             seed: of the training.
 
         Raises:
             UsageError: it would be made from itself, or cannot be planned.
             MissingInputError: what it reads is not there.
         """
-        above = self._above | {item.value for item in self.overrides if item.key == "name"}
-        if model in above:
-            raise UsageError(f"model {model} would be made from itself; name another model with --negatives-from")
-        known = self.definition.models[model]
-        told = [item for item in self.overrides if item.scope == EVERYWHERE]
-        told += [scoped_override(key, value, f"model {model}") for key, value in known.settings.items()]
-        told += [Override(None, "name", model, f"model {model}"), Override(None, "seed", seed, COMMAND_LINE)]
-        other = replace(self, overrides=told, digests=self._cache)
-        other._above = above
-        other._underway.append(("model", model))  # what cannot work is refused by the plan that this is part of
-        return other.plan(Need("train", known.method))
+        above = self.above | {self.model.name} if self.model else self.above
+        if name in above:
+            raise UsageError(f"model {name} would be made from itself; name another model with --negatives-from")
+        model = NamedModel(name, self.dataset, self.definition.models[name])
+        everywhere = [override for override in self.overrides if override.scope == EVERYWHERE]
+        overrides = [*everywhere, *model.overrides(read=False), Override(None, "seed", seed)]
+        other = replace(self, overrides=overrides, digests=self._cache, model=model, above=above)
+        other._underway.append(name)  # what cannot work is refused by the plan that this is part of
+        return other.plan(Need("train", model.method))
 
     def configure(
-        self, need: Need, definition: StageDefinition | None, requested: bool = True
-    ) -> tuple[Resolved, Settings]:
-        """Resolves the layers of one step: declarations, dataset definition, need, overrides.
+        self, need: Need, definition: StageDefinition | None = None, *, requested: bool = True, fill: bool = False
+    ) -> tuple[Settings, Settings, Resolved]:
+        """Configure one step: declarations, what its reader needs, the dataset's definition, overrides.
+
+        Args:
+            need: the step.
+            definition: of the dataset, as far as it is about the step.
+            requested: whether overrides without a scope hold for it.
+            fill: choose the dataset's features where none are named.
 
         Returns:
-            The result settings with their origins, and the validated execution settings.
+            Settings, execution settings, and the values of the former with their origins.
+
+        Raises:
+            UsageError: an unknown setting or a value out of range.
         """
+        prepare = self.definition.prepare
+        if definition is None and need.stage == "prepare" and prepare and prepare.conf == need.conf:
+            definition = prepare
         stage = load_stage(need.stage)
         declaration = load_declaration(need.stage)
         conf = definition.conf if definition else need.conf
-        layers = [(need.settings, "required by the step that reads it")]
-        remembered = definition.settings if definition else {}
-        scopes = {need.stage, need.conf, *conf.split("+")}
-        fitting = [item for item in self.overrides if item.backbone in ("", need.settings.get("backbone"))]
-        chosen = [
-            item
-            for item in fitting
-            if (requested if item.scope is None else item.scope in scopes)
-            or (item.scope == EVERYWHERE and item.key in stage.execution.model_fields)
-        ]
-        # What is said of a stage holds for those of its steps that have such a setting.
-        self._applied.update(id(item) for item in chosen if item.scope != need.stage or is_execution(item, stage))
-        execution, others = Resolved(), []
+        parts = conf.split("+")
+        execution = Resolved()
         execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
-        for item in [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen:
-            if is_execution(item, stage):
-                execution.merge({item.key.removeprefix("execution."): item.value}, item.origin)
-            elif item.scope in conf.split("+") and item.scope != conf:  # of a part of a combination `a+b`
-                others.append(replace(item, key=f"{item.scope}.{item.key}"))
-            else:
-                others.append(item)
-
-        def resolve_with(backbone: str | None, settings: list) -> Resolved:
-            return resolve(
-                declaration, conf, backbones=backbones(), backbone=backbone, dataset=self.dataset, overrides=settings
-            )
-
-        plain = [({item.key: item.value}, item.origin) for item in others]
-        backbone = resolve_with(None, layers + plain).values.get("backbone")
-        backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
-        chosen_backbone = [layer for layer in plain if "backbone" in layer[0]]
-        declared = resolve_with(backbone, layers + chosen_backbone)
-        own = bind(stage.settings_class(declared.values), declared, f"{need.stage} {need.conf}")
-        # Those with a default in the code included.
-        known = {*declared.origins, *(key for key, _ in leaves(own.model_dump()))}
-        self._settings |= known
-        completed = []
-        for item in others:
-            key = complete_key(item.key, known)
-            if item.scope == need.stage and not has_setting(own, key):
+        backbone = need.settings.get("backbone", declared_backbone(declaration, conf, backbones(), self.dataset))
+        chosen: list[tuple[Override, str]] = []
+        for override in self._overrides_of(need, definition, requested):
+            key = override.key
+            if key in stage.execution.model_fields:
+                execution.merge({key: override.value}, override.origin)
+                self.read.add(override)
                 continue
+            if key == "backbone":
+                backbone = override.value
+            if override.scope in parts and override.scope != conf:  # of a part of a combination `a+b`
+                key = override.name
+            chosen.append((override, key))
+
+        backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
+        resolved = resolve(declaration, conf, backbones=backbones(), backbone=backbone, dataset=self.dataset)
+        resolved.merge(need.settings, "required by the step that reads it")
+        values = {**resolved.values, "backbone": backbone}
+        known = {*resolved.origins, *setting_keys(stage.settings_class(values), values)}
+        self.settings |= known
+        for override, short in chosen:
+            key = complete_key(short, known)
+            is_setting = any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known)
+            if override.scope == need.stage and not is_setting:
+                continue  # what is said of a stage holds for those of its steps that have such a setting
             # An input that is not what its reader asked for would carry a name that it does not deserve.
-            if not requested and need.settings.get(key, item.value) != item.value:
+            if not requested and need.settings.get(key, override.value) != override.value:
                 raise UsageError(
-                    f"{need.stage}.{key} = {item.value!r} (from {item.origin}) contradicts {key} = "
+                    f"{need.stage}.{key} = {override.value!r} (from {override.origin}) contradicts {key} = "
                     f"{need.settings[key]!r} of the step that reads it; set {key} of that step instead"
                 )
-            self._applied.add(id(item))
-            completed.append(({key: item.value}, item.origin))
-        resolved = resolve_with(backbone, layers + completed)
-        return resolved, bind(stage.execution, execution, need.stage)
+            self.read.add(override)
+            resolved.merge({key: override.value}, override.origin)
+        if fill:
+            self._fill_features(resolved)
+        settings = bind(stage.settings_class(resolved.values), resolved, f"{need.stage} {need.conf}")
+        return settings, bind(stage.execution, execution, need.stage), resolved
+
+    def _overrides_of(self, need: Need, definition: StageDefinition | None, requested: bool) -> Iterator[Override]:
+        """Yield the overrides that hold for a step, the weakest first."""
+        conf = need.conf
+        if definition is not None:
+            conf = definition.conf
+            for key, value in definition.settings.items():
+                yield Override(None, key, value, "dataset.json")
+        scopes: set[str | None] = {need.stage, need.conf, *conf.split("+")}
+        if requested:
+            scopes.add(None)
+        execution = load_stage(need.stage).execution.model_fields
+        for override in self.overrides:
+            if override.backbone not in ("", need.settings.get("backbone")):
+                continue
+            if override.scope in scopes or (override.scope == EVERYWHERE and override.key in execution):
+                yield override
 
     def unused_overrides(self) -> list[Override]:
-        """Overrides that are scoped to a stage or configuration that nothing planned so far has."""
-        return [item for item in self.overrides if id(item) not in self._applied]
-
-    def refuse_unused_overrides(self) -> None:
-        """Call once everything is planned.
-
-        Raises:
-            UsageError: an override is scoped to a stage or configuration that no planned step has.
-        """
-        refuse_unused(self.unused_overrides(), self._settings)
-
-    def configure_checked(
-        self, need: Need, definition: StageDefinition | None = None
-    ) -> tuple[Settings, Settings, Resolved]:
-        """Settings, execution settings and origins of one step, validated, without planning what it needs."""
-        known = self.definition.prepare
-        if definition is None and need.stage == "prepare" and known and known.conf == need.conf:
-            definition = known
-        resolved, execution = self.configure(need, definition)
-        settings_class = load_stage(need.stage).settings_class(resolved.values)
-        return bind(settings_class, resolved, f"{need.stage} {need.conf}"), execution, resolved
+        """Return the overrides that no step planned so far reads."""
+        return [override for override in self.overrides if override not in self.read]
 
     def _fill_features(self, resolved: Resolved) -> None:
-        """Chooses the dataset's only features for a stage that reads features and was told none."""
+        """Choose the dataset's only features for a stage that reads features and was told none."""
         values = resolved.values
         if "features" not in values or values["features"] or is_given(values.get("backbone", "")):
             return
@@ -334,7 +288,7 @@ class Planner:
 
 
 def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, root: Path) -> StageDefinition | None:
-    """The part of a dataset's definition that belongs to a step, for the stages that read outside files.
+    """Return the part of a dataset's definition that belongs to a step, for the stages that read outside files.
 
     Args:
         definition: of the dataset.
@@ -380,33 +334,14 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
 
 
 def pinned_step(root: Path, manifest: Manifest) -> Step:
-    """A finished artifact as a step of a plan, taken as it is whatever the declarations say today."""
+    """Return a finished artifact as a step of a plan, taken as it is whatever the declarations say today."""
     location = Location(root, manifest.dataset, manifest.stage, manifest.label, manifest.fingerprint)
     need = Need(manifest.stage, manifest.conf, manifest.settings)
     return Step(need, Settings(), Settings(), Resolved(), {}, manifest.sources, None, location, "up to date")
 
 
-def parse_override(text: str) -> Override:
-    """Reads `key=value`, `stage.key=value` or `conf.key=value`.
-
-    Raises:
-        UsageError: not of this form.
-    """
-    return scoped_override(*parse_assignment(text), COMMAND_LINE)
-
-
-def scoped_override(key: str, value: Any, origin: str) -> Override:
-    """Splits a leading stage or configuration name off a key."""
-    scope, dot, rest = key.partition(".")
-    if dot and scope.replace("-", "_") in declared_stages():
-        return Override(scope.replace("-", "_"), rest, value, origin)
-    if dot and any(scope in load_declaration(stage).confs for stage in declared_stages()):
-        return Override(scope, rest, value, origin)
-    return Override(None, key, value, origin)
-
-
 def refuse_hopeless(steps: Sequence[Step]) -> None:
-    """Lets every stage that has a check look at its steps before any of them runs.
+    """Let every stage that has a check look at its steps before any of them runs.
 
     Args:
         steps: that have to run, in order. The last are looked at first: they know best what the others are for.

@@ -135,7 +135,7 @@ class Source(Settings):
 
 
 class ForBackbone(Settings):
-    """What holds for one backbone and those variants of it that have no table of their own.
+    """Settings of one backbone and those variants of it that have no table of their own.
 
     Attributes:
         features: that its runs read; empty for those of the recipe.
@@ -147,7 +147,7 @@ class ForBackbone(Settings):
 
 
 class Tiny(Settings):
-    """What `--tiny` changes, so that everything runs in minutes on a folder of images with captions.
+    """Changes by `--tiny`, so that everything runs in minutes on a folder of images with captions.
 
     Attributes:
         overrides: of every run.
@@ -174,17 +174,12 @@ class RecipeRun(Settings):
     """
 
     method: str
-    backbone: str
+    backbone: Annotated[str, AfterValidator(canonical_backbone)]
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     features: str = ""
     overrides: Overrides = Field(default_factory=dict, alias="set")
     ensemble_with: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
-
-    @field_validator("backbone")
-    @classmethod
-    def _canonical(cls, value: str) -> str:
-        return canonical_backbone(value)
 
     @property
     def name(self) -> str:
@@ -193,7 +188,7 @@ class RecipeRun(Settings):
 
     @property
     def details(self) -> str:
-        """The settings in which the run differs from others of its name: ` prior=0.001`."""
+        """Return the settings in which the run differs from others of its name: ` prior=0.001`."""
         values = {key.rpartition(".")[2]: value for key, value in self.overrides.items()}
         shown = {key: ",".join(value) if isinstance(value, list) else value for key, value in values.items()}
         return "".join(f" {key}={value}" for key, value in shown.items())
@@ -231,19 +226,19 @@ class Recipe(Settings):
         return self
 
     def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
-        """Name of the features that a run reads."""
+        """Return the name of the features that a run reads."""
         if tiny and self.tiny.features:
             return for_backbone(self.tiny.backbones, run.backbone).features or self.tiny.features
         named = run.features or for_backbone(self.backbones, run.backbone).features or self.features
         return named or usual_features(run.method, run.backbone, self.dataset)
 
     def made_from(self, features: str) -> SourceFeatures:
-        """How features are imported or extracted, with the configuration that does it."""
+        """Return how features are imported or extracted, with the configuration that does it."""
         chosen = self.source.features.get(features, SourceFeatures()) if self.source else SourceFeatures()
         return chosen.model_copy(update={"conf": chosen.conf or features})
 
     def chosen(self, name: str, only: Sequence[str]) -> list[RecipeRun]:
-        """The runs that `--only` names, in the order of the recipe; all of them where it names none.
+        """Return the runs that `--only` names, in the order of the recipe; all of them where it names none.
 
         Args:
             name: of the recipe, for messages.
@@ -269,7 +264,7 @@ class Recipe(Settings):
     def sourced(
         self, root: Path, name: str, runs: Sequence[RecipeRun], folder: Path | None, *, tiny: bool
     ) -> tuple[DatasetDefinition, dict[str, str]]:
-        """The dataset as the recipe and the user's folder define it, with what some runs need of it.
+        """Define the dataset by the recipe and the user's folder, with what some runs need of it.
 
         A recipe without a source takes the dataset as it was prepared, features and all; the embedded one is made.
 
@@ -287,46 +282,42 @@ class Recipe(Settings):
             UsageError: the recipe needs no source.
             MissingSourceError: there is no source, or something that these runs need is not in it.
         """
-        if self.source is None and folder is not None:
+        source = self.source
+        if source is None and folder is not None:
             raise UsageError(f"recipe {name} brings or has its data already and takes no --source; leave it out")
-        names = dict.fromkeys(self.features_of(run, tiny=tiny) for run in runs)
-        needed = {each: self.made_from(each) for each in names}
-        if self.source is None:
-            if self.dataset != EMBEDDED:
-                return load_definition(root, self.dataset), {}
+        if source is None and self.dataset != EMBEDDED:
+            return load_definition(root, self.dataset), {}
+        needed = {}
+        for run in runs:
+            features = self.features_of(run, tiny=tiny)
+            needed[features] = self.made_from(features)
+        prepare = StageDefinition(conf=EMBEDDED)
+        if source is None:
             features = {each: StageDefinition(conf=made.conf, settings=made.settings) for each, made in needed.items()}
-            return DatasetDefinition(prepare=StageDefinition(conf=EMBEDDED), features=features), {}
-        of_backbones = [for_backbone(self.backbones, run.backbone) for run in runs]
-        braced = [] if tiny else list(dict.fromkeys(each for _, each in self._braced(runs, of_backbones)))
-        files = {each: self.source.files[each] for each in braced}
+            return DatasetDefinition(prepare=prepare, features=features), {}
+
+        files = {}
+        if not tiny:
+            of_backbones = [for_backbone(self.backbones, run.backbone) for run in runs]
+            files = {each: source.files[each] for _, each in self._braced(runs, of_backbones)}
         explained = [*files.values(), *(made for made in needed.values() if made.explanation)]
-        explanation = _explanation(self.source, name, explained)
+        explanation = _explanation(source, name, explained)
         if folder is None:
             raise MissingSourceError(explanation)
-        for below in (
-            self.source.captions,
-            *(made.path for made in needed.values()),
-            *(f.path for f in files.values()),
-        ):
+        parts = [*needed.values(), *files.values()]
+        for below in (source.captions, *(part.path for part in parts)):
             if not (folder / below).exists():
                 raise MissingSourceError(f"{folder / below} does not exist\n\n{explanation}")
-
-        def whole(below: str) -> str:
-            return str((folder / below).resolve())
-
-        definition = DatasetDefinition(
-            prepare=StageDefinition(conf="files", source=whole(self.source.captions)),
-            features={
-                each: StageDefinition(
-                    conf=made.conf, source=whole(made.path) if made.path else None, settings=made.settings
-                )
-                for each, made in needed.items()
-            },
-        )
-        return definition, {each: whole(file.path) for each, file in files.items()}
+        places = {part.path: str((folder / part.path).resolve()) for part in parts if part.path}
+        features = {}
+        for each, made in needed.items():
+            features[each] = StageDefinition(conf=made.conf, source=places.get(made.path), settings=made.settings)
+        prepare = StageDefinition(conf="files", source=str((folder / source.captions).resolve()))
+        definition = DatasetDefinition(prepare=prepare, features=features)
+        return definition, {each: places[file.path] for each, file in files.items()}
 
     def _braced(self, runs: Iterable[RecipeRun], of_backbones: Iterable[ForBackbone]) -> Iterator[tuple[str, str]]:
-        """Settings that name a file of `[source.files]` in braces, with its name."""
+        """Yield the settings that name a file of `[source.files]` in braces, with its name."""
         for table in (self.overrides, *(each.overrides for each in (*of_backbones, *runs))):
             for key, value in table.items():
                 if (name := placeholder(value)) is not None:
@@ -334,28 +325,23 @@ class Recipe(Settings):
 
 
 def for_backbone(tables: Mapping[str, ForBackbone], backbone: str) -> ForBackbone:
-    """The table of a backbone, else that of the one it is a variant of, else an empty one."""
+    """Return the table of a backbone, else that of the one it is a variant of, else an empty one."""
     return tables.get(backbone) or tables.get(backbone_family(backbone)) or ForBackbone()
 
 
 def placeholder(value: Any) -> str | None:
-    """The file of `[source.files]` that a setting names in braces; None for any other value."""
+    """Return the file of `[source.files]` that a setting names in braces; None for any other value."""
     braced = isinstance(value, str) and value.startswith("{") and value.endswith("}")
     return value[1:-1] if braced else None
 
 
 def recipe_files() -> dict[str, Path]:
-    """Name -> file of every recipe of `stages/recipes/`."""
+    """Return the files of the recipes of `stages/recipes/`, by name."""
     return {file.stem: file for file in sorted((stages_folder() / "recipes").glob("*.toml"))}
 
 
-def recipe_titles() -> list[tuple[str, str]]:
-    """Name and title of every recipe of `stages/recipes/`."""
-    return [(name, str(read_toml(file)["title"])) for name, file in recipe_files().items()]
-
-
 def load_recipe(name: str) -> Recipe:
-    """Reads a recipe by its name in `stages/recipes/` or by its path.
+    """Read a recipe by its name in `stages/recipes/` or by its path.
 
     Raises:
         UsageError: there is none of this name.
@@ -383,7 +369,7 @@ def _file_of(name: str) -> Path:
 
 
 def _over(base: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of a recipe over those of the one that it extends."""
+    """Lay the tables of a recipe over those of the one that it extends."""
     for key, value in own.items():
         both = isinstance(value, Mapping) and isinstance(base.get(key), dict)
         base[key] = _over(base[key], value) if both else value
@@ -391,7 +377,7 @@ def _over(base: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _runs_of(run: Any) -> Iterator[Any]:
-    """A `[[run]]` of several rows, methods, backbones or settings as one of each, backbone after backbone."""
+    """Yield a `[[run]]` of several rows, methods, backbones or settings as one of each, backbone after backbone."""
     if not isinstance(run, Mapping):
         yield run
         return
@@ -417,7 +403,7 @@ def _are_tables(value: Any) -> bool:
 
 
 def _explanation(source: Source, name: str, parts: Sequence[SourceFile | SourceFeatures]) -> str:
-    """What to bring for some runs, where to put it, and how it is checked."""
+    """Explain what to bring for some runs, where to put it, and how it is checked."""
     lines = []
     for part in parts:
         first, *others = part.explanation.strip().splitlines()
@@ -433,5 +419,5 @@ def _explanation(source: Source, name: str, parts: Sequence[SourceFile | SourceF
 
 
 def told_sizes(sizes: Mapping[Any, int]) -> str:
-    """Images by split, for people."""
+    """Return the images of each split, for people."""
     return ", ".join(f"{count:,} {split}" for split, count in sizes.items())

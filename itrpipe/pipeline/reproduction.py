@@ -1,4 +1,4 @@
-"""Runs a recipe: plans all its runs, makes what is missing, and says which published scores were reached."""
+"""Run a recipe: plan all its runs, make what is missing, and say which published scores were reached."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from itrpipe.config import COMMAND_LINE
+from itrpipe.config import COMMAND_LINE, Override, scoped_override
 from itrpipe.datasets.definition import DatasetDefinition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError
-from itrpipe.pipeline.planning import SOURCE_CACHE, Override, Planner, pinned_step, refuse_unused, scoped_override
+from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, refuse_unused
 from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
 from itrpipe.pipeline.run import run, say_costs
 from itrpipe.pipeline.steps import pending_steps
@@ -29,7 +29,7 @@ TOYS = " (toy models: no result)"
 
 @dataclass(frozen=True)
 class Options:
-    """How a recipe is run.
+    """Choices of a run of a recipe.
 
     Attributes:
         source: folder that the user brings, for recipes that need one.
@@ -66,7 +66,7 @@ class PlannedRun:
 
     @property
     def published(self) -> list[Published]:
-        """Scores that were published for it, of the test split."""
+        """Return the scores that were published for it, of the test split."""
         if self.step is not None and cast(EvaluateSettings, self.step.settings).split != "test":
             return []
         name = self.title if self.step is None else self.step.location.name
@@ -96,7 +96,7 @@ class Reproduction:
     _planners: dict[str, Planner] = field(default_factory=dict, init=False)
 
     def plan(self, runs: Sequence[RecipeRun]) -> list[PlannedRun]:
-        """Plans runs with every seed.
+        """Plan runs with every seed.
 
         Raises:
             ItrpipeError: one of them cannot be planned and the others are not to go on.
@@ -106,7 +106,7 @@ class Reproduction:
         return [self._planned(each, seed) for each in runs for seed in each.seeds]
 
     def plan_report(self, planned: Sequence[PlannedRun], steps: Sequence[Step]) -> Step:
-        """Plans the report over some evaluations; scores that were published for other runs are `missing` there.
+        """Plan the report over some evaluations; scores that were published for other runs are `missing` there.
 
         Raises:
             UsageError: a setting is read by no run.
@@ -121,11 +121,13 @@ class Reproduction:
         report = common.plan(Need("report", "page", settings), inputs={each.location.name: each for each in steps})
         if len(steps) == len(planned):
             # Settings of the command line that no run reads, and those of a recipe whose runs were all planned.
-            unused = [(each.overrides, each.unused_overrides()) for each in self._planners.values()]
-            read = [item for overrides, left in unused for item in overrides if item not in left]
-            never = [item for _, left in unused for item in left if item not in read]
             some = self.options.only or self.options.tiny
-            refuse_unused(item for item in never if not item.backbone and (item.origin == COMMAND_LINE or not some))
+            read = set().union(*(planner.read for planner in self._planners.values()))
+            for planner in self._planners.values():
+                for override in planner.overrides:
+                    is_due = override.origin == COMMAND_LINE or not some
+                    if is_due and not override.backbone and override not in read:
+                        refuse_unused([override])
         return report
 
     def _planned(self, each: RecipeRun, seed: int) -> PlannedRun:
@@ -142,7 +144,7 @@ class Reproduction:
         return PlannedRun(each, f"{models_label(cast(EvaluateSettings, step.settings))}{each.details}", step)
 
     def _planner(self, each: RecipeRun) -> Planner:
-        """The planner of all runs with the same overrides."""
+        """Return the planner of all runs with the same overrides."""
         recipe = self.recipe  # the weakest first
         own = [*self._from(recipe.overrides), *self._of_backbones(recipe.backbones), *self._from(each.overrides)]
         if self.options.tiny:
@@ -157,22 +159,25 @@ class Reproduction:
         return self._planners[key]
 
     def _of_backbones(self, tables: Mapping[str, ForBackbone]) -> list[Override]:
-        return [
-            replace(item, backbone=backbone)
-            for backbone in backbones()
-            for item in self._from(for_backbone(tables, backbone).overrides)
-        ]
+        overrides = []
+        for backbone in backbones():
+            overrides += self._from(for_backbone(tables, backbone).overrides, backbone)
+        return overrides
 
-    def _from(self, table: Mapping[str, Any]) -> list[Override]:
-        """The overrides of a table, with paths for names in braces; without those of files that no chosen run reads."""
-        values = {key: (value, placeholder(value)) for key, value in table.items()}
-        filled = {key: self.files.get(name) if name else value for key, (value, name) in values.items()}
-        origin = f"recipe {self.name}"
-        return [scoped_override(key, value, origin) for key, value in filled.items() if value is not None]
+    def _from(self, table: Mapping[str, Any], backbone: str = "") -> list[Override]:
+        """Return the overrides of a table, with paths for names in braces; none of files that no chosen run reads."""
+        overrides = []
+        for key, value in table.items():
+            name = placeholder(value)
+            filled = value if name is None else self.files.get(name)
+            if filled is not None:
+                override = scoped_override(key, filled, f"recipe {self.name}")
+                overrides.append(replace(override, backbone=backbone))
+        return overrides
 
 
 def run_recipe(root: Path, name: str, options: Options) -> Path | None:
-    """Plans the runs of a recipe with their evaluations, and the report over them, and makes what is missing.
+    """Plan the runs of a recipe with their evaluations, and the report over them, and makes what is missing.
 
     Args:
         root: the data folder; of toy models `<root>-tiny`.
@@ -198,26 +203,28 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     planned = whole.plan(runs)
     steps = [each.step for each in planned if each.step is not None]
     report = whole.plan_report(planned, steps)
-    for each in (each for each in planned if each.error is not None):
-        whole.reporter.say(f"  ✗ {each.title} cannot be planned: {each.error}", style="red")
+    for each in planned:
+        if each.error is not None:
+            whole.reporter.say(f"  ✗ {each.title} cannot be planned: {each.error}", style="red")
     if options.dry_run:
         (folder,) = run([report], whole.reporter, dry_run=True)
         say_costs(pending_steps([report]), whole.reporter)
         return folder
     if recipe.source is not None:
-        if recipe.source.expected and not options.tiny and steps:
+        expected = recipe.source.expected
+        if expected and not options.tiny and steps:
             # Before features are imported and anything is trained.
             prepared = next(each for each in steps[0].upstream() if each.location.stage == "prepare")
             if prepared.state != "up to date":
                 run([prepared], whole.reporter)
             counts = PreparedDataset.open(prepared.location.folder).counts()
-            sizes = {split: counts.get(split, (0, 0))[0] for split in recipe.source.expected}
-            if sizes != recipe.source.expected:
+            sizes = {split: counts.get(split, (0, 0))[0] for split in expected}
+            if sizes != expected:
                 path = prepared.definition.source if prepared.definition else prepared.location.folder
                 raise DataError(
-                    f"{path} has {told_sizes(sizes)} images instead of {told_sizes(recipe.source.expected)}, so "
-                    "published scores would not compare; complete it, or run a copy of the recipe without "
-                    "[source.expected] and `published`"
+                    f"{path} has {told_sizes(sizes)} images instead of {told_sizes(expected)}, so published scores "
+                    "would not compare; complete it, or run a copy of the recipe without [source.expected] and "
+                    "`published`"
                 )
             planned = whole.plan(runs)
 
@@ -227,32 +234,33 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
 
         redefine(root, recipe.dataset, told)
     if options.keep_going:
-        failures = {}
+        failures: dict[Path, ItrpipeError] = {}
         run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
-        planned = [
-            replace(each, error=each.error or (each.step and failures.get(each.step.location.folder)))
-            for each in planned
-        ]
+        for position, each in enumerate(planned):
+            if each.step is not None and each.step.location.folder in failures:
+                planned[position] = replace(each, error=failures[each.step.location.folder])
     made = [each.step for each in planned if each.step is not None and each.error is None]
     if options.keep_going:
-        made = [pinned_step(root, read_manifest(each.location.folder)) for each in made]
+        made = [pinned_step(root, read_manifest(step.location.folder)) for step in made]
     folder = None
     if made:
         (folder,) = run([whole.plan_report(planned, made)], whole.reporter)
         load_stage("report").show(folder, whole.reporter)
     evaluations = {step.location.name: step.location.folder for step in made}
     published = [score for each in planned for score in each.published]
-    found = reproductions(published, evaluations, recipe.tolerance, tiny=options.tiny)
-    if found:
+    compared = reproductions(published, evaluations, recipe.tolerance, tiny=options.tiny)
+    if compared:
         limits = f"OK within {recipe.tolerance.ok:g}, close within {recipe.tolerance.close:g} points of RSum"
         whole.reporter.say(f"published and measured ({'toy models' if options.tiny else limits})", style="bold")
-    for line in table_lines(found):
+    for line in table_lines(compared):
         whole.reporter.say(f"  {line}")
     if options.tiny:
         whole.reporter.say(f"  toy models lie in {root}; commands of their report are for whole ones")
-    if failed := [(each.title, each.error) for each in planned if each.error is not None]:
-        (title, first), others = failed[0], [title for title, _ in failed[1:]]
-        more = f"; so did {', '.join(others)}" if others else ""
+    failed = [(each.title, each.error) for each in planned if each.error is not None]
+    if failed:
+        title, first = failed[0]
+        others = ", ".join(other for other, _ in failed[1:])
+        more = f"; so did {others}" if others else ""
         raise type(first)(
             f"{len(failed)} of {len(planned)} runs failed: {title}: {first}{more}; the same command makes what is "
             "missing"

@@ -40,7 +40,7 @@ _MARKS: dict[State, tuple[str, str]] = {
 
 
 def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
-    """One line for each step: mark, artifact, state and reason."""
+    """Print one line for each step: mark, artifact, state and reason."""
     steps = list(steps)
     needed = {step.location.folder for step in pending_steps(steps)}
     every = unique_steps(steps)
@@ -61,7 +61,7 @@ def run(
     with_upstream: bool = True,
     failures: dict[Path, ItrpipeError] | None = None,
 ) -> list[Path]:
-    """Prints the plan and runs every step of it that is not up to date.
+    """Print the plan and run every step of it that is not up to date.
 
     Args:
         steps: the steps asked for.
@@ -119,22 +119,25 @@ def run(
 
 
 def _named(steps: Iterable[Step]) -> list[tuple[Step, str]]:
-    """Trainings of a plan and the named models that they are; one with other settings than its model has no name."""
+    """Return the trainings of a plan that named models are; one with other settings than its model has no name."""
     found = []
     for step in unique_steps(steps):
-        location, name = step.location, getattr(step.execution, "name", "")
-        known = load_definition(location.root, location.dataset).models.get(name) if name else None
+        location, name = step.location, step.model
+        known = load_definition(location.root, location.dataset).models.get(name)
         if known is None:
             continue
-        seed = step.settings.model_dump()["seed"]
-        told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
-        if told.location.folder == location.folder:
+        is_known = known.trained.get(location.label) == location.name
+        if not is_known:
+            seed = step.settings.model_dump()["seed"]
+            told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
+            is_known = told.location.folder == location.folder
+        if is_known:
             found.append((step, name))
     return found
 
 
 def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
-    """Makes one artifact, or finds that another process has made it meanwhile.
+    """Make one artifact, or find that another process has made it meanwhile.
 
     Args:
         step: the artifact. Where its execution settings name a share, only that share of its parts is made; who makes
@@ -151,15 +154,15 @@ def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
 
 
 def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMissing | None:
-    """Makes one artifact, or a share of its parts, after which it returns what other jobs have to do."""
+    """Make one artifact, or a share of its parts, and return what other jobs have to do then; None if nothing."""
     location = step.location
     name = f"{location.stage}/{location.name}"
+    part = "" if share is None else f"{share.number}-of-{share.count}"
+    joins = share is None and share_of(step.execution) is not None
 
     def say_waiting(lock: Path) -> None:
         reporter.say(f"{name}: {holder(lock)} is writing it; waiting for {lock}")
 
-    part = "" if share is None else f"{share.number}-of-{share.count}"
-    joins = share is None and share_of(step.execution) is not None
     with on_disk(location.partial), locked(location, say_waiting, part, for_parts=joins):
         artifacts.recover_sealed(location)
         state, reason = state_of(step)
@@ -170,13 +173,16 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
             reporter.say(f"{name}: {known}")
             return None
         job, start = _begin(step, reporter, share)
-        others = _execute(job, start)
-        if others is not None:
+        try:
+            load_stage(location.stage).run(job)
+        except OthersMissing as others:
             left, every = others.missing(), len(others.paths)
             rest = f"{left:,} of {every:,} are left to other jobs; the job that makes the last one joins all"
             write_stamped_json(job.work / UNFINISHED, {"rest": rest})  # for `itrpipe status`
             reporter.say(f"  part {others.share} is done ({others.rows:,} {others.unit}); {rest}")
             return others
+        job.timings["total"] = round(time.time() - start, 3)
+        job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
         manifest = artifacts.finish(location, _record(step, job))
     remember_outputs(location.folder, manifest)
     told = [
@@ -189,7 +195,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
 
 
 def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
-    """Waits until other jobs have made their parts, or the whole.
+    """Wait until other jobs have made their parts, or the whole.
 
     Raises:
         LockedError: it took longer than `ITRPIPE_LOCK_HOURS`.
@@ -209,7 +215,7 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
 
 
 def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, float]:
-    """Opens the partial folder, and says whether the job goes on with what an earlier run has begun there.
+    """Open the partial folder, and say whether the job goes on with what an earlier run has begun there.
 
     Returns:
         The job, and when it would have been begun without the breaks between its runs, in seconds of the epoch.
@@ -244,7 +250,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
 
 
 def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: Reporter, *, shared: bool) -> None:
-    """Removes an interrupted beginning that was made from other bytes."""
+    """Remove an interrupted beginning that was made from other bytes."""
     partial = step.location.partial
     record = partial / artifacts.WORK / INPUTS
     if not record.exists():
@@ -261,23 +267,12 @@ def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: 
 
 
 def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
-    """Artifact -> digest of its files."""
+    """Return the digest of the files of each artifact."""
     return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
 
 
-def _execute(job: Job, start: float) -> OthersMissing | None:
-    """Runs the stage in its partial folder; returns what other jobs have to do first."""
-    try:
-        load_stage(job.folder.parent.name).run(job)
-    except OthersMissing as others:
-        return others
-    job.timings["total"] = round(time.time() - start, 3)
-    job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
-    return None
-
-
 def _record(step: Step, job: Job) -> dict[str, Any]:
-    """Every field of the manifest but the outputs and versions."""
+    """Return every field of the manifest but the outputs and versions."""
     return {
         "stage": step.location.stage,
         "schema_version": load_stage(step.location.stage).schema_version,
@@ -306,7 +301,7 @@ DATA = ("prepare", "extract", "parse")
 
 
 class Cost(NamedTuple):
-    """What one step is expected to take.
+    """Expected cost of one step.
 
     Attributes:
         seconds: that an earlier artifact took, of a training in proportion to its epochs; None where there is none.
@@ -318,7 +313,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
-    """Cost of a step from the nearest earlier artifact that was made of the same data, of several the newest.
+    """Return the cost of a step by the nearest earlier artifact that was made of the same data, of several the newest.
 
     Args:
         step: that is to run.
@@ -345,13 +340,21 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
             fewest = min(len(differences[name]) for name in alike)
             nearest = [name for name in alike if len(differences[name]) == fewest]
             newest = max(nearest, key=lambda name: earlier[name].finished)
-            cost = _scaled(newest, earlier[newest], settings[EPOCHS] if by_epochs else None)
-            return cost._replace(note=f"{cost.note}, with other negatives") if unread > scaled else cost
+            manifest = earlier[newest]
+            seconds, note = manifest.timings["total"], f"as {manifest.stage}/{newest} took"
+            # Fewer than its settings say where validation was flat; none where nothing was trained.
+            trained: Any = manifest.metrics.get(EPOCHS) or manifest.settings.get(EPOCHS)
+            if by_epochs and trained != settings[EPOCHS]:
+                seconds *= settings[EPOCHS] / trained
+                note += f" with {quantity(trained, 'epoch')}, scaled to {settings[EPOCHS]}"
+            if unread > scaled:
+                note += ", with other negatives"
+            return Cost(seconds, note)
     return Cost()
 
 
 def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
-    """Prints what steps will cost, a line each, and the sum of what is known."""
+    """Print the cost of steps, a line each, and the sum of what is known."""
     earlier = {folder: earlier_artifacts(folder) for folder in {step.location.folder.parent for step in steps}}
     costs = {
         f"{step.location.stage}/{step.location.name}": cost_of(step, earlier[step.location.folder.parent])
@@ -375,20 +378,9 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
 
 
 def earlier_artifacts(folder: Path) -> dict[str, Manifest]:
-    """Manifests by name of the finished artifacts of a stage's folder; a damaged one says nothing about costs."""
+    """Return the manifests of the finished artifacts of a stage's folder by name; damaged ones tell no costs."""
     found = {}
     for each in filter(is_finished, folders_in(folder)):
         with suppress(DataError, UnavailableError):
             found[each.name] = read_manifest(each)
     return found
-
-
-def _scaled(name: str, earlier: Manifest, epochs: int | None) -> Cost:
-    """What an earlier artifact took, scaled to the epochs of a training."""
-    seconds, note = earlier.timings["total"], f"as {earlier.stage}/{name} took"
-    # Fewer than its settings say where validation was flat; none where nothing was trained.
-    trained: Any = earlier.metrics.get(EPOCHS) or earlier.settings.get(EPOCHS)
-    if epochs is None or trained == epochs:
-        return Cost(seconds, note)
-    plural = "s" if trained != 1 else ""
-    return Cost(seconds * epochs / trained, f"{note} with {trained:g} epoch{plural}, scaled to {epochs}")

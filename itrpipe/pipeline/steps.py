@@ -1,4 +1,4 @@
-"""What a plan finds of its steps on disk: the state of each, and why."""
+"""The state of the steps of a plan on disk, and why."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from itrpipe.storage.artifact import Location, Manifest
 from itrpipe.storage.locks import is_locked
 
 MOST_CHANGES = 6
-"""As many changes as a reason names."""
+"""Changes that a reason names at most."""
 
 
 def pending_steps(steps: Iterable[Step]) -> list[Step]:
-    """The steps that have to run, in order: those asked for that are not up to date, and what these read."""
+    """Return the steps that have to run, in order: those asked for that are not up to date, and what these read."""
     ordered = {}
 
     def visit(step: Step) -> None:
@@ -36,7 +36,7 @@ def pending_steps(steps: Iterable[Step]) -> list[Step]:
 
 
 def unique_steps(steps: Iterable[Step]) -> list[Step]:
-    """All steps of several plans, each once, in an order in which they can run."""
+    """Return all steps of several plans, each once, in an order in which they can run."""
     ordered = {}
     for step in steps:
         for each in step.upstream():
@@ -47,7 +47,7 @@ def unique_steps(steps: Iterable[Step]) -> list[Step]:
 def state_of(
     step: Step, former: str | None = None, read: Mapping[str, Collection[str]] = MappingProxyType({})
 ) -> tuple[State, str]:
-    """State of a planned artifact on disk, with the reason a reader wants to know.
+    """Return the state of a planned artifact on disk, with the reason a reader wants to know.
 
     Args:
         step: that is planned.
@@ -125,28 +125,27 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
 
 
 def _made_again(manifest: Manifest, step: Step) -> str:
-    """Which input of an artifact has other bytes than it had when the artifact was made from it, or nothing."""
+    """Return how an input of an artifact has other bytes than it was made from; empty if none has that is there."""
     for name, upstream in step.inputs.items():
         record, now = manifest.inputs[name], _readable(upstream.location.folder)
-        # An input that was removed since does not count.
         if now is None or now.digest == record.digest:
             continue
-        changed = [
-            file
-            for file, digest in record.files.items()
-            if file not in now.outputs or now.outputs[file].sha256 != digest
-        ]
-        how = [
-            f"{key} {_legible(value)} instead of {_legible(record.made.get(key))}"
-            for key, value in now.made.items()
-            if record.made.get(key) != value
-        ]
-        return f"{(changed or [name])[0]} was made again ({', '.join(how[:MOST_CHANGES]) or 'with the same settings'})"
+        changed = name
+        for file, digest in record.files.items():
+            if file not in now.outputs or now.outputs[file].sha256 != digest:
+                changed = file
+                break
+        how = []
+        for key, value in now.made.items():
+            before = record.made.get(key)
+            if before != value:
+                how.append(f"{key} {_legible(value)} instead of {_legible(before)}")
+        return f"{changed} was made again ({', '.join(how[:MOST_CHANGES]) or 'with the same settings'})"
     return ""
 
 
 def _overtaken(old: Manifest, step: Step) -> bool:
-    """Whether an older artifact, or what it was made from, is of a source or a stage as it no longer is.
+    """Return whether an older artifact, or what it was made from, is of a source or a stage as it no longer is.
 
     Otherwise it differs from the planned one in settings alone, its own or those of a step upstream.
     """
@@ -154,21 +153,12 @@ def _overtaken(old: Manifest, step: Step) -> bool:
         return True
     if any(name in old.sources and old.sources[name] != value for name, value in step.sources.items()):
         return True
-    folder = step.location.folder
-    inputs = [
-        (artifacts.input_folder(folder, old, name), step.inputs[name]) for name in old.inputs if name in step.inputs
-    ]
-    read = [(manifest, upstream) for before, upstream in inputs if (manifest := _readable(before))]
-    return any(
-        manifest.fingerprint != upstream.location.fingerprint and _overtaken(manifest, upstream)
-        for manifest, upstream in read
-    )
-
-
-def _change(key: str, before: Any, after: Any) -> str:
-    """A changed value with the new one; of lists of tables or lists only that they changed."""
-    shown = not (isinstance(after, list) and any(isinstance(each, dict | list) for each in after))
-    return f"{key} {_legible(before)} → {_legible(after)}" if shown else f"{key} changed"
+    for name in old.inputs.keys() & step.inputs.keys():
+        upstream = step.inputs[name]
+        read = _readable(artifacts.input_folder(step.location.folder, old, name))
+        if read and read.fingerprint != upstream.location.fingerprint and _overtaken(read, upstream):
+            return True
+    return False
 
 
 def _legible(value: Any) -> str:
@@ -176,7 +166,7 @@ def _legible(value: Any) -> str:
 
 
 def _readable(folder: Path) -> Manifest | None:
-    """The manifest of a finished artifact; damaged and unfinished ones say nothing about staleness."""
+    """Return the manifest of a finished artifact; damaged and unfinished ones say nothing about staleness."""
     if not artifacts.is_finished(folder) or not folder.exists():
         return None
     try:
@@ -186,18 +176,22 @@ def _readable(folder: Path) -> Manifest | None:
 
 
 def _difference(old: Manifest, step: Step) -> str:
-    """Says what differs between an older artifact and the planned one."""
+    """Return what differs between an older artifact and the planned one."""
     before = dict(leaves(old.settings))
     after = dict(leaves(step.settings.model_dump(mode="json")))
-    changes = [_change(key, before.get(key), value) for key, value in after.items() if before.get(key) != value]
+    changes = []
+    for key, value in after.items():
+        if before.get(key) == value:
+            continue
+        if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+            changes.append(f"{key} changed")
+        else:
+            changes.append(f"{key} {_legible(before.get(key))} → {_legible(value)}")
     changes += [f"{key} dropped" for key in before if key not in after]
-    inputs = {name: upstream.location.fingerprint for name, upstream in step.inputs.items()}
-    changes += [
-        f"{name} changed"
-        for name, value in inputs.items()
-        if name not in old.inputs or old.inputs[name].fingerprint != value
-    ]
+    for name, upstream in step.inputs.items():
+        if name not in old.inputs or old.inputs[name].fingerprint != upstream.location.fingerprint:
+            changes.append(f"{name} changed")
     changes += [f"source {name} changed" for name, value in step.sources.items() if old.sources.get(name) != value]
-    more = [f"and {len(changes) - MOST_CHANGES} more changes"] if len(changes) > MOST_CHANGES + 1 else []
-    shown = changes[:MOST_CHANGES] if more else changes
-    return ", ".join([*shown, *more]) or "made by another version of the stage"
+    if len(changes) > MOST_CHANGES + 1:
+        changes[MOST_CHANGES:] = [f"and {len(changes) - MOST_CHANGES} more changes"]
+    return ", ".join(changes) or "made by another version of the stage"

@@ -1,4 +1,4 @@
-"""What a stage is: settings, what it needs, and how one artifact is made.
+"""The stages: settings, what they need, and how one artifact is made.
 
 A module `itrpipe/stages/<stage>.py` has a class of the stage's name, such as `MineNegatives`. It imports nothing heavy
 at its top, because plans are made without torch.
@@ -33,14 +33,12 @@ class Need:
         stage: which stage makes it.
         conf: with which configuration.
         settings: dotted keys that must have these values.
-        pinned: inputs that are read as they are, whatever their settings: name of the input -> `stage/artifact`.
         named: inputs that are models of the dataset, trained as these were told: name of the input -> the model's.
     """
 
     stage: str
     conf: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    pinned: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,6 +61,7 @@ class Step:
         definition: where those files lie.
         location: where the artifact lies or will lie.
         state, reason: what the plan found.
+        model: name of the model that it trains, as that was told or with other settings; empty for none.
     """
 
     need: Need
@@ -75,14 +74,15 @@ class Step:
     location: Location
     state: State
     reason: str = ""
+    model: str = ""
 
     @property
     def finished(self) -> Path | None:
-        """Folder of the artifact, once it is whole."""
+        """Return the folder of the artifact, once it is whole."""
         return self.location.folder if self.state != "damaged" and self.location.folder.exists() else None
 
     def upstream(self) -> Iterator[Step]:
-        """Yields every step this one depends on, then itself, in an order in which they can run."""
+        """Yield every step this one depends on, then itself, in an order in which they can run."""
         for step in self.inputs.values():
             yield from step.upstream()
         yield self
@@ -97,11 +97,11 @@ class Artifact:
 
     @classmethod
     def of(cls, folder: Path) -> Artifact:
-        """That in a folder."""
+        """Open the artifact of a folder."""
         return cls(folder, read_manifest(folder))
 
     def input(self, name: str) -> Artifact:
-        """What it was made from.
+        """Open an artifact that it was made from.
 
         Raises:
             MissingInputError: it was removed.
@@ -144,11 +144,11 @@ class Job:
 
     @property
     def work(self) -> Path:
-        """Folder for what only resuming needs; it is gone from the finished artifact."""
+        """Return the folder for what only resuming needs; it is gone from the finished artifact."""
         return self.folder / WORK
 
     def made(self, work: Work, folder: str = PARTS, *, more: bool = False) -> Made:
-        """Makes every part of a map that is not there yet, where the execution settings say.
+        """Make every part of a map that is not there yet, where the execution settings say.
 
         A job that makes a share only goes no further than here, so nothing may be written before that is not the same
         in every job.
@@ -165,7 +165,7 @@ class Job:
         return make_parts(work, self.work / folder, self.execution, self.reporter, self.warn, more=more)
 
     def warn(self, message: str) -> None:
-        """Keeps a warning in the manifest and shows it, once where several stages of a command have the same."""
+        """Keep a warning in the manifest and show it, once where several stages of a command have the same."""
         self.messages.append(message)
         if message not in self.reporter.warnings:
             self.reporter.warnings.add(message)
@@ -173,7 +173,7 @@ class Job:
 
 
 class Stage:
-    """Makes the artifacts of one stage.
+    """Maker of the artifacts of one stage.
 
     Attributes:
         schema_version: raised when files change for equal settings; not where an optional file is new.
@@ -191,15 +191,15 @@ class Stage:
     untimed: ClassVar[frozenset[str]] = frozenset(("seed",))
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
-        """Settings that a configuration of these values is bound to."""
+        """Return the class of settings that a configuration of these values is bound to."""
         return self.settings
 
     def label(self, conf: str, settings: Any) -> str:
-        """Readable part of an artifact's name."""
+        """Return the readable part of an artifact's name."""
         return conf
 
     def needs(self, settings: Any, definition: DatasetDefinition) -> dict[str, Need]:
-        """Input name -> the artifact that is read; refuses what is never read together.
+        """Return the artifacts that are read, by the names of inputs; refuse what is never read together.
 
         Raises:
             UsageError: likewise.
@@ -207,7 +207,7 @@ class Stage:
         return {}
 
     def sources(self, settings: Any, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of files outside the data folder, by default of those that settings marked `Outside` name.
+        """Return the digests of files outside the data folder, by default of those that settings marked `Outside` name.
 
         Raises:
             MissingInputError: one is not there.
@@ -219,29 +219,29 @@ class Stage:
         return found
 
     def fingerprinted(self, settings: Any) -> dict[str, Any]:
-        """The settings as the fingerprint sees them."""
+        """Return the settings as the fingerprint sees them."""
         return settings.counted()
 
     def check_read(self, step: Step) -> None:
-        """Refuses settings that the requested step does not read."""
+        """Refuse settings that the requested step does not read."""
 
     def check(self, step: Step) -> None:
-        """Refuses what cannot work before anything runs for it.
+        """Refuse what cannot work before anything runs for it.
 
         It is asked when a step is planned and, while the step waits, whenever another one is finished.
         """
 
     def run(self, job: Job) -> None:
-        """Does the work inside `job.folder`."""
+        """Do the work inside `job.folder`."""
         raise NotImplementedError
 
     def show(self, folder: Path, reporter: Reporter) -> None:
-        """Prints the result of a finished artifact, when it is asked for again."""
+        """Print the result of a finished artifact, when it is asked for again."""
 
 
 @functools.cache
 def load_stage(stage: str) -> Stage:
-    """The stage of this name.
+    """Return the stage of a name.
 
     Raises:
         UsageError: no declaration has this name.
@@ -253,7 +253,7 @@ def load_stage(stage: str) -> Stage:
 
 
 def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
-    """The dataset itself, prepared as it is defined.
+    """Return the need of the dataset itself, prepared as it is defined.
 
     Args:
         definition: of the dataset.
@@ -269,7 +269,7 @@ def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
 
 
 def check_split(model: Step, split: str) -> None:
-    """Refuses a split without images, where the dataset that a model is trained on is prepared.
+    """Refuse a split without images, where the dataset that a model is trained on is prepared.
 
     Args:
         model: the training, or the embeddings, of what is asked about the split.
@@ -289,7 +289,7 @@ def check_split(model: Step, split: str) -> None:
 
 
 def source_of(definition: StageDefinition | None, missing: str) -> Path:
-    """Where the outside files of a stage lie.
+    """Return the place of the outside files of a stage.
 
     Raises:
         MissingInputError: none are named, which is told so.
@@ -300,5 +300,5 @@ def source_of(definition: StageDefinition | None, missing: str) -> Path:
 
 
 def reason_with_file(image_id: str, file: str, reason: str) -> str:
-    """Why an image could not be used, with its file where its id does not say that."""
+    """Return the reason for which an image could not be used, with its file where its id does not say that."""
     return reason if image_id == file else f"({file}) {reason}"

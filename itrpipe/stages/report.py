@@ -112,8 +112,8 @@ def _declared_settings(manifest: Manifest) -> dict[str, Any] | None:
         backbones=backbones(),
         backbone=manifest.settings.get("backbone"),
         dataset=manifest.dataset,
-        overrides=[(named, manifest.label)],
     )
+    resolved.merge(named, manifest.label)
     settings = bind(
         load_stage(manifest.stage).settings_class(resolved.values), resolved, f"{manifest.stage} {manifest.conf}"
     )

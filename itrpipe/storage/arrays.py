@@ -2,8 +2,8 @@
 
 Opening a file reads no array: type and shape come from headers. Rows are copied into memory by plain reading: an array
 of 30 GB takes no more memory than the rows that are held, and an error of the disk is an exception and does not end the
-process. Files are mapped where `StoredRows.mapped` is asked for. An array of NumPy that lies column by column is
-refused. Nothing is ever unpickled, and no file that another one names is read.
+process. Files are mapped where `StoredRows.mapped` is asked for, and where an array lies column by column; compressed,
+such an array is held whole. Nothing is ever unpickled, and no file that another one names is read.
 
 The checks of vectors that are given as arrays serve mining and evaluation.
 """
@@ -19,7 +19,7 @@ import zipfile
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
@@ -259,7 +259,8 @@ def _filled(file: IO[bytes], offset: int, start: int, dtype: np.dtype, shape: tu
 
 def _npy(path: Path) -> FileRows:
     with path.open("rb") as file:
-        return StoredRows(path, *_header(file, file.seek(0, io.SEEK_END)))
+        dtype, shape, offset, fortran = _header(file, file.seek(0, io.SEEK_END))
+    return _lying(StoredRows(path, offset, dtype, shape), fortran)
 
 
 def _npz_member(path: Path, member: str) -> FileRows:
@@ -267,21 +268,34 @@ def _npz_member(path: Path, member: str) -> FileRows:
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo(member)
         stream = archive.open(info)  # stays open without the archive; going back in it unpacks from the front again
-        offset, dtype, shape = _header(stream, info.file_size)
+        dtype, shape, offset, fortran = _header(stream, info.file_size)
     if info.compress_type != zipfile.ZIP_STORED:
+        columns = cache(lambda: _filled(stream, offset, 0, dtype, shape[::-1]).T)  # unpacked once
 
         def fetch(start: int, stop: int) -> np.ndarray:
+            if fortran:
+                return columns()[start:stop].copy(order="C")
             return _filled(stream, offset, start, dtype, (stop - start, *shape[1:]))
 
         return FetchedRows(_where(path, name), dtype, shape, fetch)
     with path.open("rb") as file:  # the local header may be longer than the directory says
         file.seek(info.header_offset + 26)
         offset += info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-    return StoredRows(path, offset, dtype, shape, name)
+    return _lying(StoredRows(path, offset, dtype, shape, name), fortran)
 
 
-def _header(stream: IO[bytes], size: int) -> tuple[int, np.dtype, tuple[int, ...]]:
-    """Return the first byte of the data, type and shape of a .npy file of `size` bytes."""
+def _lying(stored: StoredRows, fortran: bool) -> FileRows:
+    """Rows as they lie in a file; of columns, each row is gathered from all over a map of the array."""
+    if not fortran:
+        return stored
+    columns = np.memmap(stored.path, stored.dtype, "r", stored.offset, stored.shape, order="F")
+    return FetchedRows(
+        stored.where, stored.dtype, stored.shape, lambda start, stop: columns[start:stop].copy(order="C")
+    )
+
+
+def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], int, bool]:
+    """Type, shape, first byte of the data and whether it lies column by column, of a .npy file of `size` bytes."""
     stream.seek(0)
     head = io.BytesIO(stream.read(_HEADER_ROOM))
     # Python 2 wrote shapes such as (29000L, 36, 2048); NumPy reads them with a warning that helps nobody.
@@ -294,9 +308,7 @@ def _header(stream: IO[bytes], size: int) -> tuple[int, np.dtype, tuple[int, ...
     expected = head.tell() + math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != expected:
         raise ValueError(f"it has {size:,} bytes, and by its header {expected:,}")
-    if fortran and len(shape) > 1:
-        raise ValueError("it lies column by column; save it with numpy.ascontiguousarray")
-    return head.tell(), dtype, shape
+    return dtype, shape, head.tell(), fortran and len(shape) > 1
 
 
 # HDF5

@@ -1,4 +1,4 @@
-"""What determines a training run or mined negatives, and what of that can be told before there are any.
+"""Settings of trainings and of mining, and what they say before anything is made.
 
 Nothing heavy is imported here, because plans are made without torch.
 """
@@ -41,7 +41,7 @@ _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P
 FIRST_TRAINING = "triplet"
 """The configuration that reports call first training, and whose models mine negatives."""
 TRACKERS = ("tensorboard", "mlflow", "wandb")
-"""What can follow a training; each is the name of its package too."""
+"""Programs that can follow a training; each is the name of its package too."""
 
 NOTHING = NO_AVERAGE = "none"
 LORA = "lora"
@@ -173,6 +173,18 @@ class TrainSettings(Settings):
     model: SerializeAsAny[BackboneSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
     loss: SerializeAsAny[MethodSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
 
+    @classmethod
+    def groups(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
+        """Return the classes of `model` and `loss`, as far as there are such a backbone and method."""
+        groups: dict[str, type[Settings]] = {}
+        backbone = values.get("backbone")
+        family = backbone_family(canonical_backbone(backbone)) if isinstance(backbone, str) else ""
+        if family in backbone_classes():
+            groups["model"] = backbone_classes()[family]
+        if values.get("method") in methods():
+            groups["loss"] = methods()[values["method"]]
+        return groups
+
     @model_validator(mode="after")
     def _trains_what_there_is(self) -> TrainSettings:
         if isinstance(self.loss, FirstEpochs):
@@ -196,7 +208,7 @@ class TrainSettings(Settings):
         return self
 
     def _refuse_encoders(self) -> None:
-        """Refuses to train encoders in part which are not there, or whose weights would stay random."""
+        """Refuse to train encoders in part which are not there, or whose weights would stay random."""
         encoders, adapted = self.model.encoders(), self.adapter != NOTHING
         usual = {"freeze": NOTHING, "adapter": NOTHING, "layer_decay": 1.0}
         asked = [f"{name} = {value}" for name in usual if (value := getattr(self, name)) != usual[name]]
@@ -220,12 +232,16 @@ class TrainSettings(Settings):
                 )
 
     def unused_options(self) -> tuple[str, ...]:
-        """Dotted keys of options that others leave without a use, so that their values change nothing."""
-        return _unread(self.adapter, self.loss, self.model)
+        """Return the dotted keys of options that others leave without a use, so that their values change nothing."""
+        unused = list(_OF_LORA) if self.adapter == NOTHING else []
+        unused += [f"loss.{name}" for name in self.loss.unused_options()]
+        unused += [] if self.loss.trains else ["patience"]
+        unused += [f"model.{name}" for name in self.model.unused_options()]
+        return tuple(unused)
 
     @property
     def adapts(self) -> bool:
-        """Whether adapters are trained."""
+        """Return whether adapters are trained."""
         return self.adapter != NOTHING and self.loss.trains
 
     @field_validator("average")
@@ -244,15 +260,11 @@ class TrainSettings(Settings):
     def _known_method(cls, value: str) -> str:
         return _known(value, methods(), "method")
 
-    @field_validator("model", mode="before")
+    @field_validator("model", "loss", mode="before")
     @classmethod
-    def _bind_model(cls, value: Any, info: ValidationInfo) -> Any:
-        return settings_of(info.data["backbone"]).model_validate(value) if "backbone" in info.data else value
-
-    @field_validator("loss", mode="before")
-    @classmethod
-    def _bind_loss(cls, value: Any, info: ValidationInfo) -> Any:
-        return methods()[info.data["method"]].model_validate(value) if "method" in info.data else value
+    def _bind_group(cls, value: Any, info: ValidationInfo) -> Any:
+        group = cls.groups(info.data).get(str(info.field_name))
+        return group.model_validate(value) if group else value
 
 
 class TrainExecution(MapExecution):
@@ -274,7 +286,6 @@ class TrainExecution(MapExecution):
         checkpoint_seconds: time between two checkpoints inside an epoch.
         trackers: of `TRACKERS`, those that get the numbers of the training while it runs.
         track_to: folder for what they keep on this machine; empty for `tracking/` of the dataset.
-        name: of the model, by which `--model` finds it; empty: none.
     """
 
     device: Literal["auto", "cpu", "cuda"]
@@ -286,7 +297,6 @@ class TrainExecution(MapExecution):
     checkpoint_seconds: float = Field(ge=0)
     trackers: tuple[str, ...] = ()
     track_to: str = ""
-    name: str = ""
 
     @field_validator("encode_chunk")
     @classmethod
@@ -307,7 +317,7 @@ class TrainExecution(MapExecution):
 
 
 def unread(settings: Mapping[str, Any]) -> frozenset[str]:
-    """Dotted keys of what the other settings of a training leave without a use.
+    """Return the dotted keys of settings of a training that its others leave without a use.
 
     Args:
         settings: of the training, as manifests keep them.
@@ -315,28 +325,14 @@ def unread(settings: Mapping[str, Any]) -> frozenset[str]:
     Returns:
         Nothing of methods that are not installed, or have other settings now.
     """
-    method = methods().get(settings.get("method", ""))
-    backbone = backbone_classes().get(backbone_family(settings.get("backbone", "")))
     try:
-        loss = method.model_validate(settings["loss"]) if method and "loss" in settings else None
-        model = backbone.model_validate(settings["model"]) if backbone and "model" in settings else None
+        return frozenset(TrainSettings.model_validate(settings).unused_options())
     except ValidationError:
         return frozenset()
-    return frozenset(_unread(settings.get("adapter", ""), loss, model))
-
-
-def _unread(adapter: str, loss: MethodSettings | None, model: BackboneSettings | None) -> tuple[str, ...]:
-    unused = list(_OF_LORA) if adapter == NOTHING else []
-    if loss is not None:
-        unused += [f"loss.{name}" for name in loss.unused_options()]
-        unused += [] if loss.trains else ["patience"]
-    if model is not None:
-        unused += [f"model.{name}" for name in model.unused_options()]
-    return tuple(unused)
 
 
 def parsed_average(value: str) -> tuple[str, float]:
-    """Kind and number of an average: the decay of `ema:DECAY`, the share of what was trained of `wise-ft:SHARE`.
+    """Return kind and number of an average: the decay of `ema:DECAY`, the share of what was trained of `wise-ft:SHARE`.
 
     Raises:
         ValueError: it is none.
@@ -352,7 +348,7 @@ def parsed_average(value: str) -> tuple[str, float]:
 
 
 def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
-    """The papers that a way of training comes from, by its dumped settings."""
+    """Return the papers that a way of training comes from, by its dumped settings."""
     chosen = (
         (papers.LORA, settings["adapter"] == LORA),
         (papers.LIT, settings["freeze"] == "vision"),
@@ -363,63 +359,64 @@ def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
 
 @functools.cache
 def backbones() -> tuple[str, ...]:
-    """Every backbone, and the variants of them that have a table in the declaration."""
+    """Return every backbone, and the variants of them that have a table in the declaration."""
     known = tuple(backbone_classes())
     return (*known, *(name for name in load_declaration("train").defaults if backbone_family(name) != name))
 
 
 def _declared(conf: str, **of: Any) -> dict[str, Any]:
-    """Values of a configuration, for a backbone and a dataset where these are named."""
+    """Return the values of a configuration, for a backbone and a dataset where these are named."""
     return resolve(load_declaration("train"), conf, backbones=backbones(), **of).values
 
 
 def usual_backbone(method: str) -> str:
-    """The backbone that a configuration is trained on where none is named."""
+    """Return the backbone that a configuration is trained on where none is named."""
     return canonical_backbone(_declared(method)["backbone"])
 
 
 def declared_encoders(method: str) -> dict[str, str]:
-    """The vision and the text encoder that a configuration declares for its usual backbone, if it does."""
+    """Return the vision and the text encoder that a configuration declares for its usual backbone, if it does."""
     backbone = usual_backbone(method)
     model = _declared(method, backbone=backbone).get("model", {})
     return {name: model[name] for name in ("vision", "text") if name in model}
 
 
 def usual_features(method: str, backbone: str, dataset: str) -> str:
-    """The features that a model is trained on where none are named; empty for the only ones of the dataset."""
+    """Return the features that a model is trained on where none are named; empty for the only ones of the dataset."""
     chosen = canonical_backbone(backbone) or usual_backbone(method)
     return _declared(method, backbone=chosen, dataset=dataset)["features"]
 
 
 def run_label(conf: str, backbone: str, seed: int) -> str:
-    """Name of a training run inside its dataset."""
+    """Return the name of a training run inside its dataset."""
     return f"{conf}.{backbone}{f'.s{seed}' if seed else ''}"
 
 
 def canonical_backbone(name: str) -> str:
-    """File stem of a backbone given as people write it: `vse++` is `vsepp`."""
+    """Return the canonical name of a backbone that is written as people write it: `vse++` is `vsepp`."""
     return name.lower().replace("+", "p")
 
 
 def settings_of(backbone: str) -> type[BackboneSettings]:
-    """Settings class of a backbone.
+    """Return the settings class of a backbone.
 
     Raises:
         UsageError: there is no such backbone.
     """
-    backbone = canonical_backbone(backbone)
-    if found := backbone_classes().get(backbone_family(backbone)):
-        return found
-    raise UsageError(why_unusable(backbone) or unknown("backbone", backbone, sorted(backbones())))
+    name = canonical_backbone(backbone)
+    found = backbone_classes().get(backbone_family(name))
+    if found is None:
+        raise UsageError(why_unusable(name) or unknown("backbone", name, sorted(backbones())))
+    return found
 
 
 def method_of(conf: str) -> type[MethodSettings]:
-    """Settings class of the method that a configuration trains with."""
+    """Return the settings class of the method that a configuration trains with."""
     return methods()[_declared(conf)["method"]]
 
 
 def trains(settings: Mapping[str, Any]) -> bool:
-    """Whether a model of these settings was trained at all.
+    """Return whether a model of these settings was trained at all.
 
     Args:
         settings: of `train`, as manifests keep them.
@@ -429,15 +426,15 @@ def trains(settings: Mapping[str, Any]) -> bool:
 
 
 def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Hub ids, folders and files of the published weights that a training began with; none of a backbone that is gone.
+    """Return hub ids and places of the published weights that a training began with; none of a removed backbone.
 
     Args:
         settings: of `train`, as manifests keep them.
     """
-    name = settings.get("backbone", "")  # given embeddings have none
-    if backbone_family(name) not in backbone_classes():  # of a plug-in that was removed
+    backbone = backbone_classes().get(backbone_family(settings.get("backbone", "")))  # given embeddings have none
+    if backbone is None:  # of a plug-in that was removed
         return ()
-    model = settings_of(name).model_construct(**settings.get("model", {}))
+    model = backbone.model_construct(**settings.get("model", {}))
     return tuple(filter(None, (*model.pretrained().values(), model.published_weights())))
 
 
@@ -475,11 +472,11 @@ class Model:
 
     @property
     def label(self) -> str:
-        """Its name, such as `aoq.vsrn.s1`."""
+        """Return its name, such as `aoq.vsrn.s1`."""
         return run_label(self.method, self.backbone, self.seed)
 
     def named_by(self, name: str) -> Model:
-        """The model that `[method.]backbone[.sN]` names beside this one, whose values stand for what is left out.
+        """Return the model that `[method.]backbone[.sN]` names beside this one, whose values are the defaults.
 
         Raises:
             ValueError: not of this form, or there is no such method or backbone.
@@ -501,7 +498,7 @@ class Model:
 
     @classmethod
     def defined_by(cls, definition: ModelDefinition, seed: int) -> Model:
-        """A model that has a name, trained with this seed; what is not trained has none."""
+        """Return a model that has a name, trained with this seed; a method that trains nothing has none."""
         given = definition.settings.get("backbone")
         backbone = canonical_backbone(given) if given else usual_backbone(definition.method)
         if seed and not method_of(definition.method).trains:
@@ -509,7 +506,7 @@ class Model:
         return cls(definition.method, backbone, seed)
 
     def name_of(self, other: Model) -> str:
-        """The shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
+        """Return the shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
         method = f"{other.method}." if other.method != self.method else ""
         return f"{method}{other.backbone}{f'.s{other.seed}' if other.seed or self.seed else ''}"
 
@@ -531,7 +528,7 @@ def _digest_of_candidates(name: str, value: str, cache: Any) -> dict[str, str]:
 
 
 def decisions_file(*, training: bool) -> Outside:
-    """Marks a setting that names a file of people's judgements, of which those on training pairs alone may count."""
+    """Mark a setting that names a file of people's judgements, of which those on training pairs alone may count."""
 
     def digests(name: str, value: str, cache: Any) -> dict[str, str]:
         from itrpipe.review import decisions_digest
@@ -542,7 +539,7 @@ def decisions_file(*, training: bool) -> Outside:
 
 
 class MineSettings(Settings):
-    """Which model mines, and how much.
+    """Settings of mining: the model, and how much.
 
     Attributes:
         method: configuration of `train` of the mining model, that of a first training.

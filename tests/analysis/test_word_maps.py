@@ -15,13 +15,13 @@ import transformers
 
 from itrpipe.analysis.word_maps import EXAMPLES, WORD_MAP_SCHEMA, has_word_maps, located_words
 from itrpipe.cli.asked import run_stage
+from itrpipe.config import parse_override
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.captions import PieceIds, Reading, WordIds, clean
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
-from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import WORD_MAPS, read_manifest
 from itrpipe.training.data import open_split
 from itrpipe.training.saved import load_model

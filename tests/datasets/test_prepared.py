@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
 from itrpipe.cli.asked import run_stage
+from itrpipe.config import parse_override
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.definition import (
     DatasetDefinition,
@@ -33,7 +34,6 @@ from itrpipe.datasets.prepared import PreparedDataset, captions_of, given_split,
 from itrpipe.datasets.truth import PairSet, known_matches, known_pairs, write_truth
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, UsageError
-from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import read_manifest
 from tests.datasets.sources import SOURCES
 from tests.definitions import save_definition

@@ -21,9 +21,9 @@ from sentence_transformers import SentenceTransformer
 import itrpipe
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Wanted, export_model
+from itrpipe.config import parse_override
 from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import DataError, UsageError
-from itrpipe.pipeline.planning import parse_override
 from itrpipe.training.saved import load_model
 
 CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))

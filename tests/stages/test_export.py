@@ -19,13 +19,13 @@ from safetensors.numpy import load_file
 
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Wanted, export_model
+from itrpipe.config import Override, parse_override
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, DiskFullError, UsageError
 from itrpipe.exporting import folder
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.embeddings import read_embeddings, read_scores
 from itrpipe.mining.files import read_list
-from itrpipe.pipeline.planning import Override, parse_override
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import SentenceFile

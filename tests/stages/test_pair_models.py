@@ -16,6 +16,7 @@ import torch
 
 from itrpipe.analysis.phrases import FRAGMENT_SCHEMA, PhraseModel, matching_accuracy
 from itrpipe.analysis.questions.alignment import VECTORS, mean_vectors
+from itrpipe.config import parse_override
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.evaluation import metrics
@@ -23,7 +24,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_sc
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.ssamt.network import Relevance
-from itrpipe.pipeline.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.stages.base import Need

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from itrpipe.cli.asked import run_stage
+from itrpipe.config import parse_override
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
-from itrpipe.pipeline.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner
 from itrpipe.scene_graph import build as parsing
 from itrpipe.scene_graph import settings
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1

@@ -10,11 +10,10 @@ import pytest
 from PIL import Image
 
 from itrpipe.cli.asked import run_stage
-from itrpipe.config import load_declaration, resolve
+from itrpipe.config import load_declaration, parse_override, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.pipeline.planning import parse_override
 from itrpipe.stages import prepare
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache

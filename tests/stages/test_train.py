@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from itrpipe.config import parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
@@ -28,7 +29,7 @@ from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.mining.files import FILES, read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.models.captions import PieceIds, Reading, ends_of
-from itrpipe.pipeline.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.run import cost_of, earlier_artifacts
 from itrpipe.review import DecisionFile, Judgement
 from itrpipe.stages.base import Need

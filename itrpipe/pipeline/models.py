@@ -1,4 +1,4 @@
-"""Named models: what `itrpipe train --name` was told is remembered, and `--model` stands for it in other commands."""
+"""Models by their names: `itrpipe train --name` remembers one, `--model` means it, and printed commands name it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.cli.datasets import whole_file
-from itrpipe.config import COMMAND_LINE
+from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, scoped_override
 from itrpipe.datasets.definition import (
     DEFINITION,
     DatasetDefinition,
@@ -19,14 +18,12 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
-from itrpipe.pipeline.planning import EVERYWHERE, Override, scoped_override
+from itrpipe.stages.base import Need, Step
 from itrpipe.storage.artifact import folders_in
-from itrpipe.training.settings import Model, TrainExecution
+from itrpipe.training.settings import Model, TrainExecution, TrainSettings
 
 NAMING = ("backbone", "features", "seed")
 """Settings by which every stage names the model that it reads."""
-_FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
-"""Last parts of keys whose values may be files or folders."""
 _LOSS = "loss."
 
 
@@ -35,10 +32,10 @@ class NamedModel:
     """A model by its name.
 
     Attributes:
-        name: of it.
+        name: by which `--model` finds it.
         dataset: that it is trained on.
-        definition: what it is.
-        typed: keys of its settings that the command itself gives, as messages say.
+        definition: its method and settings, as they are remembered.
+        typed: keys of settings that the command itself gives, as messages say.
     """
 
     name: str
@@ -48,45 +45,61 @@ class NamedModel:
 
     @property
     def method(self) -> str:
-        """Configuration of `train`."""
+        """Return its configuration of `train`."""
         return self.definition.method
 
     @property
     def backbone(self) -> str:
-        """Its backbone, by the canonical name."""
+        """Return the canonical name of its backbone."""
         return Model.defined_by(self.definition, 0).backbone
 
     @property
     def naming(self) -> dict[str, Any]:
-        """The settings by which other stages name it: backbone, and features and seed where they were given."""
-        given = {key: self.definition.settings[key] for key in NAMING if key in self.definition.settings}
+        """Return the settings by which other stages name it: backbone, and features and seed where they were given."""
+        given = {key: value for key, value in self.definition.settings.items() if key in NAMING}
         return {**given, "backbone": self.backbone}
 
-    def of_training(self) -> list[Override]:
-        """What it was told, for the step that trains it when that step is the requested one."""
-        told = [
-            scoped_override(key, value, COMMAND_LINE if key in self.typed else f"model {self.name}")
-            for key, value in self.definition.settings.items()
-        ]
-        return [*told, Override(None, "name", self.name, f"model {self.name}")]
+    @property
+    def can_teach(self) -> bool:
+        """Return whether a model that is like it mines with it, as it is trained and has no teacher itself."""
+        return self.method != GIVEN and {"teacher", f"{_LOSS}teacher"}.isdisjoint(self.definition.settings)
 
-    def of_reader(self) -> list[Override]:
-        """The same for a plan of another step, which reads the model: what has no scope is limited to its training."""
-        if self.method == GIVEN:
-            return []  # nothing is told of given embeddings but how they are named
-        return [
-            item if item.scope else replace(item, scope=self.method, backbone=self.backbone)
-            for item in self.of_training()
-            if item.scope or item.key not in NAMING
-        ]
+    def overrides(self, *, read: bool) -> list[Override]:
+        """Return its settings as overrides of a plan.
+
+        Args:
+            read: the plan is of a step that reads the model; what has no scope is then limited to its training, and
+                what names the model is said by its reader. Else the plan is of its training.
+        """
+        told = []
+        for key, value in self.definition.settings.items():
+            origin = COMMAND_LINE if key in self.typed else f"model {self.name}"
+            override = scoped_override(key, value, origin)
+            if read and override.scope is None:
+                if override.key in NAMING:
+                    continue
+                override = replace(override, scope=self.method, backbone=self.backbone)
+            told.append(override)
+        return told
+
+    def is_trained_by(self, need: Need, *, requested: bool) -> bool:
+        """Return whether a step trains this model, as it was told or with other settings.
+
+        Args:
+            need: the step.
+            requested: it is the step that the plan is of.
+        """
+        if need.stage != "train" or need.conf != self.method:
+            return False
+        return requested or need.settings.get("backbone") == self.backbone
 
 
 def define_model(
-    root: Path, dataset: str, name: str, method: str, overrides: Iterable[Override], like: str | None = None
+    root: Path, dataset: str, name: str, method: str, overrides: Iterable[Override], like: NamedModel | None = None
 ) -> tuple[NamedModel, list[Override]]:
-    """What a model is, as `itrpipe train --name` was told; what it is not told stays as it was.
+    """Define a model as `itrpipe train --name` was told; what it was not told stays as it was.
 
-    Another method or backbone starts anew. A model that is `like` another starts with the settings of that, of another
+    Another method or backbone starts anew. A model that is like another starts with the settings of that, of another
     method without those of the loss.
 
     Args:
@@ -95,31 +108,28 @@ def define_model(
         name: of the model.
         method: configuration of `train`.
         overrides: from the command line.
-        like: name of another model of any dataset; None: the model is like none.
+        like: model whose settings it begins with, of any dataset; None for none.
 
     Returns:
         The model, and the overrides that change nothing but how it is trained.
 
     Raises:
         UsageError: the name cannot be one, or is also that of the model that it is to be like or mined with.
-        MissingInputError: there is no such model.
     """
     known = load_definition(root, dataset).models.get(check_name(name))
     own, execution = {}, []
     for item in overrides:
-        if item.scope == EVERYWHERE or item.key.removeprefix("execution.") in TrainExecution.model_fields:
+        if item.scope == EVERYWHERE or item.key in TrainExecution.model_fields:
             execution.append(item)
         else:
-            of_file = isinstance(item.value, str) and item.key.rpartition(".")[2] in _FILES
-            key = f"{item.scope}.{item.key}" if item.scope else item.key
-            own[key] = whole_file(item.value) if of_file else item.value
+            own[item.name] = item.value
     typed = frozenset(own)
     if like is not None:
-        if like == name:
-            raise UsageError(f"--like {like} is the model itself, which keeps its settings anyway; leave it out")
-        base, known = _like(root, dataset, like).definition, None
-        lost = () if method == base.method else (_LOSS,)
-        own = {key: value for key, value in base.settings.items() if not key.startswith(lost)} | own
+        if like.name == name:
+            raise UsageError(f"--like {name} is the model itself, which keeps its settings anyway; leave it out")
+        known = None
+        lost = () if method == like.method else (_LOSS,)
+        own = {key: value for key, value in like.definition.settings.items() if not key.startswith(lost)} | own
     same = known and known.method == method and own.get("backbone") in (None, known.settings.get("backbone"))
     settings = {**known.settings, **own} if known and same else own
     if name in (settings.get("teacher"), settings.get(f"{_LOSS}teacher")):
@@ -129,30 +139,22 @@ def define_model(
     return NamedModel(name, dataset, model, typed), execution
 
 
-def method_of_name(root: Path, dataset: str, name: str, like: str | None) -> str | None:
-    """The method of a model where none is named: its own, or that of the model that it is to be like."""
-    if like is not None:
-        return _like(root, dataset, like).method
-    known = load_definition(root, dataset).models.get(check_name(name))
-    return known.method if known else None
-
-
-def teacher_of(root: Path, dataset: str, like: str) -> list[Override]:
-    """What a model mines with that is like another: with that one, unless it has a teacher itself or is not of here."""
-    known = load_definition(root, dataset).models.get(like)
-    if known is None or not {"teacher", f"{_LOSS}teacher"}.isdisjoint(known.settings):
-        return []
-    return [Override(None, f"{_LOSS}teacher", like)]
-
-
-def _like(root: Path, dataset: str, name: str) -> NamedModel:
-    """The model of this name, of this dataset before all others."""
-    own = name in models_of(load_definition(root, dataset))
-    return find_model(root, dataset if own else None, name, "--like")
+def options_of(model: Step) -> str:
+    """Return the options by which a command names the model that a planned step trains, or that made embeddings."""
+    settings, location, name = model.settings, model.location, model.model
+    if location.stage == "embeddings":
+        name = model.need.settings["name"].removeprefix(f"{GIVEN}-")
+        return f"--dataset {location.dataset} --model {name}"
+    assert isinstance(settings, TrainSettings)
+    if name:
+        known = load_definition(location.root, location.dataset).models.get(name)
+        usual = known.seed if known else 0
+        return f"--model {name}" if settings.seed == usual else f"--model {name} --seed {settings.seed}"
+    return f"--dataset {location.dataset} --method {model.need.conf} --backbone {settings.backbone}"
 
 
 def home_of(root: Path, name: str) -> str | None:
-    """The dataset that has a model of this name, or seeds of it, `NAME@SEED`; None where none has.
+    """Return the dataset that has a model of this name, or seeds of it, `NAME@SEED`; None where none has.
 
     Raises:
         UsageError: several have one.
@@ -168,7 +170,7 @@ def home_of(root: Path, name: str) -> str | None:
 
 
 def forget_model(root: Path, dataset: str | None, name: str) -> str:
-    """Removes a name; what was trained under it stays and has none. Returns the dataset.
+    """Remove a name, and return its dataset; what was trained under it stays and has none.
 
     Args:
         root: the data folder.
@@ -191,7 +193,7 @@ def forget_model(root: Path, dataset: str | None, name: str) -> str:
 
 
 def find_model(root: Path, dataset: str | None, name: str, option: str = "--model") -> NamedModel:
-    """The model of this name.
+    """Find the model of a name.
 
     Args:
         root: the data folder.
@@ -215,14 +217,15 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
 
 
 def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
-    """The named models of a dataset, and behind them embeddings from files by their names."""
-    given = {}
+    """Return the named models of a dataset, and behind them embeddings from files by their names."""
+    models = dict(definition.models)
     for label in definition.embeddings:
         backbone = label.partition(".")[0]
-        given[backbone.removeprefix(f"{GIVEN}-")] = ModelDefinition(method=GIVEN, settings={"backbone": backbone})
-    return definition.models | {name: each for name, each in given.items() if name not in definition.models}
+        embeddings = ModelDefinition(method=GIVEN, settings={"backbone": backbone})
+        models.setdefault(backbone.removeprefix(f"{GIVEN}-"), embeddings)
+    return models
 
 
 def datasets_of(root: Path) -> list[str]:
-    """Datasets of a data folder that commands have defined."""
+    """Return the datasets of a data folder that commands have defined."""
     return [folder.name for folder in folders_in(root) if (folder / DEFINITION).exists()]
