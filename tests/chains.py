@@ -40,7 +40,7 @@ from itrpipe.config import Override, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
 from itrpipe.storage.artifact import existing_input, read_manifest
-from itrpipe.training.loop import Trainer
+from itrpipe.training.recipe import Trainer
 from itrpipe.training.saved import MODEL
 from tests.conftest import TINY, Outcome, define, tiny, write_source
 from tests.definitions import save_definition

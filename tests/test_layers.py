@@ -109,7 +109,7 @@ def test_planning_imports_nothing_heavy() -> None:
     modules = [".".join(("itrpipe", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in files]
     assert len(modules) > 20
     loaded = loaded_by(["itrpipe.pipeline.planning", "itrpipe.pipeline.run", *modules])
-    assert not loaded & {"torch", "pyarrow", "numpy", "h5py", "accelerate", "transformers", "PIL"}
+    assert not loaded & {"torch", "pyarrow", "numpy", "h5py", "transformers", "PIL"}
 
 
 def test_declarations_are_read_without_torch() -> None:

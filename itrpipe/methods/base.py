@@ -129,7 +129,11 @@ class Method(Protocol):
         ...
 
     def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """Named loss terms of a batch of an epoch (0-based); training minimises their sum."""
+        """Named loss terms of a batch of an epoch (0-based); training minimises their sum.
+
+        The model has all that the backbone has, and is no instance of its class: see `SharedModel` in
+        `itrpipe.training.distributed`.
+        """
         ...
 
 

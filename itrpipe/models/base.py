@@ -225,7 +225,7 @@ class Anchors:
 
 ENCODERS = {"encode_images": (0,), "encode_texts": (0,)}
 """`Matcher.by_rows` of every model."""
-SCORERS = {**ENCODERS, "score_matrix": (0,), "score_pairs": (0, 1)}
+SCORERS = {**ENCODERS, "score_matrix": (0,), "score_pairs": (0, 1), "score_at": (2, 3)}
 """The same of models whose scores cost more than their encodings."""
 
 

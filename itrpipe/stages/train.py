@@ -6,27 +6,22 @@ The first training is `--method triplet`; a second one (`--method aoq`) also rea
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import operator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-
-from rich.console import Console
+from typing import Any, cast
 
 from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.declaration import GIVEN, is_given, passes_of
-from itrpipe.features.hub import require_encoder, require_reachable
+from itrpipe.errors import UsageError
+from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
 from itrpipe.models.registry import BACKBONES, backbone_family
-from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
-from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
+from itrpipe.training.checks import refuse_other_features, require_encoders
 from itrpipe.training.settings import (
     READ_UNTRAINED,
     MineSettings,
@@ -37,34 +32,36 @@ from itrpipe.training.settings import (
     settings_of,
 )
 
-if TYPE_CHECKING:
-    from itrpipe.training.loop import Trainer
-
 INITIAL, MINED = "initial", "mine_negatives"
 TEACHER_OF_PAIRS = "vsrn"
 """Backbone that mines for those without embeddings (AOQ §4.2: the lists of SCAN and BFAN are VSRN's)."""
 UNKNOWN_WORDS = "unknown_percent_of_{}_words"
 """Metric of the splits val and test, where the model has a vocabulary of its own."""
 _MOST_UNKNOWN = 50
-_READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
-_REMEDIES = {
-    "regions": "add --features hog, which has regions and needs no weights",
-    "boxes": "add --features hog, which has boxes and needs no weights; where regions are the cells of a grid, say of "
-    "which by --set precomp.grid=[6,6]",
-    "global": "add --features hog, which has global vectors and needs no weights",
-    "pixels": "give --features pixels",
-}
 
 
 class Train(Stage):
     """Trains a model."""
 
-    schema_version, settings, execution = 3, TrainSettings, TrainExecution
+    schema_version = 3
+    settings = TrainSettings
+    execution = TrainExecution
     untimed = frozenset(
         (
-            *("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"),
-            *("decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay"),
-            *("patience", "selection"),
+            "seed",
+            "learning_rate",
+            "learning_rate_scaling",
+            "base_batch_size",
+            "schedule",
+            "warmup_updates",
+            "decay_every",
+            "decay_at",
+            "decay_factor",
+            "gradient_clip",
+            "weight_decay",
+            "layer_decay",
+            "patience",
+            "selection",
         )
     )
 
@@ -75,16 +72,9 @@ class Train(Stage):
             UsageError: one of them, or an option that changes nothing was given.
         """
         settings = cast(TrainSettings, step.settings)
-        _refuse_other_features(step, settings)
+        refuse_other_features(settings, step.inputs["extract"].settings)
         self.check_read(step)
-        for name, model in settings.model.pretrained().items():
-            if model:
-                _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
-        if settings.adapts and importlib.util.find_spec("peft") is None:
-            raise UsageError(
-                f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
-                "'itrpipe[lora]'` or leave it out"
-            )
+        require_encoders(settings, step.resolved.origins, step.need.conf)
         mined = mined_by(settings.loss)
         if mined is not None and mined.refresh_every:
             _refuse_refreshing(step, settings, mined.refresh_every)
@@ -199,37 +189,14 @@ class Train(Stage):
 
         Of several processes of a launcher all train; the first does all else.
         """
-        from itrpipe.features.embeddings import EMBEDDINGS
-        from itrpipe.models.base import DualEncoder as AnyDualEncoder
-        from itrpipe.models.captions import PieceIds
-        from itrpipe.training.assembly import sources_of, trainer_of
-        from itrpipe.training.distributed import World, joined_by
-        from itrpipe.training.encoding import Encoding
-        from itrpipe.training.optimizers import merge_adapters
-        from itrpipe.training.saved import save_model, write_history
+        from itrpipe.training.recipe import train
 
-        with joined_by(World.joined(), _train_along, {**vars(job), "reporter": None}):
-            trainer, splits, tokens = trainer_of(job)
-            model = trainer.run()
-        if job.settings.adapts:
-            merge_adapters(model)
-        save_model(job.folder, model, tokens, job.settings.model_dump(mode="json"), splits["train"].image_dim)
-        write_history(job.folder / HISTORY, trainer.position.history)
-        if isinstance(model, AnyDualEncoder):
-            rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
-            work = Encoding(
-                job.folder.absolute(), sources_of(job), rows, job.execution.encode_block, job.execution.device
-            )
-            work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
-        _record(job, trainer)
-        if not isinstance(tokens, PieceIds):
-            for name, data in splits.items():
-                if name != "train":
-                    tell_unknown_words(job, name, data.unknown_words())
+        for split, percent in train(job).items():
+            tell_unknown_words(job, split, percent)
 
 
 def tell_unknown_words(job: Job, split: str, percent: int) -> None:
-    """Notes how many words of a split's captions the model does not know, and warns where it is more than half."""
+    """Note how many words of a split's captions the model does not know, and warn where it is more than half."""
     job.metrics[UNKNOWN_WORDS.format(split)] = percent
     if percent > _MOST_UNKNOWN:
         job.warn(
@@ -237,39 +204,6 @@ def tell_unknown_words(job: Job, split: str, percent: int) -> None:
             "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
             "--backbone dual-encoder --text bert-base-multilingual-cased"
         )
-
-
-def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
-    """Refuses an encoder that cannot be fetched, and says so where it is the one that is taken unless another is named.
-
-    Raises:
-        MissingInputError: likewise.
-    """
-    joint = cast(TrainSettings, step.settings).model.joint()
-    try:
-        if name in ("vision", "text"):
-            require_encoder(name, model, revision)
-        else:
-            require_reachable(model, revision)
-    except MissingInputError as error:
-        if not step.resolved.origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
-            raise
-        option = "--vision" if joint else f"--{name}" if name in ("vision", "text") else f"--set model.{name}=…"
-        raise MissingInputError(f"{str(error).rstrip('.')}; or name another than this default: {option}") from None
-
-
-def _refuse_other_features(step: Step, settings: TrainSettings) -> None:
-    parts = passes_of("", step.inputs["extract"].settings).values()
-    held = frozenset().union(*(part.may_hold() for part in parts))
-    for name in settings.model.reads():
-        if name not in held:
-            made = "+".join(part.kind.replace("_", "-") for part in parts)
-            encoders = "name encoders that read pixels by --vision and --text" if "pixels" in held else ""
-            remedy = ", or ".join(filter(None, (_REMEDIES[name], encoders, settings.model.without(name))))
-            raise UsageError(
-                f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
-                f"{made}) do not hold; {remedy}"
-            )
 
 
 def _refuse_refreshing(step: Step, settings: TrainSettings, every: int) -> None:
@@ -315,7 +249,8 @@ def _teacher(
 ) -> tuple[Model, dict[str, dict[str, str]]]:
     """The model that is mined with, and how a need says that it has a name."""
     usual = settings.backbone if settings.model.embeds else TEACHER_OF_PAIRS
-    first, name = Model(training_settings.FIRST_TRAINING, usual, settings.seed), mined.teacher
+    first = Model(training_settings.FIRST_TRAINING, usual, settings.seed)
+    name = mined.teacher
     if name is None:
         return first, {}
     if name in load_declaration("train").confs and name not in training_settings.backbones():
@@ -333,26 +268,5 @@ def _teacher(
 
 
 def _same_share(settings: TrainSettings) -> dict[str, float]:
-    """What teachers are told of the training images; nothing where it is all of them, which is what they take."""
+    """Return the share of the training images that teachers are told of; nothing where it is all of them."""
     return {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
-
-
-def _train_along(job: dict[str, Any]) -> None:
-    """What the other processes do while the first one trains: the same, without a word."""
-    from itrpipe.training.assembly import trainer_of
-
-    job["reporter"] = Reporter(Console(quiet=True))
-    trainer, *_ = trainer_of(Job(**job))
-    trainer.run()
-
-
-def _record(job: Job, trainer: Trainer) -> None:
-    """Numbers that tables show."""
-    best = trainer.position.history[trainer.position.best_row]
-    job.metrics |= {
-        "validation_rsum": best["val_rsum"],
-        "best_epoch": best["epoch"],
-        "epochs": trainer.position.history[-1]["epoch"] if job.settings.loss.trains else 0,
-    }
-    if reason := trainer.ended_early():
-        job.warn(reason)

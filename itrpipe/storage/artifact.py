@@ -92,7 +92,7 @@ STATISTICS = "statistics.json"
 """File of mined negatives, and of written sentences."""
 
 _FINISHED = re.compile(r".+-[0-9a-f]{8}")
-_RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
+_RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "numpy", "h5py", "pyarrow")
 
 
 class OutputFile(BaseModel, extra="forbid", frozen=True):

@@ -17,7 +17,7 @@ from itrpipe.methods.base import AnyMatcher, Method, StatefulMethod
 from itrpipe.progress import Reporter
 from itrpipe.testing.backbones import BuildModel
 from itrpipe.testing.toy_pairs import ToyPairs, readable
-from itrpipe.training.loop import CHECKPOINT, Trainer
+from itrpipe.training.recipe import CHECKPOINT, Trainer
 from itrpipe.training.settings import LoopSettings
 
 BuildMethod = Callable[[ToyPairs], Method]

@@ -39,7 +39,7 @@ _THREADS = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="a
 
 
 class Changes(NamedTuple):
-    """What becomes of the B images of a batch.
+    """The changes of the B images of a batch.
 
     Attributes:
         boxes: int64 [B, 4] top, left, height and width of the part that is kept, in pixels.
@@ -54,12 +54,12 @@ class Changes(NamedTuple):
     signs: np.ndarray
 
     def of(self, rows: slice) -> Changes:
-        """Those of some of the images."""
+        """Return the changes of some of the images."""
         return Changes(*(each[rows] for each in self))
 
 
 def draw_changes(may_flip: np.ndarray, size: tuple[int, int], kind: str, rng: np.random.Generator) -> Changes:
-    """Draws changes of a batch, each image's independent of the others'.
+    """Draw changes of a batch, each image's independent of the others'.
 
     Args:
         may_flip: bool [B], images whose captions stay true of them when they are mirrored.
@@ -84,17 +84,21 @@ def crop_boxes(count: int, height: int, width: int, rng: np.random.Generator) ->
     """
     areas = rng.uniform(SMALLEST_AREA, 1.0, (count, _ATTEMPTS)) * height * width
     ratios = np.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1]), (count, _ATTEMPTS))) * width / height
-    widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
+    widths = np.rint(np.sqrt(areas * ratios))
+    heights = np.rint(np.sqrt(areas / ratios))
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
-    rows, first, found = np.arange(count), fits.argmax(axis=1), fits.any(axis=1)
+    rows = np.arange(count)
+    first = fits.argmax(axis=1)
+    found = fits.any(axis=1)
     kept_width = np.where(found, widths[rows, first], width).astype(np.int64)
     kept_height = np.where(found, heights[rows, first], height).astype(np.int64)
-    top, left = rng.integers(height - kept_height + 1), rng.integers(width - kept_width + 1)
+    top = rng.integers(height - kept_height + 1)
+    left = rng.integers(width - kept_width + 1)
     return np.stack([top, left, kept_height, kept_width], axis=1)
 
 
 def augment(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
-    """Changes every image of a batch, where the images are.
+    """Change every image of a batch, where the images are.
 
     Args:
         images: [B, 3, H, W] uint8.
@@ -105,7 +109,16 @@ def augment(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
         [B, 3, h, w] uint8, on the device of the images. A GPU rounds once where a processor rounds twice.
     """
     device = images.device
-    changed = resampled(images, frame, changes.boxes) if device.type != "cpu" else _cropped(images, frame, changes)
+    if device.type == "cpu":
+        changed = torch.empty(len(images), 3, *frame, dtype=torch.uint8)
+
+        def crop(row: int) -> None:
+            top, left, height, width = changes.boxes[row]
+            changed[row] = resize(images[row, :, top : top + height, left : left + width], frame)
+
+        list(_THREADS.map(crop, range(len(images))))
+    else:
+        changed = resampled(images, frame, changes.boxes)
     changed = torch.where(torch.from_numpy(changes.flips).to(device)[:, None, None, None], changed.flip(-1), changed)
     for numbers, signs in zip(changes.operations.T, changes.signs.T, strict=True):
         numbers = np.where(signs == 0, 0, numbers)
@@ -151,26 +164,17 @@ def _bicubic(start: Tensor, extent: Tensor, size: int, whole: int) -> Tensor:
 
     Keys' cubic with a = -1/2, stretched where the part shrinks, as Pillow has it.
     """
-    start, extent = start[:, None, None].float(), extent[:, None, None].float()
+    start = start[:, None, None].float()
+    extent = extent[:, None, None].float()
     scale = extent / size
-    at, centre = torch.arange(whole, device=start.device) + 0.5, torch.arange(size, device=start.device) + 0.5
+    at = torch.arange(whole, device=start.device) + 0.5
+    centre = torch.arange(size, device=start.device) + 0.5
     distance = (at - start - centre[:, None] * scale).abs() / scale.clamp(min=1)
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
     weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
     weights = weights * ((at > start) & (at < start + extent))
     return weights / weights.sum(-1, keepdim=True)
-
-
-def _cropped(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
-    cropped = torch.empty(len(images), 3, *frame, dtype=torch.uint8)
-
-    def crop(row: int) -> None:
-        top, left, height, width = changes.boxes[row]
-        cropped[row] = resize(images[row, :, top : top + height, left : left + width], frame)
-
-    list(_THREADS.map(crop, range(len(images))))
-    return cropped
 
 
 _POINTWISE: tuple[Callable[[Tensor], Tensor], ...] = (
@@ -185,20 +189,25 @@ _WARPS = 5
 
 
 def _warps(numbers: np.ndarray, signs: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Where the pixels of n warped images come from, around the middle; [n, 2, 3].
+    """Return the places that the pixels of n warped images come from, around the middle; [n, 2, 3].
 
     Args:
         numbers: [n] of warps: sheared along a row or a column, shifted along a row or a column, turned.
         signs: [n] directions.
         height, width: of the images.
     """
-    slopes, turns = signs * _LEVEL * _SHEAR, np.radians(signs * _LEVEL * _ROTATION)
+    slopes = signs * _LEVEL * _SHEAR
+    turns = np.radians(signs * _LEVEL * _ROTATION)
     shifts = [np.rint(signs * _LEVEL * _SHIFT * side) for side in (width, height)]
     found = np.tile(np.eye(2, 3), (_WARPS, len(numbers), 1, 1))
-    found[0, :, 0, 1], found[1, :, 1, 0] = slopes, slopes
-    found[2, :, 0, 2], found[3, :, 1, 2] = -shifts[0], -shifts[1]
-    found[4, :, 0, 0], found[4, :, 1, 1] = np.cos(turns), np.cos(turns)
-    found[4, :, 0, 1], found[4, :, 1, 0] = np.sin(turns), -np.sin(turns)
+    found[0, :, 0, 1] = slopes
+    found[1, :, 1, 0] = slopes
+    found[2, :, 0, 2] = -shifts[0]
+    found[3, :, 1, 2] = -shifts[1]
+    found[4, :, 0, 0] = np.cos(turns)
+    found[4, :, 1, 1] = np.cos(turns)
+    found[4, :, 0, 1] = np.sin(turns)
+    found[4, :, 1, 0] = -np.sin(turns)
     return found[numbers, np.arange(len(numbers))]
 
 

@@ -1,4 +1,4 @@
-"""Whether a training has converged, by what its validations gained last."""
+"""Tells whether a training has converged, by what its validations gained last."""
 
 from __future__ import annotations
 
@@ -31,15 +31,11 @@ def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
         return ""
     patience = settings["patience"]
     was_flat = patience > 0 and not any(row["best"] for row in history[-patience:])
-    if was_flat or _rate_falls(settings):
+    rate_falls = settings["schedule"] != "plateau"
+    if settings["schedule"] == "step":
+        planned = settings["epochs"]
+        ends = settings["decay_at"] or range(settings["decay_every"], planned, settings["decay_every"])
+        rate_falls = any(2 * planned / 3 <= end < planned for end in ends)
+    if was_flat or rate_falls:
         return ""
     return f"validation gained {gained:.1f} RSum over the last third of its epochs"
-
-
-def _rate_falls(settings: Mapping[str, Any]) -> bool:
-    """Return whether the learning rate falls over the last third of the epochs."""
-    if settings["schedule"] != "step":
-        return settings["schedule"] != "plateau"
-    epochs = settings["epochs"]
-    falls = settings["decay_at"] or range(settings["decay_every"], epochs, settings["decay_every"])
-    return any(2 * epochs / 3 <= epoch < epochs for epoch in falls)

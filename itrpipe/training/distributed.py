@@ -13,10 +13,10 @@ Of a step of N processes with B pairs, embeddings of width D and P parameters, e
 (N - 1)/N · B · 2 D · 4 bytes of embeddings and 2 (N - 1)/N · P · 4 bytes of gradients, in single precision. Models that
 score pair by pair gather regions and words instead of embeddings, and their gradients, which are as large again.
 
-A model says which of its methods give row k of the result for row k of some arguments (`Matcher.by_rows`). Spread, it
-lets each process compute its share of these rows and gathers the result, so that whoever calls it, a method or the
-validation, sees whole batches as if there were one process. The shape of a result follows from the shapes of the
-arguments, so that each process knows those of the others without asking.
+A model says which of its methods give row k of the result for row k of some arguments (`Matcher.by_rows`). A
+`SharedModel` around it lets each process compute its share of these rows and gathers the result, so that whoever calls
+it, a method or the validation, sees whole batches as if there were one process. The shape of a result follows from the
+shapes of the arguments, so that each process knows those of the others without asking.
 
 Encoders may also go over their rows in chunks, of which only the result is kept: the gradient of the loss by the
 encodings is taken first, and the chunks are computed again one by one to carry it on. A step then takes the memory of
@@ -38,8 +38,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from itertools import count
+from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,81 +56,67 @@ from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
 from itrpipe.models.base import ENCODERS, Anchors, ImageBatch, Matcher, changed, rows_of
 
 Value = TypeVar("Value")
+AnyMatcher = Matcher[Any, Any]
 PATIENCE = datetime.timedelta(days=30)
-"""How long processes wait for the first one, which may extract features meanwhile; one that dies ends all at once."""
+"""Time that processes wait for the first one, which may extract features meanwhile; one that dies ends all at once."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class World:
     """The processes that train a model, as one of them sees them. Each has to make the same calls in the same order.
 
     Attributes:
         rank: number of this one, from 0.
         size: how many there are.
-        told: group over which sizes and decisions are exchanged, on the processor.
     """
 
     rank: int = 0
     size: int = 1
-    told: Any = None
 
-    @staticmethod
-    def joined() -> World:
-        """The processes of the group that torch has begun, or this one alone."""
-        return _joined() if dist.is_initialized() and dist.get_world_size() > 1 else ALONE
-
-    @staticmethod
-    def leave() -> None:
-        """Ends the group that torch has begun."""
-        _joined.cache_clear()
-        dist.destroy_process_group()
+    @classmethod
+    def joined(cls) -> World:
+        """Return the processes of the group that torch has begun, or this one alone."""
+        return cls(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and speaks."""
+        """Return whether this process is the first one, which writes and speaks."""
         return self.rank == 0
 
     def own(self, rows: int) -> slice:
-        """The rows of this process, of so many."""
+        """Return the rows of this process, of so many."""
         return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
 
     def counts(self, rows: int) -> list[int]:
-        """How many of these rows each process has."""
-        return [rows * (rank + 1) // self.size - rows * rank // self.size for rank in range(self.size)]
+        """Return how many of these rows each process has."""
+        ends = [rows * rank // self.size for rank in range(self.size + 1)]
+        return [end - start for start, end in pairwise(ends)]
 
     def agreed(self, value: Value) -> Value:
-        """What the first process has."""
+        """Return what the first process has, for which the others wait."""
         if self.size == 1:
             return value
         held = [value]
-        dist.broadcast_object_list(held, src=0, group=self.told)
+        dist.broadcast_object_list(held, src=0, device=torch.device("cpu"))
         return held[0]
-
-    def wait(self) -> None:
-        """Waits until every process is here."""
-        if self.size > 1:
-            dist.barrier(group=self.told)
-
-    def gathered(self, own: Tensor, counts: Sequence[int], *, alike: bool) -> Tensor:
-        """All rows [sum of b, ...] of a tensor, process by process.
-
-        Args:
-            own: the rows of this process [b, ...]; those of other processes have the same shape behind the first axis.
-            counts: b of every process.
-            alike: every process computes the same from the result, so that its gradients are equal, and not each a part
-                of the whole.
-        """
-        return _Gather.apply(own, self.rank, counts, alike)  # pyright: ignore[reportReturnType]
 
     @staticmethod
     def total(value: Tensor) -> Tensor:
-        """The sum over the processes, without gradient."""
+        """Return the sum over the processes, without gradient."""
         held = value.detach().clone()
         dist.all_reduce(held)
         return held
 
+    def averaged(self, *named: Mapping[str, float | Tensor]) -> list[dict[str, Tensor]]:
+        """Return the means over the processes of numbers, without gradient; one is a tensor, on their device."""
+        values = [value for numbers in named for value in numbers.values()]
+        device = next(value.device for value in values if isinstance(value, Tensor))
+        held = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device) for value in values])
+        means = iter(self.total(held) / self.size)
+        return [{name: next(means) for name in numbers} for numbers in named]
+
     def summing(self, module: nn.Module) -> Any:
-        """The module, whose backward pass leaves in every process the mean of the gradients of all of them."""
+        """Return the module, whose backward pass leaves in every process the mean of the gradients of all of them."""
         if self.size == 1:
             return module
         # Of its own, so that these sums and the gathers of the backward pass never share a group.
@@ -148,35 +134,43 @@ class World:
 ALONE = World()
 
 
-@cache
-def _joined() -> World:
-    return World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=PATIENCE))
+def gather(own: Tensor, counts: Sequence[int], *, alike: bool) -> Tensor:
+    """Return the rows [sum of b, ...] of all processes, process by process; the gradient comes back to each.
+
+    Args:
+        own: the rows of this process [b, ...]; those of other processes have the same shape behind the first axis.
+        counts: b of every process; of one process alone, its rows are all there are.
+        alike: every process computes the same from the result, so that its gradients are equal, and not each a part of
+            the whole.
+    """
+    if len(counts) == 1:
+        return own
+    return _Gather.apply(own, counts, alike)  # pyright: ignore[reportReturnType]
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes; see `World.gathered`."""
+    """Rows of all processes; see `gather`."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, rank: int, counts: Sequence[int], alike: bool) -> Tensor:
-        ctx.rank, ctx.counts, ctx.alike = rank, counts, alike
+    def forward(ctx: Any, own: Tensor, counts: Sequence[int], alike: bool) -> Tensor:
+        ctx.counts = counts
+        ctx.alike = alike
         most = max(counts)
         sent = nn.functional.pad(own, [0, 0] * (own.ndim - 1) + [0, most - len(own)]).contiguous()
         held = own.new_empty(len(counts) * most, *own.shape[1:])
         dist.all_gather_into_tensor(held, sent)
-        return torch.cat([each[:rows] for each, rows in zip(held.split(most), counts, strict=True)])
+        return torch.cat([part[:rows] for part, rows in zip(held.split(most), counts, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         parts = gradients[0].split(ctx.counts)
+        rank = dist.get_rank()
         if ctx.alike:
-            return parts[ctx.rank] * len(parts), None, None, None
+            return parts[rank] * len(parts), None, None
         padded = nn.utils.rnn.pad_sequence(list(parts), batch_first=True)  # [processes, most rows, ...]
         own = torch.empty_like(padded[0])
         dist.reduce_scatter_tensor(own, padded.flatten(0, 1))
-        return own[: ctx.counts[ctx.rank]], None, None, None
-
-
-AnyMatcher = Matcher[Any, Any]
+        return own[: ctx.counts[rank]], None, None
 
 
 @dataclass(frozen=True)
@@ -197,163 +191,144 @@ class OwnImages(ImageBatch):
         return super().mirrored(chosen[self.first : self.first + len(self.pixels)])
 
 
-class Spread:
-    """How the rows of a model are divided.
-
-    Args:
-        world: the processes.
-        chunk: rows of an encoder at a time in training; 0 for all of them.
-        local: each process computes the losses of its own anchors.
+class Division:
+    """The division of the rows of a call among the processes, while this one computes its own.
 
     Attributes:
-        counts: rows of every process of what is computed now; only all of them where each process computes all, and
-            none where nothing is divided.
+        world: the processes.
+        counts: rows of every process; empty while each computes all of them.
+        seed: of the random numbers of the next call.
     """
 
-    def __init__(self, world: World, chunk: int, local: bool = False) -> None:
-        self.world, self.chunk, self.local = world, chunk, local and world.size > 1
-        self.counts: list[int] = []
-        self._seeds: Iterator[int] = count()
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.counts = list[int]()
+        self.seed = 0
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Spread:
-        """A copy of a model is divided alike, by the same processes."""
+    def __deepcopy__(self, memo: dict[int, Any]) -> Division:
+        """Return itself: a copy of a model is divided among the same processes, and draws after it."""
         return self
 
-    def averaged(self, *named: Mapping[str, float | Tensor]) -> list[dict[str, Tensor]]:
-        """The means over the processes of numbers, without gradient; one tensor is among them, on their device."""
-        values = [each for one in named for each in one.values()]
-        device = next(each.device for each in values if isinstance(each, Tensor))
-        held = torch.stack([torch.as_tensor(each, dtype=torch.float64, device=device) for each in values])
-        means = iter(self.world.total(held) / self.world.size)
-        return [{name: next(means) for name in one} for one in named]
-
     def begin_step(self, *place: int) -> None:
-        """Lets random numbers of a process depend on the place of the step in the training."""
-        self._seeds = count(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1))
-
-    def end(self, model: AnyMatcher) -> None:
-        """Lets a model compute everything itself again."""
-        for module in model.modules():
-            module.__class__ = getattr(type(module), "undivided", type(module))
-
-    def compute(self, model: AnyMatcher, name: str, function: Callable, arguments: Sequence[Any]) -> Any:
-        """The result of a method of a model, all rows of it.
-
-        Args:
-            model: whose method it is.
-            name: of the method.
-            function: the method, as the model defines it.
-            arguments: of the method.
-        """
-        if self.counts:  # a method of the model calls another one, of which it has its own rows
-            return function(*arguments)
-        places = model.by_rows[name]
-        held = arguments[places[0]]
-        rows = held.rows if isinstance(held, OwnImages) else len(tensors_of(held)[0])
-        chunk = self.chunk if name in ENCODERS and model.training else 0
-        # Where there is not a row for each, all of them compute all.
-        counts = self.world.counts(rows) if rows >= self.world.size else [rows]
-
-        def inside(*own: Any) -> Any:
-            self.counts = counts
-            try:
-                return function(*own)
-            finally:
-                self.counts = []
-
-        if len(counts) == 1:
-            return _in_chunks(inside, arguments, places, rows, chunk)
-        own, device = self.world.own(rows), next(model.parameters()).device
-        # Random numbers of this process alone; behind it they go on as they did before, alike in all processes.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed((next(self._seeds) * self.world.size + self.world.rank) % 2**63)
-            taken = arguments if isinstance(held, OwnImages) else _at(arguments, places, own)
-            found = _in_chunks(inside, taken, places, own.stop - own.start, chunk)
-        alike = name not in ENCODERS or (model.by_rows.keys() <= set(ENCODERS) and not self.local)
-        return changed(found, lambda tensor: self.world.gathered(tensor, counts, alike=alike))
+        """Let random numbers of a process depend on the place of the step in the training."""
+        self.seed = int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1)
 
 
-def spread(model: AnyMatcher, world: World = ALONE, chunk: int = 0, local: bool = False) -> Spread:
-    """Lets a model divide what it computes; with one process and no chunks it stays as it is.
+class SharedModel(nn.Module):
+    """A model as methods and validation call it: every call gives all rows, of which each process computes its own.
+
+    What `Matcher.by_rows` names is divided, all else is the model's. With one process and no chunks a call is that of
+    the model.
 
     Args:
-        model: is changed, on its device; BatchNorm then takes the statistics of the rows of all processes.
+        model: on its device. Its BatchNorm takes the statistics of the rows of all processes from now on.
         world: the processes that train it.
-        chunk, local: see `Spread`; losses stay whole where scores are divided.
+        chunk: rows that an encoder computes at a time in training; 0 for all of them.
+        local: each process computes the losses of its own anchors; losses stay whole where scores are divided.
 
     Raises:
         UsageError: chunks are asked for, and a layer of the model looks at the whole batch.
     """
-    plan = Spread(world, chunk, local and model.by_rows.keys() <= set(ENCODERS))
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    if chunk and norms:
-        raise UsageError(
-            f"encode_chunk = {chunk}, but {type(model).__name__} normalises over the whole batch, which chunks would "
-            "change; give --set encode_chunk=0"
-        )
-    if world.size > 1:
-        for norm in norms:
-            norm.__class__ = _gathering(type(norm))
-            norm.plan = plan  # pyright: ignore[reportArgumentType]
-    if chunk or world.size > 1:
-        model.__class__ = _spread_class(type(model))
-        model.spread = plan  # pyright: ignore[reportArgumentType]
-    return plan
 
+    def __init__(self, model: AnyMatcher, world: World = ALONE, chunk: int = 0, local: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.division = Division(world)
+        self.chunk = chunk
+        self.training = model.training
+        self.divides_scores = not model.by_rows.keys() <= ENCODERS.keys()
+        self.local = local and world.size > 1 and not self.divides_scores
+        norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+        if chunk and norms:
+            raise UsageError(
+                f"encode_chunk = {chunk}, but {type(model).__name__} normalises over the whole batch, which chunks "
+                "would change; give --set encode_chunk=0"
+            )
+        if world.size > 1:
+            for norm in norms:
+                norm.register_forward_pre_hook(partial(_with_all_rows, self.division))
+                norm.register_forward_hook(partial(_with_own_rows, self.division))
 
-@cache
-def _spread_class(kind: type[AnyMatcher]) -> type[AnyMatcher]:
-    """A class of the same models whose methods of `by_rows` are divided."""
+    def __getattr__(self, name: str) -> Any:
+        """Return what the model has of this name; its methods of `by_rows` are divided."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            model: Any = super().__getattr__("model")
+        return partial(self._divided, name) if name in model.by_rows else getattr(model, name)
 
-    def divided(name: str) -> Callable:
-        def method(self: Any, *arguments: Any) -> Any:
-            return self.spread.compute(self, name, getattr(super(made, self), name), arguments)
-
-        return method
-
-    def anchors(self: Any, count: int) -> Anchors:
-        world = self.spread.world
-        if not self.spread.local or count < world.size:
+    def anchors(self, count: int) -> Anchors:
+        """Return the pairs of a batch of so many whose losses this process computes."""
+        world = self.division.world
+        if not self.local or count < world.size:
             return Anchors(slice(0, count))
         rows = world.own(count)
         return Anchors(rows, world.size * (rows.stop - rows.start) / count, world.total)
 
-    methods = {name: divided(name) for name in kind.by_rows}
-    made = type(f"Spread{kind.__name__}", (kind,), {**methods, "anchors": anchors, "undivided": kind})
-    return made
+    def _divided(self, name: str, *given: Any) -> Any:
+        """Compute the own rows of a method of the model, and gather those of the others."""
+        function = getattr(self.model, name)
+        places = self.model.by_rows[name]
+        division = self.division
+        encodes = name in ENCODERS
+        world = division.world
+        first = given[places[0]]
+        rows = first.rows if isinstance(first, OwnImages) else len(tensors_of(first)[0])
+        chunk = self.chunk if encodes and self.model.training else 0
+        if world.size == 1 or rows < world.size:  # where there is not a row for each, all of them compute all
+            return in_chunks(function, given, places, rows, chunk)
+        own = world.own(rows)
+        counts = world.counts(rows)
+        device = next(self.parameters()).device
+        arguments = given if isinstance(first, OwnImages) else _at(given, places, own)
+        # Random numbers of this process alone; behind it they go on as they did before, alike in all processes.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed((division.seed * world.size + world.rank) % 2**63)
+            division.seed += 1
+            division.counts = counts
+            try:
+                result = in_chunks(function, arguments, places, own.stop - own.start, chunk)
+            finally:
+                division.counts = []
+        # Of encodings of which each process scores a part, it also knows a part of the gradient only.
+        alike = not encodes or not (self.divides_scores or self.local)
+        return changed(result, lambda tensor: gather(tensor, counts, alike=alike))
 
 
-@cache
-def _gathering(kind: type[_BatchNorm]) -> type[_BatchNorm]:
-    """BatchNorm over the rows of all processes; of torch's own there is one for GPUs only."""
-
-    class Gathering(kind):  # pyright: ignore[reportGeneralTypeIssues]
-        """The same layer; in training it sees the rows of all processes."""
-
-        plan: Spread
-        undivided = kind
-
-        def forward(self, rows: Tensor) -> Tensor:
-            counts, rank = self.plan.counts, self.plan.world.rank
-            if not self.training or len(counts) < 2:
-                return super().forward(rows)
-            each = len(rows) // counts[rank]  # of an image, for example its regions
-            counts = [each * count for count in counts]
-            whole = self.plan.world.gathered(rows, counts, alike=False)
-            return super().forward(whole).split(counts)[rank]
-
-    return Gathering
+def _with_all_rows(division: Division, norm: nn.Module, given: tuple[Tensor, ...]) -> Tensor | None:
+    """Give BatchNorm the rows of all processes, while they are divided in training."""
+    if not norm.training or not division.counts:
+        return None
+    (own,) = given
+    vectors = len(own) // division.counts[division.world.rank]  # of an image, for example its regions
+    return gather(own, [vectors * count for count in division.counts], alike=False)
 
 
-def _in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[int], rows: int, chunk: int) -> Any:
-    """The result of a function of so many rows, chunk by chunk; of chunks, activations are not kept."""
+def _with_own_rows(division: Division, norm: nn.Module, given: tuple[Tensor, ...], whole: Tensor) -> Tensor | None:
+    """Take the own rows from what BatchNorm made of all rows."""
+    if not norm.training or not division.counts:
+        return None
+    vectors = len(whole) // sum(division.counts)
+    return whole.split([vectors * count for count in division.counts])[division.world.rank]
+
+
+def in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[int], rows: int, chunk: int) -> Any:
+    """Return the result of a function, computed chunk by chunk; activations of chunks are not kept.
+
+    Args:
+        function: gives row k of the result for row k of some arguments.
+        arguments: of the function.
+        places: of the arguments that have these rows.
+        rows: how many there are.
+        chunk: rows of a chunk; 0 for all of them at once.
+    """
     if not 0 < chunk < rows:
         return function(*arguments)
     parts = []
     for start in range(0, rows, chunk):
         own = _at(arguments, places, slice(start, min(start + chunk, rows)))
         parts.append(checkpoint(function, *own, use_reentrant=False) if torch.is_grad_enabled() else function(*own))
-    joined = iter([torch.cat(each) for each in zip(*map(tensors_of, parts), strict=True)])
+    joined = iter([torch.cat(tensors) for tensors in zip(*map(tensors_of, parts), strict=True)])
     return changed(parts[0], lambda _: next(joined))
 
 
@@ -362,7 +337,7 @@ def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[An
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in a tensor or a dataclass of such, in order."""
+    """Return the tensors in a tensor or a dataclass of such, in order."""
     found = []
     changed(value, lambda tensor: found.append(tensor) or tensor)
     return found
@@ -373,11 +348,10 @@ _COURTESY = 5.0
 _SOON = 10.0
 """Seconds after which a process says for whom it waits."""
 _GONE = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused")
-_together = False
 
 
 def together(command: Callable[[], object]) -> None:
-    """Runs a command in the first process, while the others wait for its trainings and take part in them.
+    """Run a command in the first process, while the others wait for its trainings and take part in them.
 
     Args:
         command: of the user.
@@ -405,7 +379,7 @@ def together(command: Callable[[], object]) -> None:
             try:
                 command()
             finally:
-                if not _together:  # else the others are in the middle of something, and see that this process is gone
+                if dist.is_initialized():  # else it has left the others in the middle of a training
                     world.agreed(None)
         while not world.leads and (task := _heard(lambda: world.agreed(None))) is not None:
             function, arguments = task
@@ -423,18 +397,19 @@ def together(command: Callable[[], object]) -> None:
             raise
         raise type(error)(f"process {world.rank + 1} of {world.size}: {error}") from None
     finally:
-        World.leave()  # at the end of the process its threads would be in the way
+        if dist.is_initialized():
+            dist.destroy_process_group()  # at the end of the process its threads would be in the way
 
 
 def _end_with(launcher: int) -> None:
-    """Interrupts this process when torchrun is gone, which can no longer end it when another one dies."""
+    """Interrupt this process when torchrun is gone, which can no longer end it when another one dies."""
     while os.getppid() == launcher:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
-    """What a call of torch returns that may take days: beside it this thread hears signals.
+    """Return what a call of torch gives that may take days; beside it this thread hears signals.
 
     Args:
         wait: the call.
@@ -459,15 +434,18 @@ def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
 
 @contextmanager
 def joined_by(world: World, function: Callable[..., object], *arguments: Any) -> Iterator[None]:
-    """Lets all other processes run a function while the first one runs a block.
+    """Let all other processes run a function while the first one runs a block.
+
+    Where the block fails, the first one leaves their group, by which the others see that it is gone.
 
     Args:
         world: all processes.
         function, arguments: are pickled.
     """
-    global _together
-    if world.size > 1 and world.leads:
-        world.agreed((function, arguments))
-        _together = True
-    yield
-    _together = False
+    world.agreed((function, arguments))
+    try:
+        yield
+    except BaseException:
+        if world.size > 1:
+            dist.destroy_process_group()
+        raise

@@ -54,8 +54,9 @@ class Encoder:
 
     @classmethod
     def of(cls, saved: SavedModel, device: torch.device, block: int) -> Encoder:
-        """Of a trained model, which is moved to the device; in the precisions of its settings."""
-        return cls(saved.model.to(device), device, block, saved.score_precision, saved.embed_precision(device))
+        """Return the encoder of a trained model, which is moved to the device, in the precisions of its settings."""
+        precisions = saved.score_precision, saved.embed_precision(device)
+        return cls(saved.model.to(device), device, block, *precisions)
 
     def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
         """Yields the encodings of the images of the given rows, block by block; `data.images` reads a block."""
@@ -78,7 +79,8 @@ class Encoder:
         Returns:
             Scores [N, T] float32. The encodings of all N images are kept meanwhile.
         """
-        kept, columns = list(images), []
+        kept = list(images)
+        columns = []
         for block in texts:
             scores = []
             for each in kept:
@@ -100,7 +102,8 @@ class Encoder:
     @contextmanager
     def _computing(self, precision: str) -> Iterator[None]:
         products = torch.backends.cuda.matmul
-        before, products.allow_tf32 = products.allow_tf32, products.allow_tf32 or precision == "tf32"
+        before = products.allow_tf32
+        products.allow_tf32 = products.allow_tf32 or precision == "tf32"
         try:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16"):
                 yield
@@ -139,15 +142,33 @@ class Encoding(Work[Opened]):
         rows: split -> images and captions in it.
         block: rows per forward pass.
         device: `auto`, `cpu` or `cuda`.
+        opened: the model and its splits, where this process has them already; other processes open them.
     """
 
-    title, unit, in_one_thread = "embedding all splits", "rows", True
+    title = "embedding all splits"
+    unit = "rows"
+    in_one_thread = True
 
     def __init__(
-        self, trained: Path, sources: Sources, rows: Mapping[str, tuple[int, int]], block: int, device: str
+        self,
+        trained: Path,
+        sources: Sources,
+        rows: Mapping[str, tuple[int, int]],
+        block: int,
+        device: str,
+        opened: Opened | None = None,
     ) -> None:
-        self._trained, self._sources, self._rows, self._block = trained, sources, rows, block
-        self.device, self.key = device, str(block)
+        self._trained = trained
+        self._sources = sources
+        self._rows = rows
+        self._block = block
+        self.device = device
+        self.key = str(block)
+        self._opened = opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process gets."""
+        return {**vars(self), "_opened": None}
 
     def parts(self) -> list[Part]:
         """Consecutive rows of one side of one split."""
@@ -161,7 +182,7 @@ class Encoding(Work[Opened]):
 
     def open(self) -> Opened:
         """The model, and all splits."""
-        return _opened(self._trained, self._sources, self._rows, self._block, self.device)
+        return self._opened or _opened(self._trained, self._sources, self._rows, self._block, self.device)
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Embeds some rows."""
@@ -183,7 +204,8 @@ class Encoding(Work[Opened]):
         parts = list(zip(self.parts(), paths, strict=True))
         for name, data in splits.items():
             own = [(part.content, path) for part, path in parts if part.content[0] == name]
-            width, split = ArrayFile(own[0][1])[_VECTORS].shape[1], data.split
+            width = ArrayFile(own[0][1])[_VECTORS].shape[1]
+            split = data.split
             about = (split.image_ids, split.caption_ids, split.caption_image, width, measure)
             with EmbeddingWriter(target, name, *about) as writer:
                 for (_, side, rows), path in own:
@@ -205,12 +227,17 @@ class Scoring(Work[_Scorer]):
         device: `auto`, `cpu` or `cuda`.
     """
 
-    unit, in_one_thread = "pairs", True
+    unit = "pairs"
+    in_one_thread = True
 
     def __init__(self, trained: Path, sources: Sources, split: str, block: int, device: str) -> None:
         self.title = f"scoring {split}"
-        self._trained, self._sources, self._split, self._block = trained, sources, split, block
-        self.device, self.key = device, str(block)
+        self._trained = trained
+        self._sources = sources
+        self._split = split
+        self._block = block
+        self.device = device
+        self.key = str(block)
 
     @property
     def rows(self) -> Split:
@@ -220,7 +247,8 @@ class Scoring(Work[_Scorer]):
 
     def parts(self) -> list[Part]:
         """Blocks of captions."""
-        images, captions = len(self.rows.image_ids), len(self.rows.caption_ids)
+        images = len(self.rows.image_ids)
+        captions = len(self.rows.caption_ids)
         return [replace(part, rows=images * part.rows) for part in cut(range(captions), self._block)]
 
     def open(self) -> _Scorer:
@@ -257,7 +285,9 @@ class Refreshing:
     """
 
     def __init__(self, every: int, folder: Path, mine: Callable[[Path], Lists]) -> None:
-        self._every, self._folder, self._mine = every, folder, mine
+        self._every = every
+        self._folder = folder
+        self._mine = mine
         self._held = 0
 
     def lists(self, epoch: int, step: int, encoder: Encoder, data: SplitData) -> Lists | None:
@@ -275,14 +305,15 @@ class Refreshing:
         made_before = epoch - epoch % self._every
         if made_before == self._held:
             return None
-        path, world = self._folder / f"epoch-{made_before}.arrays", World.joined()
+        path = self._folder / f"epoch-{made_before}.arrays"
+        world = World.joined()
         if (made_before, 0) == (epoch, step):
             rows = np.arange(data.num_images), np.arange(data.num_captions)
             sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
             images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
             if world.leads:
                 self._make(path, data, images, texts, encoder.model.measure)
-            world.wait()
+            world.agreed(None)  # until the first process has written them
         self._held = made_before
         remedy = f"remove {partial_of(path)} and run the same command again"
         with reading(path, "mined lists", remedy):
@@ -292,7 +323,8 @@ class Refreshing:
     def _make(self, path: Path, data: SplitData, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
         """Writes the lists of an epoch, and removes those of earlier ones."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        place, split = self._folder / "mining", data.split
+        place = self._folder / "mining"
+        split = data.split
         place.mkdir(parents=True)
         about = (split.image_ids, split.caption_ids, split.caption_image, images.shape[1], measure)
         with EmbeddingWriter(place / EMBEDDINGS, split.name, *about) as writer:

@@ -60,7 +60,7 @@ class NativeModel:
 
     @classmethod
     def of(cls, trained: Path, extractor: Mapping[str, Any]) -> NativeModel:
-        """A finished training in that layout.
+        """Return a finished training in the layout of transformers.
 
         Args:
             trained: the artifact.
@@ -71,19 +71,21 @@ class NativeModel:
             DataError: a file is damaged.
         """
         saved = load_model(trained)
-        architecture, model = architecture_of(saved.model), saved.model
+        architecture = architecture_of(saved.model)
+        model = saved.model
         images, difference = image_settings(saved, extractor)
         masked = architecture != _PADDED
         tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
         # Scale and bias of the logits are their means over the epoch that validated best; not every training has them.
         best = pq.read_table(checked(trained / HISTORY), filters=[("best", "==", True)]).to_pylist()[-1]
-        temperature, bias = best.get("mean_temperature"), best.get("mean_bias") or 0.0
+        temperature = best.get("mean_temperature")
+        bias = best.get("mean_bias") or 0.0
         scale = (1 / temperature, bias) if temperature else model.pretrained_scale()
         return cls(saved, layout_of(model, scale), images, tokenizer, difference)
 
     @property
     def padded(self) -> bool:
-        """Whether it reads captions padded to its longest."""
+        """Return whether the model reads captions padded to its longest."""
         return self.layout.architecture == _PADDED
 
     def write(self, folder: Path) -> dict[str, str]:
@@ -110,7 +112,7 @@ class NativeModel:
 
 
 def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """What an image processor of transformers is told, and how it frames a photograph a little otherwise than we do.
+    """Return settings of an image processor of transformers, and how its framing of photographs differs from ours.
 
     Args:
         saved: the model.
@@ -120,7 +122,8 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dic
         NoEquivalent: no such processor frames a photograph so.
     """
     vision = saved.model.vision
-    stored, (height, width) = (extractor["height"], extractor["width"]), vision.frame
+    stored = (extractor["height"], extractor["width"])
+    height, width = vision.frame
     whole = {"height": height, "width": width}
     framing = {"size": whole, "do_center_crop": False}
     difference = ""
@@ -148,7 +151,7 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dic
 
 
 def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> Any:
-    """A tokenizer of transformers that reads a caption as the model does.
+    """Return a tokenizer of transformers that reads a caption as the model does.
 
     Args:
         tokens: of the model.
@@ -160,7 +163,8 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
     """
     if not isinstance(tokens, PieceIds):
         raise NoEquivalent("its captions are words of a vocabulary of its own")
-    steps, tokenizer = _steps(tokens.reading, tokens.max_tokens), tokens.tokenizer
+    steps = _steps(tokens.reading, tokens.max_tokens)
+    tokenizer = tokens.tokenizer
     if steps and not tokenizer.is_fast:
         raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokenizer).__name__} cannot do")
     made = tokenizer
@@ -181,7 +185,7 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
 
 
 def _steps(reading: Reading, max_tokens: int) -> list[Any]:
-    """What `Reading.texts` does to a caption as steps of a normaliser; where tokens are cut first, words are not."""
+    """Return `Reading.texts` as steps of a normaliser; where tokens are cut first, words are not."""
     replace = normalizers.Replace
     steps = []
     if reading.cleaned:
@@ -218,13 +222,15 @@ def write_open_clip(folder: Path, native: NativeModel) -> None:
         DiskFullError: no space is left.
     """
     write_json(folder / OPEN_CLIP_CONFIG, open_clip_config(native))
-    names, weights = _LAYOUTS["open_clip"], dict(native.layout.weights)
+    names = _LAYOUTS["open_clip"]
+    weights = dict(native.layout.weights)
     found = {theirs: weights.pop(ours) for ours, theirs in names["renamed"].items()}
     found |= {theirs: weights.pop(ours).T for ours, theirs in names["turned"].items()}
     for ours, theirs in names["layers"].items():
         numbers = {name.removeprefix(f"{ours}.").partition(".")[0] for name in weights if name.startswith(ours)}
         for layer, kind in product(numbers, ("weight", "bias")):
-            block, place = f"{ours}.{layer}", f"{theirs}.{layer}"
+            block = f"{ours}.{layer}"
+            place = f"{theirs}.{layer}"
             for name, name_there in names["of_layer"].items():
                 found[f"{place}.{name_there}.{kind}"] = weights.pop(f"{block}.{name}.{kind}")
             joined = [weights.pop(f"{block}.self_attn.{each}_proj.{kind}") for each in "qkv"]
@@ -235,20 +241,22 @@ def write_open_clip(folder: Path, native: NativeModel) -> None:
 
 
 def open_clip_config(native: NativeModel) -> dict[str, Any]:
-    """The content of `open_clip_config.json`.
+    """Return the content of `open_clip_config.json`.
 
     Raises:
         NoEquivalent: open_clip has no such model.
     """
     if native.layout.architecture != "CLIPModel":
         raise NoEquivalent(f"a {native.layout.architecture} is made of other networks there")
-    saved, images = native.saved, native.images
+    saved = native.saved
+    images = native.images
     vision, text = (getattr(saved.model, side).network.config.to_dict() for side in ("vision", "text"))
     activations = {vision["hidden_act"], text["hidden_act"]}
     if len(activations) > 1 or not activations <= _ACTIVATIONS.keys():
         raise NoEquivalent(f"it has no model with {' and '.join(sorted(activations))}")
     (activation,) = activations
-    end, tokenizer = text["eos_token_id"], native.tokenizer
+    end = text["eos_token_id"]
+    tokenizer = native.tokenizer
     # Where the text vector stands: at the first end token, or, by old configurations, at the largest id.
     argmax = end in (2, len(saved.tokens) - 1)
     pooling = {"pool_type": "argmax"} if argmax else {"pool_type": "eos", "eos_id": end}

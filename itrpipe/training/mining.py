@@ -9,7 +9,7 @@ Shapes: N images, T captions, P pairs, S vectors of an item (regions, words, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,7 @@ _CAPTIONS_AT_ONCE = 65_536
 _ROWS_PER_PASS = 256
 _COUNTED_ROWS = 8_192
 _COPIES = 2.5
-"""How often the vectors of a pair are in memory while it is scored, with room for what is derived from them."""
+"""Copies of the vectors of a pair in memory while it is scored, with room for what is derived from them."""
 _CPU_BATCH_BYTES = 32 * 2**20
 """A batch that fits into the processor's cache is up to twice as fast as one of 256 MiB."""
 
@@ -74,7 +74,7 @@ def mine_training_set(
     unit: bool = False,
     rescorer: Callable[[Path, Shapes], Rescoring] | None = None,
 ) -> dict[str, Any]:
-    """Writes the mined lists of a training set and the figures on them, and prints these.
+    """Write the mined lists of a training set and the figures on them, and print these.
 
     Args:
         embeddings: by the model that mines.
@@ -103,7 +103,8 @@ def mine_training_set(
         )
     if settings.drop_duplicates and prepare.manifest.metrics.get("captions_with_text") == 0:
         raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
-    images, texts = embeddings.images.shape[0], embeddings.texts.shape[0]
+    images = embeddings.images.shape[0]
+    texts = embeddings.texts.shape[0]
     metrics: dict[str, Any] = {}
     further = {}
     if settings.candidates:
@@ -172,12 +173,18 @@ def mine_training_set(
     if decided and ids:
         decided.write(folder, *ids)
     write_json(folder / STATISTICS, statistics)
-    _show(statistics, reporter)
+    for line in aligned(table_rows(statistics)):
+        reporter.say(line)
+    for sentence in sentences(statistics):
+        reporter.say(f"  {sentence}")
+    repeats = statistics["duplicates"]["captions_of_other_images"]
+    if repeats:
+        reporter.say(f"  {repeats:,} captions belong word for word to another image too")
     return metrics | {"images": images, "captions": texts}
 
 
 def mine_again(folder: Path, mined: Any, prepare: Any, device: str, reporter: Reporter, warn: Callable) -> None:
-    """Mines in a folder that holds the embeddings of the training split, as lists were mined before.
+    """Mine in a folder that holds the embeddings of the training split, as lists were mined before.
 
     Args:
         folder: for the lists, too.
@@ -204,24 +211,13 @@ def _captions(prepared: Path, embeddings: EmbeddingRows) -> Iterator[str]:
             yield next(text for own, text in captions if own == caption_id)
 
 
-def _show(statistics: Mapping[str, Any], reporter: Reporter) -> None:
-    """Prints the table of scores and what else is known of the lists."""
-    for line in aligned(table_rows(statistics)):
-        reporter.say(line)
-    for sentence in sentences(statistics):
-        reporter.say(f"  {sentence}")
-    repeats = statistics["duplicates"]["captions_of_other_images"]
-    if repeats:
-        reporter.say(f"  {repeats:,} captions belong word for word to another image too")
-
-
 # The second model
 
 
 def second_model(
     settings: MineSettings, execution: MineExecution, inputs: Mapping[str, Any], embeddings: EmbeddingRows
 ) -> Callable[[Path, Shapes], Rescoring]:
-    """Returns what orders the lists of one model, of their file, by another model, which every worker opens.
+    """Return a function that orders the lists of one model, of their file, by another model, which every worker opens.
 
     Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
 
@@ -262,7 +258,8 @@ class KeptVectors:
 
     def put(self, first: int, padded: Tensor) -> None:
         """Keeps the vectors [b, S, D] of items `first`, ..., of each as many as it has."""
-        counts, start = self._counts[first : first + len(padded)], int(self._starts[first])
+        counts = self._counts[first : first + len(padded)]
+        start = int(self._starts[first])
         real = torch.arange(padded.shape[1], device=counts.device) < counts[:, None]
         self.vectors[start : start + int(counts.sum())] = padded.to(counts.device, torch.float32)[real]
 
@@ -295,7 +292,9 @@ class PairScorer:
 
     @torch.inference_mode()
     def __init__(self, model: AnyMatcher, data: SplitData, dim: int, device: torch.device, memory: int) -> None:
-        self._model, self._device, self._dim = model.to(device), device, dim
+        self._model = model.to(device)
+        self._device = device
+        self._dim = dim
         self._memory = memory if device.type == CUDA else min(memory, _CPU_BATCH_BYTES)
         self._dual = isinstance(model, DualEncoder)
         if self._dual:
@@ -303,8 +302,23 @@ class PairScorer:
         else:
             lengths = [data.texts(rows).lengths.numpy() for rows in blocks(data.num_captions, _COUNTED_ROWS)]
             counts = [data.region_counts, np.concatenate(lengths)]
-        self._widest_image, self._lengths = int(counts[0].max()), counts[1]
-        self._images, self._texts = _room(counts, dim, device)
+        self._widest_image = int(counts[0].max())
+        self._lengths = counts[1]
+        # Each side lies on the device, or in main memory.
+        kept = []
+        in_main_memory = 0
+        for lengths in counts:
+            needed = 4 * dim * int(lengths.sum())
+            on_device = device.type == CUDA and needed <= torch.cuda.mem_get_info(device)[0] // 2
+            in_main_memory += 0 if on_device else needed
+            present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            if in_main_memory > present:
+                raise UsageError(
+                    f"the encodings of the training set take {in_main_memory / 2**30:.1f} GiB and this machine has "
+                    f"{present / 2**30:.1f} GiB of memory; mine without --rescore-with, or on a larger machine"
+                )
+            kept.append(KeptVectors(lengths, dim, device if on_device else torch.device("cpu")))
+        self._images, self._texts = kept
         for rows in blocks(data.num_images, _ROWS_PER_PASS):
             image = self._model.encode_images(data.images(rows).to(device))
             self._images.put(int(rows[0]), image.embedding[:, None] if self._dual else image.regions)
@@ -324,7 +338,8 @@ class PairScorer:
             [P] float32.
         """
         order = np.argsort(-self._lengths[captions], kind="stable")
-        scores, start = np.empty(len(order), dtype=np.float32), 0
+        scores = np.empty(len(order), dtype=np.float32)
+        start = 0
         while start < len(order):
             # Beside the vectors there are a few matrices of the products of all of them with each other.
             vectors = self._widest_image + int(self._lengths[captions[order[start]]])
@@ -342,25 +357,8 @@ class PairScorer:
         return scores
 
 
-def _room(counts: Sequence[np.ndarray], dim: int, device: torch.device) -> list[KeptVectors]:
-    """Room for the vectors of each side, on the device or in main memory."""
-    kept, present = [], os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    in_main_memory = 0
-    for each in counts:
-        needed = 4 * dim * int(each.sum())
-        on_device = device.type == CUDA and needed <= torch.cuda.mem_get_info(device)[0] // 2
-        in_main_memory += 0 if on_device else needed
-        if in_main_memory > present:
-            raise UsageError(
-                f"the encodings of the training set take {in_main_memory / 2**30:.1f} GiB and this machine has "
-                f"{present / 2**30:.1f} GiB of memory; mine without --rescore-with, or on a larger machine"
-            )
-        kept.append(KeptVectors(each, dim, device if on_device else torch.device("cpu")))
-    return kept
-
-
 def load_scoring_model(folder: Path) -> SavedModel:
-    """Reads a trained model that can score pairs by kept encodings.
+    """Read a trained model that can score pairs by kept encodings.
 
     Raises:
         DataError: the artifact is damaged.
@@ -378,7 +376,7 @@ def load_scoring_model(folder: Path) -> SavedModel:
 def encoded_scorer(
     trained: Path, prepared: Path, extracted: Path, embeddings: EmbeddingRows, device: str, memory: int
 ) -> PairScorer:
-    """A trained model on the training images and captions that another one embedded, which it has encoded.
+    """Return a scorer of the training images and captions that another model embedded, all of which it has encoded.
 
     Args:
         trained: artifact of the model.

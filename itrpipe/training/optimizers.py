@@ -1,4 +1,4 @@
-"""What of a model is trained, and how it moves: adapters, optimisers, learning rates, norms and averages of weights.
+"""Adapters, optimisers, learning rates and averages of weights: the part of a model that is trained, and its moves.
 
 An adapted linear layer computes W x + (alpha / r) B A x, with the pretrained W [out, in] as it is, and A [r, in] and
 B [out, r] trained; B is zero at the start. When training has ended, (alpha / r) B A is added to W, and the model is a
@@ -12,20 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from itrpipe.errors import UsageError
-from itrpipe.methods.base import Batch
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import (
     EMA,
-    LORA,
     NO_AVERAGE,
     NOTHING,
     PLATEAU,
@@ -38,11 +35,11 @@ from itrpipe.training.settings import (
 QUERIES_AND_VALUES = frozenset(
     ("q_proj", "v_proj", "query", "value", "query_proj", "value_proj", "q_lin", "v_lin", "q", "v", "Wqkv")
 )
-"""What networks of transformers call the layers that make queries and values. Source of the choice: LoRA §4.2."""
+"""Names that networks of transformers give the layers that make queries and values. Source of the choice: LoRA §4.2."""
 
 
 def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
-    """Leaves only that of a model to be trained which the settings say.
+    """Leave only the part of a model to be trained that the settings name.
 
     Args:
         model: with the weights that it starts from; is changed.
@@ -53,27 +50,8 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
     """
     if settings.freeze != NOTHING:
         model.freeze(settings.freeze)
-    if settings.adapter == LORA:
-        _add_lora(model, settings)
-
-
-def merge_adapters(model: AnyMatcher) -> None:
-    """Adds what adapters have learned to the weights that they adapt, and removes them."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    for name, layer in list(model.named_modules()):
-        if isinstance(layer, BaseTunerLayer):
-            layer.merge()
-            model.set_submodule(name, layer.get_base_layer())
-
-
-def trained_weights(model: nn.Module) -> tuple[int, int]:
-    """Numbers that are trained, and all."""
-    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
-    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
-
-
-def _add_lora(model: AnyMatcher, settings: TrainSettings) -> None:
+    if settings.adapter == NOTHING:
+        return
     from peft import LoraConfig, inject_adapter_in_model
 
     encoders = {name: each for name, each in model.encoders().items() if name not in model.frozen}
@@ -102,6 +80,22 @@ def _add_lora(model: AnyMatcher, settings: TrainSettings) -> None:
         inject_adapter_in_model(config, encoder)
 
 
+def merge_adapters(model: AnyMatcher) -> None:
+    """Add what adapters have learned to the weights that they adapt, and removes them."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, BaseTunerLayer):
+            layer.merge()
+            model.set_submodule(name, layer.get_base_layer())
+
+
+def trained_weights(model: nn.Module) -> tuple[int, int]:
+    """Return how many weights of a model are trained, and how many it has."""
+    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
+    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+
+
 def _linear_layers(encoder: nn.Module) -> dict[str, str]:
     """Place -> own name of the linear layers.
 
@@ -113,7 +107,7 @@ def _linear_layers(encoder: nn.Module) -> dict[str, str]:
 
 
 def depths(model: AnyMatcher) -> dict[int, int]:
-    """How many layers of an encoder lie between each of its parameters and its head.
+    """Return the number of layers of an encoder between each of its parameters and its head.
 
     Of an encoder of L layers, what follows them is the head and has depth 0, as has all that belongs to no encoder. The
     last layer has depth 1, the first L, and the embeddings, which come before, L + 1.
@@ -145,63 +139,85 @@ def depths(model: AnyMatcher) -> dict[int, int]:
     return found
 
 
-def _adamw(trained: Trained, rate: float, decay: float, **options: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(trained.groups(decaying=True), lr=rate, weight_decay=decay, fused=True, **options)
+def parameter_groups(
+    model: AnyMatcher, further: nn.Module | None = None, layer_decay: float = 1.0, *, decaying: bool = True
+) -> list[dict[str, Any]]:
+    """Return what is trained by the `scale` of its rate, the highest first, and apart what decay leaves alone.
 
-
-class Trained(nn.Module):
-    """What is trained; as a module it gives the losses of a batch.
+    A parameter with k layers between it and the head, its own among them, has the rate of the head times
+    layer_decay^k. Heads and what the method keeps have that of the schedule.
 
     Args:
-        model: the model.
-        method: of its losses; None where these are not asked for.
-        further: what the method keeps between steps; None for nothing. Its parameters are never decayed.
+        model: which of its weights are trained is known.
+        further: what the method keeps between steps; its parameters are never decayed.
         layer_decay: of two neighbouring layers of an encoder, the rate of the lower one as a share of the upper one's.
+        decaying: whether the optimiser decays weights at all.
+
+    Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
     """
-
-    def __init__(
-        self, model: AnyMatcher, method: Any = None, further: nn.Module | None = None, layer_decay: float = 1.0
-    ) -> None:
-        super().__init__()
-        self.model, self.further, self._method, self.layer_decay = model, further, method, layer_decay
-
-    def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """Named loss terms of a batch of an epoch (0-based)."""
-        return self._method.losses(self.model, batch, epoch)
-
-    def groups(self, *, decaying: bool) -> list[dict[str, Any]]:
-        """The same by the `scale` of their rate, the highest first, and then those apart that decay leaves alone.
-
-        A parameter with k layers between it and the head, its own among them, has the rate of the head times
-        layer_decay^k. Heads and what the method keeps have that of the schedule.
-
-        Args:
-            decaying: whether the optimiser decays weights at all.
-
-        Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
-        """
-        below = depths(self.model) if self.layer_decay != 1.0 else {}
-        spared = self.model.undecayed()
-        decayed = {id(each) for name, each in self.model.named_parameters() if name not in spared}
-        held: dict[tuple[int, bool], list[nn.Parameter]] = {}
-        for each in filter(lambda each: each.requires_grad, self.parameters()):
-            held.setdefault((below.get(id(each), 0), decaying and id(each) not in decayed), []).append(each)
-        return [
-            {"params": held[depth, apart], "scale": self.layer_decay**depth, **({"weight_decay": 0.0} if apart else {})}
-            for depth, apart in sorted(held)
-        ]
+    below = depths(model) if layer_decay != 1.0 else {}
+    spared = model.undecayed()
+    decayed = {id(weights) for name, weights in model.named_parameters() if name not in spared}
+    parameters = [*model.parameters(), *(further.parameters() if further is not None else ())]
+    held: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for weights in parameters:
+        if weights.requires_grad:
+            apart = decaying and id(weights) not in decayed
+            held.setdefault((below.get(id(weights), 0), apart), []).append(weights)
+    groups = []
+    for depth, apart in sorted(held):
+        group = {"params": held[depth, apart], "scale": layer_decay**depth}
+        groups.append({**group, "weight_decay": 0.0} if apart else group)
+    return groups
 
 
-OPTIMIZERS: dict[str, Callable[[Trained, float, float], torch.optim.Optimizer]] = {
-    "adam": lambda trained, rate, _: torch.optim.Adam(trained.groups(decaying=False), lr=rate, fused=True),
-    "adamw": _adamw,
-    "adamw-clip": partial(_adamw, betas=(0.9, 0.98), eps=1e-6),
-    "adamw-siglip": partial(_adamw, betas=(0.9, 0.95)),
+def _undecorated(function: Any) -> Any:
+    """Return a method of torch without what loads torch's compiler, which takes seconds and is not needed here."""
+    return getattr(function, "__wrapped__", function)
+
+
+class Adam(torch.optim.Adam):
+    """Adam of torch, which does not load the compiler."""
+
+    add_param_group = _undecorated(torch.optim.Adam.add_param_group)
+    zero_grad = _undecorated(torch.optim.Adam.zero_grad)
+    state_dict = _undecorated(torch.optim.Adam.state_dict)
+    load_state_dict = _undecorated(torch.optim.Adam.load_state_dict)
+    step = torch.no_grad()(_undecorated(torch.optim.Adam.step))
+
+
+MOMENTS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "adamw-clip": {"betas": (0.9, 0.98), "eps": 1e-6},
+    "adamw-siglip": {"betas": (0.9, 0.95)},
 }
-"""Name -> makes the optimiser of what is trained, given a learning rate and a weight decay.
+"""Optimiser that decays weights -> its moments, where they are not those of Adam.
 
-Source of the moments: CLIP, Table 18, and SigLIP, section on stabilising large batches.
+Source: CLIP, Table 18, and SigLIP, section on stabilising large batches.
 """
+
+
+def optimizer_of(
+    name: str,
+    model: AnyMatcher,
+    rate: float,
+    decay: float,
+    *,
+    further: nn.Module | None = None,
+    layer_decay: float = 1.0,
+) -> Adam:
+    """Return an optimiser of what is trained of a model.
+
+    Args:
+        name: `adam`, or of `MOMENTS`.
+        model, further, layer_decay: see `parameter_groups`.
+        rate: of learning.
+        decay: of weights.
+    """
+    decays = name != "adam"
+    groups = parameter_groups(model, further, layer_decay, decaying=decays)
+    options = {"weight_decay": decay, "decoupled_weight_decay": True, **MOMENTS[name]} if decays else {}
+    return Adam(groups, lr=rate, fused=True, **options)
 
 
 _POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
@@ -209,13 +225,13 @@ _LOWEST = 1e-8
 
 
 def rising(settings: LoopSettings, total: int) -> int:
-    """Updates of so many over which the learning rate rises."""
+    """Return the number of updates, of so many in all, over which the learning rate rises."""
     wanted = settings.warmup_updates
     return round(wanted * total if wanted < 1 else wanted)
 
 
 def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, plateaus: int) -> float:
-    """Learning rate of an update, by the schedule that the settings name.
+    """Return the learning rate of an update, by the schedule that the settings name.
 
     It rises linearly over the first `warmup_updates`, and reaches its height at the last of them. Then it falls, by
     `schedule`:
@@ -238,7 +254,9 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
         of Adam. `linear`: Devlin et al. (BERT), NAACL 2019, appendix; used by SSAMT. `linear-uniter`: released code of
         UNITER and TAGS-DC. `cosine`: Loshchilov and Hutter, "SGDR", 2017; Radford et al., "CLIP", 2021.
     """
-    pairs, warmup, schedule = settings.batch_size * settings.accumulate, rising(settings, total), settings.schedule
+    pairs = settings.batch_size * settings.accumulate
+    warmup = rising(settings, total)
+    schedule = settings.schedule
     base = settings.learning_rate * (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
     share = min(1.0, (update + 1) / max(1, warmup))
     if schedule in ("step", PLATEAU):
@@ -252,7 +270,7 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
 
 
 class WeightAverage(nn.Module):
-    """What is validated and saved in the place of the weights: w, as the setting `average` has it.
+    """The weights that are validated and saved in the place of those of training, w, as the setting `average` has it.
 
     `ema:d` follows the weights over all updates: a <- d a + (1 - d) w, from the weights at the start. With adapters, it
     is the average of each of their two factors. `wise-ft:a` lies between the weights at the start and those that
@@ -280,7 +298,8 @@ class WeightAverage(nn.Module):
             trained = [(name, each) for name, each in trained if ".lora_A." not in name]
         # In tuples, so that they are no part of this module and of its state.
         self._model = (model,)
-        self._followed, self._norms = (), ()
+        self._followed = ()
+        self._norms = ()
         if self._kind != NO_AVERAGE:
             self._followed = tuple(each for _, each in trained)
             model.train()  # what is frozen stays in evaluation mode
@@ -311,23 +330,19 @@ class WeightAverage(nn.Module):
         for each, value in zip(swapped, [*averages, *map(torch.clone, statistics)], strict=True):
             each.data = value
         try:
-            if self._norms:
-                self._take_statistics(encode_batches)
+            if self._norms:  # BatchNorm gets the mean statistics of batches; all else is in evaluation mode
+                (model,) = self._model
+                model.eval()
+                momenta = [norm.momentum for norm in self._norms]
+                for norm in self._norms:
+                    norm.reset_running_stats()
+                    norm.momentum = None  # a mean over all batches, in place of a moving one
+                    norm.train()
+                encode_batches()
+                model.eval()
+                for norm, momentum in zip(self._norms, momenta, strict=True):
+                    norm.momentum = momentum
             yield
         finally:
             for each, value in zip(swapped, raw, strict=True):
                 each.data = value
-
-    def _take_statistics(self, encode_batches: Callable[[], None]) -> None:
-        """Gives BatchNorm the mean statistics of batches; all else of the model is in evaluation mode."""
-        (model,) = self._model
-        model.eval()
-        momenta = [norm.momentum for norm in self._norms]
-        for norm in self._norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a mean over all batches, in place of a moving one
-            norm.train()
-        encode_batches()
-        model.eval()
-        for norm, momentum in zip(self._norms, momenta, strict=True):
-            norm.momentum = momentum

@@ -1,4 +1,4 @@
-"""What training writes: checkpoints, from which it goes on at the exact step, and models as files.
+"""Checkpoints, from which training goes on at the exact step, and trained models as files.
 
 Model, optimiser moments, the method's state, random-number states, position in the epoch, running sums and history go
 into tensors and one JSON text of a checkpoint; nothing is pickled.
@@ -6,6 +6,7 @@ into tensors and one JSON text of a checkpoint; nothing is pickled.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections import defaultdict
@@ -14,8 +15,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
@@ -30,7 +29,16 @@ from itrpipe.models.captions import VOCABULARY, CaptionTokens, load_tokens, save
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family, backbones, network_module
 from itrpipe.storage.artifact import partial_of
-from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, reading, stamped, write_bytes, write_json
+from itrpipe.storage.disk import (
+    CHECKSUM,
+    STAMP_HERE,
+    check_stamp,
+    file_digest,
+    reading,
+    stamped,
+    write_bytes,
+    write_json,
+)
 from itrpipe.storage.integrity import checked, read_checked_json
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import AS_TRAINED
@@ -47,7 +55,7 @@ _REMEDY = "remove {} and run the same command again"
 
 @dataclass
 class Position:
-    """How far a run has come.
+    """The place that a run has come to.
 
     Attributes:
         epoch: epochs finished.
@@ -56,6 +64,7 @@ class Position:
         sums: running sums of losses and statistics since the last validation.
         history: one row per validation.
         best_score, best_row: best validation so far; the row is -1 before the first.
+        best_digest: sha256 of the file of its weights.
         plateaus: numbers of validations after which the rate fell because they were flat.
     """
 
@@ -66,13 +75,14 @@ class Position:
     history: list[dict[str, Any]] = field(default_factory=list)
     best_score: float = float("-inf")
     best_row: int = -1
+    best_digest: str = ""
     plateaus: list[int] = field(default_factory=list)
 
 
 def save_checkpoint(
     path: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, position: Position
 ) -> None:
-    """Writes a checkpoint atomically.
+    """Write a checkpoint atomically.
 
     Args:
         path: of the file.
@@ -92,7 +102,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer) -> Position:
-    """Puts parts, optimiser and random-number state back to where the checkpoint was written.
+    """Put parts, optimiser and random-number state back to where the checkpoint was written.
 
     Raises:
         DataError: the file is damaged or of another model.
@@ -116,49 +126,44 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     return position
 
 
-def save_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> None:
-    """Writes the weights of a model as safetensors, atomically and byte-deterministically.
+def save_weights(path: Path, model: nn.Module) -> str:
+    """Write the weights of a model as safetensors, atomically and byte-deterministically.
 
     Args:
         path: of the file.
         model: whose weights they are.
-        unfinished: give it a checksum of its own, because no manifest lists it yet.
+
+    Returns:
+        sha256 of the file, for what is read again before a manifest lists it.
     """
-    content = save(_on_host(model.state_dict()), {CHECKSUM: STAMP_HERE} if unfinished else {"format": "pt"})
-    write_bytes(path, stamped(content) if unfinished else content)
+    content = save(_on_host(model.state_dict()), {"format": "pt"})
+    write_bytes(path, content)
+    return hashlib.sha256(content).hexdigest()
 
 
-def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> None:
-    """Loads weights written by `save_weights`.
+def load_weights(path: Path, model: nn.Module, digest: str = "") -> None:
+    """Load weights written by `save_weights`.
 
     Args:
         path: of the file.
         model: to be filled.
-        unfinished: whether the file has a checksum of its own.
+        digest: that the file should have, while no manifest lists it; empty takes that of the manifest.
 
     Raises:
         DataError: the file is damaged or of another model.
         UnavailableError: it cannot be read now.
     """
-    remedy = _REMEDY.format(partial_of(path)) if unfinished else "run `itrpipe train` again"
+    remedy = _REMEDY.format(partial_of(path)) if digest else "run `itrpipe train` again"
     with reading(path, "the weights of this model", remedy):
-        check_stamp(path, remedy) if unfinished else checked(path)
+        if not digest:
+            checked(path)
+        elif file_digest(path) != digest:
+            raise DataError(f"{path} does not match its checksum; {remedy}")
         model.load_state_dict(load_file(path))
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-
-
-def write_history(path: Path, history: list[dict[str, Any]]) -> None:
-    """Writes one row per validation.
-
-    Args:
-        path: the file.
-        history: rows, whose columns may differ: the first epochs may be trained with another loss.
-    """
-    names = list(dict.fromkeys(name for row in history for name in row))
-    pq.write_table(pa.table({name: [row.get(name) for row in history] for name in names}), path)
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ class SavedModel:
 
     @property
     def score_precision(self) -> str:
-        """Precision of the scores of pairs."""
+        """Return the precision of the scores of pairs."""
         return self.config["score_precision"]
 
     def embed_precision(self, device: torch.device) -> str:
@@ -222,7 +227,7 @@ def chosen_precision(asked: str, device: torch.device) -> str:
 def build_model(
     settings: Mapping[str, Any], image_dim: int, vocabulary_size: int, encoders: Any | None = None
 ) -> AnyMatcher:
-    """Makes the backbone that `settings` describes, freshly initialised.
+    """Return the backbone that `settings` describes, freshly initialised.
 
     Args:
         settings: dumped settings of `itrpipe train`, as in `config.json`.
@@ -234,11 +239,10 @@ def build_model(
     return network_module(settings["backbone"]).build(_backbone(settings), image_dim, vocabulary_size, *opened)
 
 
-def save_model(
+def save_description(
     folder: Path, model: AnyMatcher, tokens: CaptionTokens, settings: Mapping[str, Any], image_dim: int
 ) -> None:
-    """Writes a trained model: weights, what reads captions, and all that is needed to build it again."""
-    save_weights(folder / MODEL, model)
+    """Write beside the weights of a model what reads its captions, and all that is needed to build it again."""
     save_tokens(folder, tokens)
     networks = {NETWORKS: description} if (description := model.description()) else {}
     sizes = {"image_dim": image_dim, "vocabulary_size": len(tokens)}
@@ -246,7 +250,7 @@ def save_model(
 
 
 def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> None:
-    """Gives a model the weights of a trained one.
+    """Give a model the weights of a trained one.
 
     Raises:
         UsageError: the trained model is of other settings; which part of a model is trained may differ.
@@ -265,7 +269,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
 
 
 def load_model(folder: Path) -> SavedModel:
-    """Reads what `save_model` wrote, or what `itrpipe export` did, in our layout or in that of transformers.
+    """Read a trained model, or what `itrpipe export` wrote, in our layout or in that of transformers.
 
     Raises:
         DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.

@@ -1,15 +1,13 @@
 """Sends the numbers of a running training to TensorBoard, MLflow or Weights & Biases.
 
 `history.parquet` stays the truth: trackers get copies of its rows, and the loss of the steps between them, and nothing
-is read back. The trackers are Accelerate's, each started and written to by itself: it is recorded how much every one of
-them has been given, so that after a kill, or when it follows a run that began without it, it gets what it lacks and
-nothing twice; and one that fails is left behind without the others.
+is read back. It is recorded how much every tracker has been given, so that after a kill, or when it follows a run that
+began without it, it gets what it lacks and nothing twice; and one that fails is left behind without the others.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import time
@@ -18,10 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from accelerate.state import PartialState
-from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 from torch import Tensor
 
 from itrpipe.errors import UsageError, reason_of
@@ -34,11 +30,13 @@ RUNNING_LOSS = "train/running_loss"
 _VALIDATION = "val_"
 _REFUSED = re.compile(r"[^-.\w]")
 _MLFLOW_SERVER, _WANDB_PROJECT = "MLFLOW_TRACKING_URI", "WANDB_PROJECT"
+_MLFLOW_PARAMETERS = 100
+"""Parameters that MLflow takes at once."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What trackers are told about a training.
+    """A training, as trackers are told of it.
 
     Attributes:
         name: of the run: the artifact's.
@@ -55,9 +53,21 @@ class TrackedRun:
     work: Path
 
 
+class Tracker(NamedTuple):
+    """A tracker that has begun to follow a run.
+
+    Attributes:
+        log: takes numbers by name, and the step that they are of.
+        finish: closes it.
+    """
+
+    log: Callable[[dict[str, float], int], object]
+    finish: Callable[[], object]
+
+
 @dataclass
 class Sent:
-    """How much one tracker has been given.
+    """The part of a training that one tracker has been given.
 
     Attributes:
         run: the name by which the tracker finds its run again, where it chose one itself.
@@ -80,16 +90,13 @@ class Tracking:
     """
 
     def __init__(self, names: Iterable[str], run: TrackedRun, warn: Callable[[str], None]) -> None:
-        self._names, self._run, self._warn = tuple(names), run, warn
-        self._trackers: dict[str, GeneralTracker] = {}
+        self._names = tuple(names)
+        self._run = run
+        self._warn = warn
+        self._trackers: dict[str, Tracker] = {}
         self._sent: dict[str, Sent] = {}
         self._before = (0.0, 0.0)
         self._due = 0.0
-
-    @classmethod
-    def off(cls) -> Tracking:
-        """Tracking of a training that nothing follows."""
-        return cls((), TrackedRun("", "", Path(), {}, Path()), lambda message: None)
 
     @contextlib.contextmanager
     def following(self, position: Position) -> Iterator[None]:
@@ -121,7 +128,8 @@ class Tracking:
         if not self._trackers or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + PLAIN_INTERVAL_SECONDS  # as often as a training prints a line
-        (earlier_pairs, earlier_loss), self._before = self._before, _pairs_and_loss(totals)
+        earlier_pairs, earlier_loss = self._before
+        self._before = _pairs_and_loss(totals)
         pairs, loss = self._before
         values = {RUNNING_LOSS: (loss - earlier_loss) / (pairs - earlier_pairs)}
         step = sum(row["steps"] for row in position.history) + int(totals["steps"])
@@ -149,7 +157,6 @@ class Tracking:
         record = read_stamped_json(path, "remove it and run the same command again") if path.exists() else {}
         known = record["trackers"] if record.get("folder") == str(self._run.folder) else {}
         self._sent = {name: Sent(**each) for name, each in known.items()}
-        PartialState(cpu=True)  # Accelerate's trackers ask it which process they run in
         make_folder(self._run.folder)
         # Trackers accept lists, and values that are not there, as text.
         settings = self._run.settings.items()
@@ -157,9 +164,7 @@ class Tracking:
         for name in self._names:
             sent = self._sent.setdefault(name, Sent())
             try:
-                self._trackers[name] = OPENERS[name](self._run, sent)
-                if name not in known:
-                    self._trackers[name].store_init_configuration(plain)
+                self._trackers[name] = OPENERS[name](self._run, sent, {} if name in known else plain)
             # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
             except Exception as error:
                 raise UsageError(
@@ -168,15 +173,17 @@ class Tracking:
             self._record()
 
     def _send(self, name: str, values: dict[str, float], step: int, epochs: int = 0) -> None:
-        tracker, sent = self._trackers.get(name), self._sent[name]
-        if tracker is not None and self._attempt(name, functools.partial(tracker.log, values, step=step)):
-            sent.step, sent.epochs = max(sent.step, step), sent.epochs + epochs
+        tracker = self._trackers.get(name)
+        sent = self._sent[name]
+        if tracker is not None and self._attempt(name, tracker.log, values, step):
+            sent.step = max(sent.step, step)
+            sent.epochs += epochs
             self._record()
 
-    def _attempt(self, name: str, action: Callable[[], None]) -> bool:
-        """Whether a tracker did what it was asked for; one that did not is asked for nothing more."""
+    def _attempt(self, name: str, action: Callable[..., object], *arguments: Any) -> bool:
+        """Ask a tracker for something and return whether it did it; one that did not is asked for nothing more."""
         try:
-            action()
+            action(*arguments)
         except Exception as error:  # as above; hours of training are worth more than a curve of them
             del self._trackers[name]
             self._warn(f"{name} is left behind: {reason_of(error)}; history.parquet will hold every epoch")
@@ -202,14 +209,24 @@ def _pairs_and_loss(sums: Mapping[str, Any]) -> tuple[float, float]:
     return float(sums.get("pairs", 0)), sum(float(total) for name, total in sums.items() if name.startswith("loss_"))
 
 
-def _tensorboard(run: TrackedRun, sent: Sent) -> GeneralTracker:
+def _tensorboard(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
+    from torch.utils.tensorboard import SummaryWriter
+
     # Hides what was written after the last record of it, or by a run of this name that has been removed.
-    tracker = TensorBoardTracker(run.name, run.folder, purge_step=sent.step + 1)
-    tracker.start()
-    return tracker
+    writer = SummaryWriter(str(run.folder / run.name), purge_step=sent.step + 1)
+
+    if settings:
+        writer.add_hparams(settings, metric_dict={})
+
+    def log(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, global_step=step)
+        writer.flush()
+
+    return Tracker(log, writer.close)
 
 
-def _mlflow(run: TrackedRun, sent: Sent) -> GeneralTracker:
+def _mlflow(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
     import mlflow  # pyright: ignore[reportMissingImports]
 
     artifacts = None
@@ -218,25 +235,42 @@ def _mlflow(run: TrackedRun, sent: Sent) -> GeneralTracker:
         # It sets the variable too; the next training of this process may have another folder.
         os.environ.pop(_MLFLOW_SERVER, None)
         artifacts = str((run.folder / "mlflow-artifacts").resolve())
-    tracker = MLflowTracker(run.project, logging_dir=artifacts, run_id=sent.run or None, run_name=run.name)
-    tracker.start()
-    sent.run = tracker.tracker.info.run_id
-    return tracker
+    project = os.environ.get("MLFLOW_EXPERIMENT_NAME", run.project)
+    experiment = mlflow.get_experiment_by_name(project)
+    if experiment is None:
+        number = mlflow.create_experiment(project, artifact_location=artifacts)
+    else:
+        number = experiment.experiment_id
+    sent.run = mlflow.start_run(run_id=sent.run or None, experiment_id=number, run_name=run.name).info.run_id
+
+    names = list(settings)
+    for start in range(0, len(names), _MLFLOW_PARAMETERS):
+        mlflow.log_params({name: settings[name] for name in names[start : start + _MLFLOW_PARAMETERS]})
+    return Tracker(mlflow.log_metrics, mlflow.end_run)
 
 
-def _wandb(run: TrackedRun, sent: Sent) -> GeneralTracker:
+def _wandb(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
+    import wandb  # pyright: ignore[reportMissingImports]
+
     sent.run = sent.run or uuid.uuid4().hex
-    project = os.environ.get(_WANDB_PROJECT, run.project)
     # It would read the repository with git, which runs what the repository's configuration names.
     os.environ.setdefault("WANDB_DISABLE_GIT", "true")
-    tracker = WandBTracker(project, name=run.name, id=sent.run, resume="allow", dir=str(run.folder.resolve()))
-    tracker.start()
-    return tracker
+    followed = wandb.init(
+        project=os.environ.get(_WANDB_PROJECT, run.project),
+        name=run.name,
+        id=sent.run,
+        resume="allow",
+        dir=str(run.folder.resolve()),
+    )
+
+    followed.config.update(settings, allow_val_change=True)
+    return Tracker(followed.log, followed.finish)
 
 
-OPENERS: dict[str, Callable[[TrackedRun, Sent], GeneralTracker]] = {
+OPENERS: dict[str, Callable[[TrackedRun, Sent, dict[str, Any]], Tracker]] = {
     "tensorboard": _tensorboard,
     "mlflow": _mlflow,
     "wandb": _wandb,
 }
-"""Name of `itrpipe.training.settings.TRACKERS` -> starts it, or starts it again after what it has been given."""
+"""Name of `itrpipe.training.settings.TRACKERS` -> starts it with the settings of the run, or again, without them,
+after what it has been given."""

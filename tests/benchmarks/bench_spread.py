@@ -25,7 +25,7 @@ from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
-from itrpipe.training.distributed import World, spread
+from itrpipe.training.distributed import SharedModel, World
 
 WORDS, LENGTH, REGIONS, WIDTH = 1_000, 16, 36, 2_048
 SIZE = (96, 128)
@@ -52,7 +52,7 @@ def batch(pairs: int, *, pixels: bool) -> tuple[ImageBatch, TextBatch]:
 class Loss(nn.Module):
     """The loss of a batch."""
 
-    def __init__(self, model: Matcher[Any, Any]) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
@@ -71,8 +71,7 @@ def step_of(loss: nn.Module, images: ImageBatch, texts: TextBatch) -> Callable[[
 
 def measured_memory(pairs: int, chunk: int) -> float:
     """MiB that a process had resident at most, which trains one step."""
-    model = encoders()
-    spread(model, chunk=chunk)
+    model = SharedModel(encoders(), chunk=chunk)
     step_of(Loss(model), *batch(pairs, pixels=True))()
     return most_memory() / 2**20
 
@@ -86,13 +85,13 @@ def measured_exchange() -> dict[str, float]:
     torch.manual_seed(0)
     model, spent = vsrn.build(Vsrn(embed_dim=1_024, word_dim=300, captioner=False), WIDTH, WORDS), [0.0]
     world = World.joined()
-    spread(model, world)
+    shared = SharedModel(model, world)
     for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
         setattr(dist, name, _timed(getattr(dist, name), spent))
-    summing = world.summing(Loss(model))
+    summing = world.summing(Loss(shared))
     step, seconds = step_of(summing, *batch(128, pixels=False)), {}
     for name in ("warm up", "step", "apart"):
-        world.wait()
+        dist.barrier()
         spent[0], start = 0.0, time.perf_counter()
         with summing.no_sync() if name == "apart" else nullcontext():
             for _ in range(1 if name == "warm up" else STEPS):
@@ -121,8 +120,7 @@ def test_memory_of_a_large_batch_in_chunks() -> None:
 
 
 def test_time_of_chunks() -> None:
-    plain, chunked = encoders(), encoders()
-    spread(chunked, chunk=CHUNK)
+    plain, chunked = encoders(), SharedModel(encoders(), chunk=CHUNK)
     pair = batch(256, pixels=True)
     slow, fast = paired(step_of(Loss(chunked), *pair), step_of(Loss(plain), *pair), rounds=3)
     print(f"\n  a step of 256 pairs in chunks of {CHUNK} takes {slow / fast:.2f} times as long as without")

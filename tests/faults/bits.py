@@ -59,7 +59,7 @@ UNFINISHED = (
     ("parse", "replace */parts/*", 3, ".work/parts/000001.arrow"),
     ("train", "replace */.checkpoint.safetensors.*", 4, ".work/checkpoint.safetensors"),
     ("train", "replace */parts/*", 7, ".work/parts/000001.arrays .work/parts/division.json"),
-    ("train", "replace */.model.safetensors.*", 1, "model.safetensors .work/checkpoint.safetensors"),
+    ("train", "replace */.config.json.*", 1, "model.safetensors .work/checkpoint.safetensors"),
     ("train", "replace */.manifest.json.*", 1, "embeddings.h5 model.safetensors"),
     ("train-aoq", "replace */.checkpoint.safetensors.*", 3, ".work/checkpoint.safetensors"),
     ("mine", "replace */parts/mined/*", 4, ".work/parts/mined/000001.arrays"),
@@ -69,7 +69,7 @@ UNFINISHED = (
     ("own-extract", "replace */parts/given/*", 2, ".work/parts/given/000000.arrays .work/parts/given/division.json"),
 )
 # Unfinished work that the next run writes anew and never reads.
-_UNREAD = (".work/inputs.json", ".work/unfinished.json", ".partial/model.safetensors")
+_UNREAD = (".work/inputs.json", ".work/unfinished.json")
 
 
 def trials(chain: Chain) -> list[Trial]:

@@ -20,12 +20,12 @@ from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.methods.base import OrderingMethod
 from itrpipe.mining import filters
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import open_encoders
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.data import open_split
-from itrpipe.training.loop import OrderingMethod
 from itrpipe.training.saved import CONFIG, MODEL, load_model
 from itrpipe.training.settings import TrainSettings, backbones, cited
 from tests.chains import CLIP, FEW, Invoke, copied, done, encoders_of, goes_on, history, only, refused, sets

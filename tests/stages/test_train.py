@@ -34,7 +34,7 @@ from itrpipe.pipeline.run import cost_of, earlier_artifacts
 from itrpipe.review import DecisionFile, Judgement
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
-from itrpipe.training import loop
+from itrpipe.training import recipe
 from itrpipe.training.encoding import Encoding, Refreshing
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
@@ -319,11 +319,11 @@ def command(root: Path, *more: str) -> list[object]:
     return [*REFRESHING, "--dataset", "tiny", "--data", root, *sets(*REFRESHED), *more]
 
 
-def stopped(call: int, target: type = loop.Trainer, name: str = "_step") -> AbstractContextManager[object]:
+def stopped(call: int, target: type = recipe.Trainer, name: str = "_step") -> AbstractContextManager[object]:
     """An interruption at the beginning of this call of a method, counted over trainings with lists alone."""
 
     def has_lists(caller: Any) -> bool:
-        return not isinstance(caller, loop.Trainer) or isinstance(caller._method, ContrastiveMethod)
+        return not isinstance(caller, recipe.Trainer) or isinstance(caller._method, ContrastiveMethod)
 
     return interrupted(call, target, name, has_lists)
 

@@ -25,7 +25,7 @@ def commands() -> None:
 
 def die_in_training(last: int) -> None:
     """Lets this process be killed after so many steps, but not again where the launcher starts it once more."""
-    from itrpipe.training.loop import Trainer
+    from itrpipe.training.recipe import Trainer
 
     step = Trainer._step
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from itrpipe.training.distributed import Spread, World, spread
-from itrpipe.training.optimizers import Trained
+from itrpipe.training.distributed import SharedModel, World
+from itrpipe.training.recipe import Losses
 from tests.methods.test_contrastive import BATCH, CAPTION_IMAGE, Rows, made
 
 CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["local"]
@@ -27,9 +27,9 @@ def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
         "images_for_texts": np.stack([CAPTION_IMAGE[foreign[image]] for image in CAPTION_IMAGE]),
     }
     method, model = made(rows, {"matches": matches}, **given)
-    plan = spread(model, world, local=method.local)
-    plan.begin_step(0)
-    trained = Trained(model, method, method._state)
+    shared = SharedModel(model, world, local=method.local)
+    shared.division.begin_step(0)
+    trained = Losses(shared, method, method._state)
     losing, found = world.summing(trained), {}
     torch.manual_seed(1)
     for captions in (BATCH[:-1], BATCH):
@@ -38,7 +38,7 @@ def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
         losses = losing(batch, 5)
         torch.stack(list(losses.values())).sum().backward()
         found = {**losses, **batch.statistics}
-        (found,) = plan.averaged(found) if plan.local else [found]
+        (found,) = world.averaged(found) if shared.local else [found]
     gradients = {name: each.grad for name, each in trained.named_parameters() if each.grad is not None}
     return {name: torch.as_tensor(each).detach().float() for name, each in (found | gradients).items()}
 
@@ -47,10 +47,10 @@ def several(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     world = World.joined()
     # What is not finite in one process is not in the other one either, so that both end.
-    (told,) = Spread(world, 0, local=True).averaged({"loss": torch.tensor(float("nan") if rank else 1.0), "count": 2})
+    (told,) = world.averaged({"loss": torch.tensor(float("nan") if rank else 1.0), "count": 2})
     assert (told["loss"].isnan().item(), told["count"].item()) == (True, 2.0)
     torch.save({name: measured(given, world) for name, given in CASES.items()}, f"{folder}/{rank}")
-    World.leave()
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatc
 from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.progress import Reporter
-from itrpipe.stages import train as train_stage
+from itrpipe.storage.disk import file_digest
 from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
-from itrpipe.training import loop
+from itrpipe.training import recipe
 from itrpipe.training.encoding import Encoder
-from itrpipe.training.loop import BEST, CHECKPOINT, Trainer
-from itrpipe.training.optimizers import OPTIMIZERS
+from itrpipe.training.optimizers import optimizer_of, parameter_groups
+from itrpipe.training.recipe import BEST, CHECKPOINT, Trainer
 from itrpipe.training.saved import load_checkpoint, load_weights
 from itrpipe.training.settings import parsed_average
 
@@ -77,8 +76,8 @@ class Toy(DualEncoder):
 class SpySgd(torch.optim.SGD):
     """Keeps the gradients that it was given, and the weights that it has made."""
 
-    def __init__(self, model: nn.Module, rate: float, _: float) -> None:
-        super().__init__(model.parameters(), rate)
+    def __init__(self, model: Any, rate: float) -> None:
+        super().__init__(parameter_groups(model, decaying=False), rate)
         self.seen: list[list[Tensor]] = []
         self.made: list[list[Tensor]] = []
 
@@ -91,7 +90,10 @@ class SpySgd(torch.optim.SGD):
 
 @pytest.fixture(autouse=True)
 def spy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPTIMIZERS, "spy", SpySgd)
+    def chosen(name: str, model: Any, rate: float, *given: Any, **options: Any) -> torch.optim.Optimizer:
+        return SpySgd(model, rate) if name == "spy" else optimizer_of(name, model, rate, *given, **options)
+
+    monkeypatch.setattr(recipe, "optimizer_of", chosen)
 
 
 def trainer(work: Path, method: object = None, **values: object) -> Trainer:
@@ -183,7 +185,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, rows: list[tuple[float, float]]) -
         rsum, tens = next(left)
         return {"rsum": rsum, "i2t_r10": tens / 2, "t2i_r10": tens / 2}
 
-    monkeypatch.setattr(loop, "metrics", scores)
+    monkeypatch.setattr(recipe, "metrics", scores)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +216,13 @@ def test_the_best_weights_may_lie_inside_an_epoch_and_are_given_back(
 
     monkeypatch.setattr(run, "_validate_and_save", finishing)
     found, stored = run.run().state_dict(), Toy()
-    load_weights(tmp_path / BEST, stored, unfinished=True)
+    load_weights(tmp_path / BEST, stored, run.position.best_digest)
     for name, each in stored.state_dict().items():
         assert torch.equal(each, kept[2][name])
         assert torch.equal(each, found[name])
     assert not torch.equal(kept[2]["text.weight"], kept[3]["text.weight"])
-    job = SimpleNamespace(metrics={}, timings={}, settings=SimpleNamespace(epochs=2, loss=SimpleNamespace(trains=True)))
-    train_stage._record(job, run)  # pyright: ignore
-    assert (job.metrics["validation_rsum"], job.metrics["best_epoch"]) == (40, 1.333)
+    best = run.position.history[run.position.best_row]
+    assert (best["val_rsum"], best["epoch"]) == (40, 1.333)
 
 
 def test_validations_inside_an_epoch_change_nothing_but_what_is_chosen(tmp_path: Path) -> None:
@@ -452,7 +453,7 @@ def test_files_of_other_trainings_are_refused_in_one_line(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"as a checkpoint of this run \(.*again$"):
         load_checkpoint(tmp_path / CHECKPOINT, {"model": nn.Linear(4, 2)}, other)
     with pytest.raises(DataError, match=r"as the weights of this model \(.*again$"):
-        load_weights(tmp_path / BEST, nn.Linear(4, 3), unfinished=True)
+        load_weights(tmp_path / BEST, nn.Linear(4, 3), file_digest(tmp_path / BEST))
 
 
 # Averages of weights
@@ -471,7 +472,7 @@ def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_p
     assert all(map(torch.equal, made[-1], plain._optimizer.made[-1]))  # pyright: ignore
     for after in made:
         expected = [0.7 * old + 0.3 * new for old, new in zip(expected, after, strict=True)]
-    load_weights(tmp_path / "ema:0.7" / BEST, stored := Toy(), unfinished=True)
+    load_weights(tmp_path / "ema:0.7" / BEST, stored := Toy(), run.position.best_digest)
     for model in (run._model, stored):
         torch.testing.assert_close(list(model.parameters()), [nn.Parameter(each) for each in expected])
     assert run.validate()["rsum"] == run.position.history[0]["val_rsum"] != plain.position.history[0]["val_rsum"]

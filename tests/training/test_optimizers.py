@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,12 @@ from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsepp.network import build as build_vsepp
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.optimizers import (
-    OPTIMIZERS,
-    Trained,
     WeightAverage,
     depths,
     learning_rate,
     limit_training,
     merge_adapters,
+    optimizer_of,
     trained_weights,
 )
 from itrpipe.training.settings import TrainSettings
@@ -56,7 +57,7 @@ def scores(model: Any) -> torch.Tensor:
 
 def step(model: TransformerDualEncoder) -> Any:
     """Three updates."""
-    optimizer = OPTIMIZERS["adamw"](Trained(model), 0.1, 0.1)
+    optimizer = optimizer_of("adamw", model, 0.1, 0.1)
     model.train()
     for _ in range(3):
         optimizer.zero_grad()
@@ -158,7 +159,7 @@ def test_rates_fall_by_the_layer_and_decay_spares_what_is_no_matrix(
     saved_encoders: Path, vision: str, text: str, name: str
 ) -> None:
     model, decay = opened(saved_encoders, vision, text, embed_dim=8), 0.5
-    groups = OPTIMIZERS[name](Trained(model, layer_decay=decay), 0.1, 0.2).param_groups
+    groups = optimizer_of(name, model, 0.1, 0.2, layer_decay=decay).param_groups
     scale = {id(each): group["scale"] for group in groups for each in group["params"]}
     assert scale.keys() == {id(each) for each in model.parameters()}
     assert {*scale.values()} == {1.0, 0.5, 0.25, 0.125}
@@ -180,3 +181,30 @@ def test_rates_of_places_in_the_training(schedule: dict[str, Any], places: list[
     settings = LOOP_SETTINGS.model_copy(update={"learning_rate": 1.0, "batch_size": 16, "accumulate": 2, **schedule})
     found = [learning_rate(settings, epoch, update, 20, plateaus) for epoch, update, plateaus in places]
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+WITHOUT_COMPILER = """
+import sys, torch
+from itrpipe.training.optimizers import Adam
+weights = torch.nn.Parameter(torch.arange(4.0))
+optimizer = Adam([weights], lr=0.1, weight_decay=0.1, decoupled_weight_decay=True, fused=True)
+for _ in range(3):
+    optimizer.zero_grad()
+    weights.square().sum().backward()
+    optimizer.step()
+optimizer.load_state_dict(optimizer.state_dict())
+print("torch._dynamo" in sys.modules, *weights.tolist())
+"""
+
+
+def test_updates_are_those_of_torch_and_do_not_load_its_compiler() -> None:
+    """Which takes longer than all else that is loaded before the first step."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_COMPILER], capture_output=True, text=True, check=True)
+    loaded, *found = done.stdout.split()
+    weights = torch.nn.Parameter(torch.arange(4.0))
+    optimizer = torch.optim.AdamW([weights], lr=0.1, weight_decay=0.1, fused=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        weights.square().sum().backward()
+        optimizer.step()
+    assert (loaded, [float(value) for value in found]) == ("False", weights.tolist())

@@ -65,6 +65,8 @@ METHODS: dict[str, tuple[str, ...]] = {
         "--set=train.learning_rate=5e-5",
     ),
 }
+CLOSE = ("triplet", "triplet-pairs", "aoq", "contrastive")
+"""Methods whose weights differ by less than a millionth of the largest."""
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +153,7 @@ def both(extracted: Path, bert: Path, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize("method", METHODS)
 def test_two_processes_train_what_one_does(both: tuple[Path, Path, str], method: str) -> None:
     one, two, said = both
-    assert_alike(only(one, method), only(two, method))
+    assert_alike(only(one, method), only(two, method), 1e-6 if method in CLOSE else 1e-5)
     assert said.count(f"\ntrain/{only(two, method).name}\n") == 1  # the first process speaks alone
 
 

@@ -23,9 +23,9 @@ from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.testing import ToyPairs
-from itrpipe.training import assembly
-from itrpipe.training.assembly import chosen_chunk, compile_encoders, fitting_chunk
-from itrpipe.training.distributed import spread
+from itrpipe.training import device as device_module
+from itrpipe.training.device import chosen_chunk, compile_encoders, compile_for, fitting_chunk
+from itrpipe.training.distributed import SharedModel
 
 PAIRS, REGIONS, WIDTH, WORDS = 24, 3, 12, 40
 """Pairs of a batch, regions of an image, width of these, and words that are known."""
@@ -53,7 +53,7 @@ def batches(pairs: int = PAIRS) -> tuple[ImageBatch, TextBatch]:
     return images, TextBatch(tokens.where(torch.arange(8) < lengths[:, None], 0), lengths)
 
 
-def gradients(model: Matcher[Any, Any], pairs: int = PAIRS) -> dict[str, Tensor]:
+def gradients(model: Matcher[Any, Any] | SharedModel, pairs: int = PAIRS) -> dict[str, Tensor]:
     """Gradients of the mean triplet loss of one batch."""
     model.zero_grad()
     images, texts = batches(pairs)
@@ -74,8 +74,8 @@ def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], most: flo
 @pytest.mark.parametrize(("kind", "dtype", "most"), [("vsepp", torch.float32, 1e-6), ("scan", torch.float64, 1e-14)])
 def test_chunks_have_the_gradients_of_the_whole_batch(kind: str, chunk: int, dtype: torch.dtype, most: float) -> None:
     plain, chunked = small(kind).to(dtype), small(kind).to(dtype)
-    spread(chunked, chunk=chunk)
-    assert_near(gradients(chunked), gradients(plain), most)
+    found = gradients(SharedModel(chunked, chunk=chunk))
+    assert_near({name.removeprefix("model."): each for name, each in found.items()}, gradients(plain), most)
 
 
 def test_a_chunk_is_encoded_twice_and_never_with_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +87,7 @@ def test_a_chunk_is_encoded_twice_and_never_with_another_one(monkeypatch: pytest
         return original(self, images)
 
     monkeypatch.setattr(vsepp.VseppEncoder, "encode_images", encode)
-    model = small("vsepp")
-    spread(model, chunk=10)
+    model = SharedModel(small("vsepp"), chunk=10)
     gradients(model)
     model.eval()
     with torch.no_grad():
@@ -96,12 +95,9 @@ def test_a_chunk_is_encoded_twice_and_never_with_another_one(monkeypatch: pytest
     assert sorted(seen) == [4, 4, 10, 10, 10, 10, PAIRS]
 
 
-def test_a_model_that_looks_at_the_whole_batch_takes_no_chunks_and_without_chunks_it_stays_as_it_is() -> None:
+def test_a_model_that_looks_at_the_whole_batch_takes_no_chunks() -> None:
     with pytest.raises(UsageError, match=r"encode_chunk = 4, but VsrnEncoder normalises over the whole batch"):
-        spread(small("vsrn"), chunk=4)
-    model = small("vsrn")
-    spread(model)
-    assert type(model) is vsrn.VsrnEncoder
+        SharedModel(small("vsrn"), chunk=4)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +157,15 @@ def test_encoders_are_compiled_where_it_pays(
 ) -> None:
     job, train = MagicMock(), Mock()
     job.execution.compile, job.settings.model.opens_encoders = asked, opens_encoders
-    monkeypatch.setattr(assembly, "compile_encoders", Mock())
-    assembly._compile(job, Mock(), train, torch.device(device), steps)
+    monkeypatch.setattr(device_module, "compile_encoders", Mock())
+    compile_for(job, Mock(), train, torch.device(device), steps)
     assert train.pad_texts.called == compiled
-    monkeypatch.setattr(assembly, "compile_encoders", Mock(side_effect=UsageError("no compiler")))
+    monkeypatch.setattr(device_module, "compile_encoders", Mock(side_effect=UsageError("no compiler")))
     if asked is True:
         with pytest.raises(UsageError):
-            assembly._compile(job, Mock(), train, torch.device(device), steps)
+            compile_for(job, Mock(), train, torch.device(device), steps)
     else:
-        assembly._compile(job, Mock(), train, torch.device(device), steps)
+        compile_for(job, Mock(), train, torch.device(device), steps)
         assert job.warn.called == compiled
 
 

@@ -12,42 +12,35 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from accelerate.tracking import GeneralTracker
 
 from itrpipe.errors import UsageError
 from itrpipe.training import tracking as module
 from itrpipe.training.saved import Position
-from itrpipe.training.tracking import RECORD, RUNNING_LOSS, Sent, TrackedRun, Tracking, metric_name
+from itrpipe.training.tracking import RECORD, RUNNING_LOSS, Sent, TrackedRun, Tracker, Tracking, metric_name
 
 CHOSEN = {"learning_rate": 0.01, "decay_at": [1, 2], "start_from": None, "loss.max_violation": True}
 HISTORY = [{"epoch": k + 1, "steps": 3, "loss": 1 / (k + 1), "val_r1+r5": 10.0 * k, "best": True} for k in range(3)]
 WARNINGS: list[str] = []
 
 
-class Fake(GeneralTracker):
+class Fake:
     """Remembers what it was given; fails at a step if told so."""
 
-    name, requires_logging_directory, tracker = "fake", False, None
-
     def __init__(self) -> None:
-        super().__init__()
         self.settings: list[dict[str, Any]] = []
         self.rows: list[tuple[int, dict[str, float]]] = []
         self.starts: list[Sent] = []
         self.finished, self.fails_at = 0, math.inf
 
-    def open(self, run: TrackedRun, sent: Sent) -> Fake:
+    def open(self, run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
         if self.fails_at < 0:
             raise PermissionError("no account")
         self.starts.append(Sent(**vars(sent)))
         sent.run = "one"
-        return self
+        self.settings += [settings] if settings else []
+        return Tracker(self.log, self.finish)
 
-    def store_init_configuration(self, values: dict) -> None:
-        self.settings.append(values)
-
-    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        assert step is not None
+    def log(self, values: dict[str, float], step: int) -> None:
         if step >= self.fails_at:
             raise ConnectionError("the server is gone")
         self.rows.append((step, values))

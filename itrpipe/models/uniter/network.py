@@ -80,7 +80,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         vocabulary_size: number of token ids, `[MASK]` included.
     """
 
-    by_rows = MappingProxyType({"read_at": (2, 3)})
+    by_rows = MappingProxyType({"score_matrix": (0,), "score_pairs": (0, 1), "score_at": (2, 3), "read_at": (2, 3)})
 
     def __init__(self, settings: Uniter, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()

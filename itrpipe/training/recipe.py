@@ -1,0 +1,615 @@
+"""One training from beginning to end: what it opens, its epochs and steps, validations, the best weights, embeddings.
+
+`train` is the whole of it. A step of training is `Trainer._step`, and reads from top to bottom:
+
+1. the method computes the losses of a batch with the model, in a forward pass (`method.losses`);
+2. their sum is carried back, and gradients of `accumulate` batches add up;
+3. the gradient is clipped, and the optimiser moves the weights at the rate of the schedule;
+4. an average of weights, and copies of the model that a method keeps, follow;
+5. running sums of losses and statistics are kept on the device, for the next validation.
+
+Of several processes each runs the same program. `SharedModel` stands for the model then: a call of it encodes a share
+of the batch and gathers the rest, so that the losses are those of the whole batch in every process.
+
+What makes resuming exact: the order of an epoch and the draws of a step come from generators seeded by (seed, epoch)
+and (seed, epoch, step), so the position alone restores them; everything else that has a state (weights, optimiser
+moments, tensors of the method, dropout's generator, running sums) is in the checkpoint. The best weights are written
+once, as the file of the finished model; the checkpoint knows their digest.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from itrpipe.config import leaves
+from itrpipe.engine.work import CUDA, resolve_device
+from itrpipe.errors import DataError
+from itrpipe.evaluation.metrics import metrics, ranks
+from itrpipe.features.embeddings import EMBEDDINGS
+from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
+from itrpipe.methods.declaration import FirstEpochs
+from itrpipe.models.base import DualEncoder
+from itrpipe.models.captions import PieceIds
+from itrpipe.progress import Reporter, Task
+from itrpipe.storage.artifact import HISTORY, PARTIAL
+from itrpipe.training.assembly import assembled, refreshing_of, sources_of
+from itrpipe.training.data import Feed, SplitData, epoch_batches, longer_captions
+from itrpipe.training.device import chunk_of, compile_for
+from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
+from itrpipe.training.encoding import Encoder, Encoding, Refreshing
+from itrpipe.training.optimizers import (
+    WeightAverage,
+    learning_rate,
+    limit_training,
+    merge_adapters,
+    optimizer_of,
+    rising,
+    trained_weights,
+)
+from itrpipe.training.saved import (
+    MODEL,
+    Position,
+    chosen_precision,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    save_description,
+    save_weights,
+)
+from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, PLATEAU, LoopSettings
+from itrpipe.training.tracking import TrackedRun, Tracking
+
+CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
+TRACKING = "tracking"
+
+PLATEAUS = 2
+"""Times that validation is flat before schedule `plateau` ends the training."""
+_WAITED = 0.01
+"""Share of a training, spent in waiting for data, from which on it is said."""
+_NO_MORE = 1e-9
+"""Score by which a validation is no better: the same recalls may be summed in another order."""
+_STATISTICS_PAIRS = 10_000
+"""Pairs that the statistics of BatchNorm are taken from; with more they hardly change.
+
+Source: Wu and Johnson, "Rethinking 'Batch' in BatchNorm", 2021, section 3.
+"""
+
+
+def train(job: Any) -> dict[str, int]:
+    """Train a model, keep the weights that validated best, and embed every split with them where the model embeds.
+
+    Of several processes of a launcher all train; the first does all else.
+
+    Args:
+        job: see `itrpipe.stages.base.Job`; the settings are `TrainSettings`. The model is written to its folder.
+
+    Returns:
+        Split -> percent of the words of its captions that the model does not know; nothing of a tokenizer.
+
+    Raises:
+        MissingInputError: there is no training or validation split.
+        UsageError: settings do not fit the data or the model, or a tracker did not start.
+        DataError: a file is damaged, or the loss became NaN or infinite.
+    """
+    settings = job.settings
+    others = copy.copy(job)
+    others.reporter = None
+    with joined_by(World.joined(), _train_along, others):
+        trainer, splits, tokens = trainer_of(job)
+        model = trainer.run()
+    if settings.adapts:
+        merge_adapters(model)
+        save_weights(job.folder / MODEL, model)
+    save_description(job.folder, model, tokens, settings.model_dump(mode="json"), splits["train"].image_dim)
+    # A row for each validation; their columns may differ, where the first epochs have another loss.
+    history = trainer.position.history
+    columns = dict.fromkeys(name for row in history for name in row)
+    table = {name: [row.get(name) for row in history] for name in columns}
+    pq.write_table(pa.table(table), job.folder / HISTORY)
+    if isinstance(model, DualEncoder):
+        rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
+        work = Encoding(
+            job.folder.absolute(),
+            sources_of(job),
+            rows,
+            job.execution.encode_block,
+            job.execution.device,
+            # A compiled model rounds otherwise than the saved one.
+            None if trainer.compiled else (replace(trainer.encoder, model=model), splits),
+        )
+        work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
+    best = history[trainer.position.best_row]
+    job.metrics["validation_rsum"] = best["val_rsum"]
+    job.metrics["best_epoch"] = best["epoch"]
+    job.metrics["epochs"] = history[-1]["epoch"] if settings.loss.trains else 0
+    if reason := trainer.ended_early():
+        job.warn(reason)
+    if isinstance(tokens, PieceIds):
+        return {}
+    return {name: data.unknown_words() for name, data in splits.items() if name != "train"}
+
+
+def _train_along(job: Any) -> None:
+    """Train in one of the other processes, without a word."""
+    job.reporter = Reporter(Console(quiet=True))
+    trainer, *_ = trainer_of(job)
+    trainer.run()
+
+
+def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
+    """Return what trains the model of a job, its splits, and what reads its captions.
+
+    Raises:
+        MissingInputError, UsageError, DataError: see `train`.
+    """
+    settings = job.settings
+    execution = job.execution
+    world = World.joined()
+    if execution.threads:
+        torch.set_num_threads(execution.threads)
+    torch.manual_seed(settings.seed)
+    model, method, splits, tokens = assembled(job)
+    train_data = splits["train"]
+    loss = settings.loss
+    if loss.trains and (settings.adapts or settings.freeze != NOTHING):
+        limit_training(model, settings)
+        trained, everything = trained_weights(model)
+        job.metrics["trained_weights"] = trained
+        job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
+    device = torch.device(resolve_device(execution.device))
+    if device.type == CUDA:  # with several of them, that of this process
+        device = torch.device(CUDA, int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    precision = chosen_precision(settings.precision, device)
+    if settings.precision == "auto":
+        job.metrics["precision"] = precision
+        job.reporter.say(f"  precision {precision}")
+    first_epochs = loss.first_epochs() if isinstance(loss, FirstEpochs) else 0
+    values = {**dict(settings), **dict(execution), "precision": precision, "first_epochs": first_epochs}
+    values["encode_chunk"] = chunk_of(job, model, train_data, device, precision)
+    if not loss.trains:
+        values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
+    train_data.train_on(world, device)
+
+    tracking = None
+    if execution.trackers and world.leads:
+        folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
+        job.reporter.say(f"  followed by {' and '.join(execution.trackers)} in {folder}")
+        run = TrackedRun(
+            name=job.folder.name.removesuffix(PARTIAL),
+            project=f"itrpipe-{job.dataset}",
+            folder=folder,
+            settings=dict(leaves(settings.model_dump(mode="json"))),
+            work=job.work,
+        )
+        tracking = Tracking(execution.trackers, run, job.warn)
+    trainer = Trainer(
+        LoopSettings.model_construct(**values),
+        model,
+        method,
+        train_data,
+        splits["val"],
+        device,
+        job.work,
+        job.reporter,
+        tracking,
+        refreshing_of(job, train_data),
+        # Adapters become part of the weights in the end, so that the file of the model is written then.
+        None if settings.adapts else job.folder / MODEL,
+    )
+    trainer.compiled = compile_for(job, model, train_data, device, trainer.steps)
+    for reason in (longer_captions({f"{name} captions": data for name, data in splits.items()}), trainer.never_warm()):
+        if reason:
+            job.warn(reason)
+    return trainer, splits, tokens
+
+
+class Losses(nn.Module):
+    """The losses of a batch as a module that has all that is trained.
+
+    Args:
+        model: as the method calls it.
+        method: of the losses.
+        further: what the method keeps between steps; None for nothing.
+    """
+
+    def __init__(self, model: nn.Module, method: Method, further: nn.Module | None) -> None:
+        super().__init__()
+        self.model = model
+        self.further = further
+        self._method = method
+
+    def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        """Return named loss terms of a batch of an epoch (0-based)."""
+        return self._method.losses(self.model, batch, epoch)  # pyright: ignore[reportArgumentType]
+
+
+class Trainer:
+    """Trains one model with one method, alone or as one of several processes.
+
+    Of several each makes the same trainer. All of them compute losses of the same batches, the same ones or each those
+    of its anchors, and encode or score a share of each batch; the first writes checkpoints and decides.
+
+    Args:
+        settings: see `LoopSettings`.
+        model: freshly initialised.
+        method: gives batches and losses.
+        train, validation: the data.
+        device: where to train.
+        work: folder for checkpoints.
+        reporter: prints.
+        tracking: gets every number of the history, and the loss in between.
+        refreshing: mines again before some epochs, for a method that goes on with other lists.
+        best: file of the weights that validated best; None for one in `work`.
+
+    Attributes:
+        position: how far training has come.
+        encoder: runs the model over splits; a share of them in each process.
+        compiled: whether torch has compiled the encoders.
+        steps: of the whole training.
+        waited_seconds: time spent waiting for data in this process.
+        trained_seconds: time spent in training steps in this process, waiting included.
+    """
+
+    def __init__(
+        self,
+        settings: LoopSettings,
+        model: AnyMatcher,
+        method: Method,
+        train: SplitData,
+        validation: SplitData,
+        device: torch.device | str,
+        work: Path,
+        reporter: Reporter,
+        tracking: Tracking | None = None,
+        refreshing: Refreshing | None = None,
+        best: Path | None = None,
+    ) -> None:
+        self._settings = settings
+        self._method = method
+        self._work = work
+        self._reporter = reporter
+        self._train = train
+        self._validation = validation
+        self._best = best or work / BEST
+        self._tracking = tracking
+        self._refreshing = refreshing
+        self.device = torch.device(device)
+        self._world = World.joined()
+        self._model = model.to(self.device)
+        self._shared = SharedModel(model, self._world, int(settings.encode_chunk), getattr(method, "local", False))
+        embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
+        self.encoder = Encoder(
+            self._shared, self.device, settings.encode_block, settings.score_precision, embed_precision
+        )
+
+        # The method may keep tensors of its own, of which some are trained and some follow the model.
+        kept = method.attach(self._shared) if isinstance(method, StatefulMethod) else None
+        self._losses = Losses(self._shared, method, kept)
+        self._parameters = list(self._losses.parameters())
+        self._computed = self._world.summing(self._losses)
+        self._average = WeightAverage(settings.average, self._model)
+        self._following: list[Any] = [self._average]
+        self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average}
+        if kept is not None:
+            self._following += [part for part in kept.modules() if isinstance(part, MomentumTwin)]
+            self._parts["method"] = kept
+        self._optimizer = optimizer_of(
+            settings.optimizer,
+            self._model,
+            settings.learning_rate,
+            settings.weight_decay,
+            further=kept,
+            layer_decay=settings.layer_decay,
+        )
+
+        self.position = Position()
+        self.compiled = False
+        self.waited_seconds = 0.0
+        self.trained_seconds = 0.0
+        self._saved = 0.0
+        self._learning_rate = 0.0
+        self._totals: dict[str, Tensor] = {}
+        self._broken = torch.tensor(math.inf)
+        # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
+        self._first_epochs = settings.first_epochs if settings.first_epochs < settings.epochs else 0
+
+        # Steps of every epoch that is begun, and updates of all.
+        self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
+        self._steps = list[int]()
+        updates = 0
+        for epoch in range(settings.epochs):
+            if self._sizes is not None or not self._steps:
+                self._steps.append(len(self._batches(epoch)))
+            else:  # batches of so many pairs are as many in every epoch
+                self._steps.append(self._steps[0])
+            updates += math.ceil(self._steps[-1] / settings.accumulate)
+            if 0 < settings.max_updates <= updates:
+                updates = settings.max_updates
+                break
+        self._total_updates = updates
+        self.steps = min(sum(self._steps), updates * settings.accumulate)
+
+    def run(self) -> AnyMatcher:
+        """Trains to the last epoch, or until validation is flat; returns the model with its best weights.
+
+        Raises:
+            DataError: the loss became NaN or infinite.
+            UsageError: a tracker did not start.
+        """
+        checkpoint = self._work / CHECKPOINT
+        if checkpoint.exists():
+            self.position = load_checkpoint(checkpoint, self._parts, self._optimizer)
+            self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
+        done = sum(self._steps[: self.position.epoch]) + self.position.step
+        with (
+            nullcontext() if self._tracking is None else self._tracking.following(self.position),
+            self._reporter.task("training", self.steps, "steps", done) as task,
+        ):
+            if not self._settings.epochs:  # nothing of the model is to be changed
+                found = {f"val_{name}": value for name, value in self.validate().items()}
+                row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None, **found, "best": True}
+                self.position.history = [row]
+                self._save_best()
+            while self._has_more() and not self._is_flat():
+                self._train_epoch(task)
+        waited = self.waited_seconds / max(self.trained_seconds, 1e-9)
+        if waited >= _WAITED:
+            self._reporter.say(f"  {waited:.0%} of the training was spent in waiting for data")
+        self._load_best()
+        return self._model.eval()
+
+    def ended_early(self) -> str:
+        """Return what is to be known of a training that `patience` has ended; empty where it came to its end."""
+        if not self._is_flat() or not self._has_more():
+            return ""
+        epochs = self.position.history[-1]["epoch"]
+        return f"ended after {epochs:g} epochs: validation has been flat for {self._settings.patience}"
+
+    def never_warm(self) -> str:
+        """Return what is to be known of a training that ends before its rate has risen; empty where it has."""
+        updates = self._total_updates
+        wanted = rising(self._settings, self._total_updates)
+        if not updates or wanted <= updates:
+            return ""
+        return (
+            f"warmup_updates = {wanted:,}, and all epochs together have {updates:,} updates: the learning rate ends at "
+            f"{100 * updates / wanted:.0f} % of its height; set fewer, such as 0.1 for a tenth, or a smaller batch_size"
+        )
+
+    def validate(self) -> dict[str, float]:
+        """Return metrics on the first images of the validation split, with the four-recall sum `r1+r5`."""
+        self._shared.eval()
+        data = self._validation
+        limit = self._settings.validation_images
+        encoder = self.encoder
+        images = np.arange(min(limit, data.num_images))
+        captions = np.flatnonzero(data.caption_image < limit)
+        scores = encoder.scores(encoder.images(data, images), encoder.texts(data, captions))
+        found = metrics(ranks(scores, data.caption_image[captions]))
+        found["r1+r5"] = found["rsum"] - found["i2t_r10"] - found["t2i_r10"]
+        return self._world.agreed(found)
+
+    def _has_more(self) -> bool:
+        """Return whether epochs and updates are left."""
+        return self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates
+
+    def _is_flat(self) -> bool:
+        """Return whether the last `patience` validations were no better; the history alone decides."""
+        position = self.position
+        patience = self._settings.patience
+        since = max(position.best_row + 1, *position.plateaus, 0)
+        return 0 < patience <= sum(row["epoch"] > self._first_epochs for row in position.history[since:])
+
+    def _batches(self, epoch: int) -> list[np.ndarray]:
+        """Return the caption rows of every batch of an epoch."""
+        settings = self._settings
+        order = None
+        if isinstance(self._method, OrderingMethod):
+            order = self._method.order(settings.seed, epoch)
+        return epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, epoch, self._sizes, order)
+
+    def _train_epoch(self, task: Task) -> None:
+        """Take the steps that the epoch has left, and validate at its end and where `validate_every` says."""
+        settings = self._settings
+        position = self.position
+        method = self._method
+        batches = self._batches(position.epoch)
+        last = self._saved = time.monotonic()
+        self._shared.eval()
+        if self._refreshing is not None and isinstance(method, RefreshedMethod):
+            lists = self._refreshing.lists(position.epoch, position.step, self.encoder, self._train)
+            if lists is not None:
+                method.refresh(lists)
+
+        def make(step: int) -> Batch:
+            rng = np.random.default_rng([settings.seed, position.epoch, step])
+            return method.collate(batches[step], rng)
+
+        self._totals = {
+            name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
+        }
+        self._broken = torch.tensor(math.inf, device=self.device)
+        self._shared.train()
+        if isinstance(method, StatefulMethod) and position.step == 0:
+            method.start_epoch(position.epoch)
+        every = settings.validate_every or self._total_updates
+        # Beside a training on processors more than one would take its cores.
+        readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
+        feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device, readers)
+        with closing(iter(feed)) as ready:
+            for batch in ready:
+                updated = self._step(batch, len(batches))
+                self.trained_seconds += time.monotonic() - last
+                task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
+                if self._tracking is not None:
+                    self._tracking.send_step(position, self._totals)
+                if position.updates == self._total_updates:
+                    break
+                # Between two updates there is a gradient, which no checkpoint holds.
+                if updated and position.step < len(batches):
+                    if position.updates % every == 0:
+                        self._validate_and_save()
+                        if self._is_flat():
+                            break
+                        self._shared.train()
+                        self._totals = {}
+                    elif self._world.leads and time.monotonic() - self._saved >= settings.checkpoint_seconds:
+                        self._collect()
+                        self._save()
+                last = time.monotonic()
+        self.waited_seconds += feed.waited_seconds
+        if not self._is_flat():
+            self._validate_and_save()
+
+    def _step(self, batch: Batch, steps: int) -> bool:
+        """Add the gradient of a batch of an epoch of `steps`, and return whether it made an update of the weights."""
+        settings = self._settings
+        position = self.position
+        world = self._world
+        first = position.step - position.step % settings.accumulate
+        gathered = min(settings.accumulate, steps - first)  # an epoch may end before its last update is full
+        updates = position.step + 1 == first + gathered
+        self._shared.division.begin_step(settings.seed, position.epoch, position.step)
+        if position.step == first:
+            self._optimizer.zero_grad()
+
+        # The losses of the batch, and the gradient of their sum. Processes exchange gradients before an update alone.
+        with nullcontext() if updates or world.size == 1 else self._computed.no_sync():
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                losses = self._computed(batch, position.epoch)
+            (torch.stack(list(losses.values())).sum() / gathered).backward()
+        position.step += 1
+        statistics: Mapping[str, float | Tensor] = batch.statistics
+        if self._shared.local:  # what is not finite in one process is not in any of them
+            losses, statistics = world.averaged(losses, statistics)
+
+        # Running sums, of which the next validation tells the means.
+        pairs = len(batch.images)
+        sums: dict[str, Any] = {"pairs": pairs, "steps": 1}
+        for name, loss in losses.items():
+            # Behind a gradient that is not finite, no loss is, and the sum is to name the first one.
+            value = torch.where(self._broken.isinf(), loss.detach(), 0.0)
+            sums[f"loss_{name}"] = value * pairs if self._method.means else value
+        for name, value in statistics.items():
+            sums[f"mean_{name}"] = value
+
+        # The update.
+        if updates:
+            place = position.epoch, position.updates, self._total_updates, len(position.plateaus)
+            self._learning_rate = learning_rate(settings, *place)
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._learning_rate * group.get("scale", 1.0)
+            norm = nn.utils.clip_grad_norm_(self._parameters, settings.gradient_clip)
+            self._broken = torch.where(norm.isfinite(), self._broken, self._broken.clamp(max=position.step))
+            self._optimizer.step()
+            for following in self._following:
+                following.follow()
+            position.updates += 1
+            sums |= {"updates": 1, "gradient_norm": norm}
+
+        # In double precision on the device, so that no step waits for it.
+        for name, value in sums.items():
+            if name not in self._totals:
+                self._totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+            self._totals[name] += value.detach() if isinstance(value, Tensor) else value
+        return updates
+
+    def _collect(self) -> None:
+        """Move the running sums into the position.
+
+        Raises:
+            DataError: one of them is NaN or infinite.
+        """
+        self.position.sums = {name: total.item() for name, total in self._totals.items()}
+        for name, total in self.position.sums.items():
+            if not math.isfinite(total):
+                first = f" (first at step {self._broken:.0f})" if self._broken.isfinite() else ""
+                raise DataError(
+                    f"{name} is {total} in epoch {self.position.epoch + 1}{first}; lower --set learning_rate or check "
+                    "the features for extreme values"
+                )
+
+    def _validate_and_save(self) -> None:
+        """Validate, keep the weights if they are the best so far, write history and checkpoint."""
+        position = self.position
+        settings = self._settings
+        ends = position.step == self._steps[position.epoch]
+        epochs = position.epoch + (1 if ends else round(position.step / self._steps[position.epoch], 3))
+        self._collect()
+        with self._average.applied(self._encode_batches):
+            found = self.validate()
+            score = found[settings.selection]
+            best = score > position.best_score + _NO_MORE
+            if best:
+                position.best_score = score
+                position.best_row = len(position.history)
+                self._save_best()
+        sums = position.sums
+        position.sums = {}
+        pairs, steps, updates = (sums.pop(name) for name in ("pairs", "steps", "updates"))
+        losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
+        means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
+        # A row holds no times, so that a resumed run writes the same bytes.
+        row = {"epoch": epochs, "steps": int(steps), "learning_rate": self._learning_rate, "loss": sum(losses.values())}
+        row |= losses | means | {"gradient_norm": sums["gradient_norm"] / updates}
+        position.history.append(row | {f"val_{name}": value for name, value in found.items()} | {"best": best})
+        if ends:
+            position.epoch += 1
+            position.step = 0
+        falls = settings.schedule == PLATEAU and self._is_flat() and len(position.plateaus) < PLATEAUS - 1
+        if falls:
+            position.plateaus.append(len(position.history))
+            self._load_best()
+        self._save()
+        # After the checkpoint: an epoch that a kill undoes must not have been sent.
+        if self._tracking is not None:
+            self._tracking.send_epochs(position.history)
+        self._reporter.say(
+            f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
+            f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"
+            f"{'; flat: on from the best, at a lower rate' if falls else ''}"
+            f"{'; from here on the loss is another' if epochs == self._first_epochs else ''}"
+        )
+
+    @torch.no_grad()
+    def _encode_batches(self) -> None:
+        """Encode training pairs as they are, with nothing drawn, so that a run that goes on sees the same."""
+        pairs = 0
+        for captions in self._batches(self.position.epoch):
+            images, texts = self._train.pairs(self._train.caption_image[captions], captions)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._settings.precision == "bf16"):
+                self._shared.encode_images(images.to(self.device))
+                self._shared.encode_texts(texts.to(self.device))
+            pairs += len(captions)
+            if pairs >= _STATISTICS_PAIRS:
+                return
+
+    def _save(self) -> None:
+        if self._world.leads:
+            save_checkpoint(self._work / CHECKPOINT, self._parts, self._optimizer, self.position)
+        self._saved = time.monotonic()
+
+    def _save_best(self) -> None:
+        if self._world.leads:
+            self.position.best_digest = save_weights(self._best, self._model)
+
+    def _load_best(self) -> None:
+        """Take the weights that validated best; moments and the method's state stay."""
+        digest = self._world.agreed(self.position.best_digest)  # when the first process has written them
+        load_weights(self._best, self._model, digest)
