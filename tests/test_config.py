@@ -36,9 +36,9 @@ from itrpipe.config import (
 )
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.models.registry import backbone_names
 from itrpipe.pipeline.planning import Planner
 from itrpipe.stages.base import Need
-from itrpipe.training.settings import backbones
 
 OTHER_DATASET = "holiday-photos"
 NAMES = st.text(st.characters(categories=["Ll", "Nd"], include_characters="_"), min_size=1, max_size=8)
@@ -162,7 +162,7 @@ def test_epochs_of_another_form_are_refused(rule: str) -> None:
 
 @pytest.mark.parametrize("dataset", ["scenes", "flickr30k", "coco", "mine"])
 def test_the_longer_round_one_takes_the_epochs_of_both_rounds(data_root: Path, dataset: str) -> None:
-    for backbone in sorted(backbones()):
+    for backbone in sorted(backbone_names()):
         first, second, control = (
             configured(data_root, conf, f"backbone={backbone}", dataset=dataset)["epochs"]
             for conf in ("triplet", "aoq", "triplet-long")
@@ -310,7 +310,7 @@ def test_whether_an_override_is_read_is_told_by_what_it_says(data_root: Path) ->
 
 
 def test_the_keys_of_a_class_are_those_of_its_settings(data_root: Path) -> None:
-    for backbone in backbones():
+    for backbone in backbone_names():
         found, _, _ = Planner(data_root, "scenes", [Override(None, "backbone", backbone)]).configure(
             Need("train", "triplet")
         )
@@ -342,7 +342,7 @@ def test_every_configuration_binds_for_every_backbone_and_dataset(stage: str, da
     assert confs
     for conf, table in confs.items():
         for dataset in (*DATASET_SELECTORS, OTHER_DATASET):
-            for backbone in backbones() if conf == "triplet" else {None, *backbones()} & {None, *table}:
+            for backbone in backbone_names() if conf == "triplet" else {None, *backbone_names()} & {None, *table}:
                 overrides = [Override(None, "backbone", backbone)] if backbone else []
                 Planner(data_root, dataset, overrides).configure(Need(stage, conf))
 

@@ -18,7 +18,7 @@ from itrpipe.methods.base import Batch, StatefulMethod
 from itrpipe.methods.declaration import AuxiliaryLoss, method_module, methods
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.registry import backbone_family, network_module
+from itrpipe.models.registry import backbone_family, backbone_names, network_module, settings_of
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.pipeline.planning import Planner
 from itrpipe.stages import train
@@ -34,7 +34,7 @@ from itrpipe.testing import (
     check_method,
 )
 from itrpipe.training.saved import build_model
-from itrpipe.training.settings import TrainSettings, backbones, settings_of
+from itrpipe.training.settings import TrainSettings
 from tests.methods.toys import built
 
 SMALL = {
@@ -120,11 +120,11 @@ VARIANTS = ("aoq-guarded", "synthetic-triplet", "positives-triplet", "twins-trip
 """Of methods for any backbone: one that embeds, with a loss of its own, and one that scores pairs are enough."""
 SPECIAL = ("ssamt-intra", "tags-static", "tags-synthetic", "fne-only", "ascl-triplet")
 CONFS = (*sorted(methods(), key="triplet".__ne__), *SPECIAL, *VARIANTS)
-FIRST = {name: next(conf for conf in CONFS if trains(conf, name)) for name in backbones()}
+FIRST = {name: next(conf for conf in CONFS if trains(conf, name)) for name in backbone_names()}
 PAIRS = [
     (conf, name)
     for conf in CONFS
-    for name in sorted(backbones())
+    for name in sorted(backbone_names())
     if (name in ("vsrn", "scan") if conf in VARIANTS else name == backbone_family(name) or conf == FIRST[name])
     and trains(conf, name)
 ]
@@ -145,7 +145,7 @@ def of_region_tokens(pool: str, boxes: bool) -> Callable[[], Matcher[Any, Any]]:
 
 
 BACKBONES: dict[str, Callable[[], Callable[[], Matcher[Any, Any]]]] = {
-    **{name: partial(lambda name: builder(settings(FIRST[name], name)), name) for name in sorted(backbones())},
+    **{name: partial(lambda name: builder(settings(FIRST[name], name)), name) for name in sorted(backbone_names())},
     "ssamt, first phase": lambda: builder(settings("ssamt-intra", "ssamt")),
     "ascl, no fusion": without_fusion,
     "dual-encoder, mean of region tokens": lambda: of_region_tokens("mean", True),
@@ -200,7 +200,7 @@ def test_batches_move_with_all_that_they_hold(conf: str, backbone: str) -> None:
 def test_every_method_is_checked() -> None:
     trained = {name for name, declared in methods().items() if declared.trains}
     assert {settings(conf, name).method for conf, name in PAIRS} == trained
-    assert {name for _, name in PAIRS} == set(backbones())
+    assert {name for _, name in PAIRS} == set(backbone_names())
 
 
 # The checks notice what they are for

@@ -16,25 +16,15 @@ from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbones
 
 PACKAGE = Path(itrpipe.__file__).parent
-# From right to left; a room may import itself, its own layer and every layer above it in this list.
+# From the lowest up: a room may import itself and those before it.
 LAYERS = (
-    {"errors", "printable", "plugins", "papers"},
-    {"storage", "config", "progress", "registry", "engine"},
-    {"datasets", "scenes", "features", "scene_graph"},
-    {"models"},
-    {"learning"},
-    {"methods"},
-    {"mining"},
-    {"training", "synthesis", "evaluation", "exporting", "review"},
-    {"analysis", "report"},
-    {"testing", "mteb", "search"},
-    {"stages"},
-    {"pipeline"},
-    {"cli"},
-    {"project"},
-    {"__main__"},
+    *("errors", "printable", "plugins", "papers", "progress", "config", "registry"),
+    *("storage", "engine", "datasets", "scenes", "features", "scene_graph"),
+    *("models", "learning", "methods", "mining", "evaluation", "synthesis", "training"),
+    *("exporting", "review", "analysis", "report", "search", "mteb", "testing"),
+    *("stages", "pipeline", "cli", "project", "__main__"),
 )
-LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+LEVEL = {room: level for level, room in enumerate(LAYERS)}
 FILES = sorted(PACKAGE.rglob("*.py"))
 FORBIDDEN = {
     "mining": {"itrpipe.models", "itrpipe.methods", "itrpipe.datasets.definition"},

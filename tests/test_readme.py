@@ -19,11 +19,11 @@ from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Wanted, export_model
 from itrpipe.cli.options import overrides_of
 from itrpipe.config import load_declaration, parse_override
+from itrpipe.datasets.decisions import DecisionFile, Judgement
 from itrpipe.datasets.definition import remember_model
+from itrpipe.models.registry import backbone_names
 from itrpipe.pipeline.models import define_model
 from itrpipe.pipeline.recipes import load_recipe
-from itrpipe.review import DecisionFile, Judgement
-from itrpipe.training.settings import backbones
 from tests.chains import CLIP, FEW, Invoke, done, encoders_of, sets
 from tests.conftest import TINY
 
@@ -85,7 +85,7 @@ def test_command_parses_and_names_what_is_declared(line: str) -> None:
     if values.get("method"):
         assert values["method"] in load_declaration("train").confs
     if values.get("backbone"):
-        assert values["backbone"] in backbones()
+        assert values["backbone"] in backbone_names()
     if name == "run":
         recipe = load_recipe(values["recipe"])
         assert recipe.chosen(values["recipe"], values["only"] or [])

@@ -17,12 +17,12 @@ from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, metrics
 from itrpipe.methods.declaration import methods
-from itrpipe.models.registry import backbone_family
+from itrpipe.models.registry import backbone_family, backbone_names
 from itrpipe.pipeline.recipes import load_recipe, recipe_files
 from itrpipe.pipeline.reproduction import Options, run_recipe
 from itrpipe.report.published import RECALLS, RSUM
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.settings import Model, backbones
+from itrpipe.training.settings import Model
 from tests.chains import Invoke, done, only, planned, refused
 from tests.conftest import write_source
 
@@ -93,7 +93,7 @@ def test_every_recipe_names_methods_backbones_and_metrics_that_exist(name: str) 
     known = metrics(Ranks(images_to_texts=np.ones(1, np.int64), texts_to_images=np.ones(1, np.int64)))
     for run in load_recipe(name).run:
         assert run.method in load_declaration("train").confs
-        assert run.backbone in backbones()
+        assert run.backbone in backbone_names()
         for seed in run.seeds:
             model = Model(run.method, run.backbone, seed)
             assert model not in [model.named_by(name) for name in run.ensemble_with]
@@ -462,6 +462,6 @@ def test_one_run_that_fails_does_not_lose_the_others(
 def test_scenes_runs_every_method_and_every_kind_of_backbone() -> None:
     """`pretrain` starts others and is not evaluated itself; what trains nothing needs a pretrained model."""
     runs = load_recipe("scenes").run
-    assert {backbone_family(each.backbone) for each in runs} == {backbone_family(name) for name in backbones()}
+    assert {backbone_family(each.backbone) for each in runs} == {backbone_family(name) for name in backbone_names()}
     trained = {name for name, declared in methods().items() if declared.trains}
     assert {each.method for each in runs} >= trained - {"pretrain"}

@@ -14,24 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe import review
+from itrpipe.datasets.decisions import SCHEMA, DecisionFile, Decisions, Judgement, decisions_digest, read_decisions
 from itrpipe.datasets.truth import Decided
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.mining.lists import CandidateLists, matching
-from itrpipe.review import (
-    ORDERS,
-    SCHEMA,
-    Candidates,
-    DecisionFile,
-    Decisions,
-    Judgement,
-    Queue,
-    agreement_of,
-    decisions_digest,
-    lines,
-    read_decisions,
-    reviewed,
-    share_of,
-)
+from itrpipe.review import ORDERS, Candidates, Queue, agreement_of, agreements, lines, reviewed, share_of
 
 IMAGES, CAPTIONS = np.array(["a", "b", "c"]), np.array([f"{image}{number}" for image in "abc" for number in range(2)])
 OWNERS = np.repeat(np.arange(3), 2)
@@ -55,7 +42,7 @@ def verdicts(decisions: Decisions) -> dict[str, str]:
 
 
 def test_without_a_file_nothing_is_decided(file: DecisionFile) -> None:
-    assert (len(file.read()), len(file.read().verdicts), file.read().agreements()) == (0, 0, {})
+    assert (len(file.read()), len(file.read().verdicts), agreements(file.read())) == (0, 0, {})
     with pytest.raises(MissingInputError):
         read_decisions(file.path)
 
@@ -77,7 +64,7 @@ def test_who_is_unsure_contradicts_nobody_and_two_who_are_sure_may(file: Decisio
     file.add(judged("bob", {"1": "differs", "2": "unsure", "3": "unsure", "4": "fits"}))
     file.add(judged("ada", {"1": "fits", "2": "fits", "3": "unsure", "4": "fits"}))
     assert verdicts(file.read()) == {"1": "disputed", "2": "fits", "3": "unsure", "4": "fits"}
-    assert {both: (each.pairs, each.same) for both, each in file.read().agreements().items()} == {
+    assert {both: (each.pairs, each.same) for both, each in agreements(file.read()).items()} == {
         ("ada", "bob"): (2, 0.5)
     }
 

@@ -14,7 +14,7 @@ from itrpipe.datasets.definition import PIXELS, DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE
-from itrpipe.models.registry import backbone_family
+from itrpipe.models.registry import backbone_family, settings_of
 from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
 from itrpipe.pipeline.steps import Step
 from itrpipe.report.chain import commands_behind
@@ -24,7 +24,6 @@ from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import read_checked_json
-from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
     from itrpipe.training.export import NativeModel
@@ -150,7 +149,7 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
     model = getattr(step.inputs["train"].settings, "model", None)
     if wanted.open_clip and getattr(model, "images", None) != PIXELS:
         raise UsageError(f"--open-clip: open_clip has no model like {settings.backbone}; leave it out")
-    if wanted.embeddings != "none" and not training_settings.settings_of(settings.backbone).embeds:
+    if wanted.embeddings != "none" and not settings_of(settings.backbone).embeds:
         raise UsageError(
             f"--embeddings {wanted.embeddings}: {settings.backbone} scores images and captions together and has no "
             "embeddings; leave it out, or export another --backbone, such as vsepp"

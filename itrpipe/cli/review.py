@@ -36,7 +36,8 @@ class Review(AskingOptions):
     as_json: JsonOption = False
 
     def run(self) -> None:
-        from itrpipe.review import DecisionFile, lines, read_decisions, reviewed
+        from itrpipe.datasets.decisions import DecisionFile, read_decisions
+        from itrpipe.review import lines, reviewed
 
         file = DecisionFile.of(*self.where)
         merged = file.merge(map(read_decisions, self.merge)) if self.merge and not self.dry_run else 0

@@ -48,7 +48,7 @@ class Serve(SearchOptions):
     def run(self) -> None:
         if missing := [name for name in PACKAGES if find_spec(name) is None]:
             raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
-        from itrpipe.review import DecisionFile
+        from itrpipe.datasets.decisions import DecisionFile
         from itrpipe.search import serve as pages
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import load

@@ -27,6 +27,7 @@ from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, Stage
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, is_given
+from itrpipe.models.registry import backbone_names, canonical_backbone
 from itrpipe.pipeline.models import NamedModel
 from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
@@ -34,7 +35,7 @@ from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import Location, Manifest, folders_in
 from itrpipe.storage.integrity import DigestCache
-from itrpipe.training.settings import backbones, canonical_backbone, usual_features
+from itrpipe.training.settings import usual_features
 
 
 def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> None:
@@ -212,7 +213,7 @@ class Planner:
         parts = conf.split("+")
         execution = Resolved()
         execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
-        backbone = need.settings.get("backbone", declared_backbone(declaration, conf, backbones(), self.dataset))
+        backbone = need.settings.get("backbone", declared_backbone(declaration, conf, backbone_names(), self.dataset))
         chosen: list[tuple[Override, str]] = []
         for override in self._overrides_of(need, definition, requested):
             key = override.key
@@ -227,7 +228,7 @@ class Planner:
             chosen.append((override, key))
 
         backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
-        resolved = resolve(declaration, conf, backbones=backbones(), backbone=backbone, dataset=self.dataset)
+        resolved = resolve(declaration, conf, backbones=backbone_names(), backbone=backbone, dataset=self.dataset)
         resolved.merge(need.settings, "required by the step that reads it")
         values = {**resolved.values, "backbone": backbone}
         known = {*resolved.origins, *setting_keys(stage.settings_class(values), values)}

@@ -47,9 +47,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 from itrpipe.config import EXTENDS, Settings, did_you_mean, empty_table, in_words, leaves, read_toml, stages_folder
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import DataError, MissingSourceError, UsageError
-from itrpipe.models.registry import backbone_family
+from itrpipe.models.registry import backbone_family, backbone_names, canonical_backbone
 from itrpipe.report.published import Published, Tolerance
-from itrpipe.training.settings import backbones, canonical_backbone, usual_features
+from itrpipe.training.settings import usual_features
 
 COLUMN = 36
 """Column in which explanations begin, behind the path they explain."""
@@ -217,8 +217,8 @@ class Recipe(Settings):
         if not self.features and (self.source is not None or self.dataset == EMBEDDED):
             raise ValueError("features are missing: name those that runs read which name no others")
         for name in (*self.backbones, *self.tiny.backbones):
-            if name not in backbones():
-                raise ValueError(f"there is no backbone {name!r}{did_you_mean(name, backbones())}")
+            if name not in backbone_names():
+                raise ValueError(f"there is no backbone {name!r}{did_you_mean(name, backbone_names())}")
         known = self.source.files if self.source else {}
         for key, name in self._braced(self.run, self.backbones.values()):
             if name not in known:

@@ -11,6 +11,7 @@ from itrpipe.config import COMMAND_LINE, Override, scoped_override
 from itrpipe.datasets.definition import DatasetDefinition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError
+from itrpipe.models.registry import backbone_names
 from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, refuse_unused
 from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
 from itrpipe.pipeline.run import run, say_costs
@@ -21,7 +22,7 @@ from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache
-from itrpipe.training.settings import backbones, run_label
+from itrpipe.training.settings import run_label
 
 TOYS = " (toy models: no result)"
 """Ends the title of the page that `--tiny` makes."""
@@ -160,7 +161,7 @@ class Reproduction:
 
     def _of_backbones(self, tables: Mapping[str, ForBackbone]) -> list[Override]:
         overrides = []
-        for backbone in backbones():
+        for backbone in backbone_names():
             overrides += self._from(for_backbone(tables, backbone).overrides, backbone)
         return overrides
 

@@ -36,13 +36,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from itrpipe.analysis.word_maps import has_word_maps, pair_map
+from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import DECODER_ERRORS, decode_rgb, read_image, refusal
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import shrink
-from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, DecisionFile, Queue
+from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, Queue, agreements
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
 from itrpipe.search.photos import PhotoFile, Rows
@@ -340,7 +341,7 @@ class Reviews:
         }
 
     def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
-        """Writes an answer, one of `itrpipe.review.ANSWERS`, and tells what is known now.
+        """Writes an answer, one of `itrpipe.datasets.decisions.ANSWERS`, and tells what is known now.
 
         Raises:
             UsageError: there is no such candidate or order.
@@ -361,7 +362,7 @@ class Reviews:
             "share": queue.sampled(decisions)._asdict() if order in RANDOM else None,
             "agreements": [
                 {"with": next(name for name in both if name != reviewer), **each._asdict()}
-                for both, each in decisions.agreements().items()
+                for both, each in agreements(decisions).items()
                 if reviewer in both
             ],
         }

@@ -16,6 +16,7 @@ from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import NOT_HERE, is_given, model_inputs, passes_of, read_model
 from itrpipe.features.hub import require_reachable
+from itrpipe.models.registry import canonical_backbone, settings_of
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
@@ -89,7 +90,7 @@ class EvaluateSettings(Settings):
     @classmethod
     def _canonical(cls, value: str, info: ValidationInfo) -> str:
         if value or "method" not in info.data:
-            return training_settings.canonical_backbone(value)
+            return canonical_backbone(value)
         return training_settings.usual_backbone(info.data["method"])
 
     @field_validator("ensemble_with")
@@ -157,7 +158,7 @@ class Evaluate(Stage):
             )
         given = is_given(settings.backbone)
         trained_alone = not given and not settings.ensemble_with
-        if settings.rerank and not (trained_alone and training_settings.settings_of(settings.backbone).reads_phrases):
+        if settings.rerank and not (trained_alone and settings_of(settings.backbone).reads_phrases):
             raise UsageError(
                 f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; "
                 "leave it out"
@@ -188,7 +189,7 @@ class Evaluate(Stage):
             name = need.stage if number == 1 else f"{need.stage}_{number}"
             wanted[name] = need
             is_trained = need.stage == "train"
-            if settings.ensemble_with and is_trained and not training_settings.settings_of(model.backbone).embeds:
+            if settings.ensemble_with and is_trained and not settings_of(model.backbone).embeds:
                 alone = {**need.settings, "method": model.method, "split": settings.split}
                 wanted[f"{SCORED}{name}"] = Need("evaluate", "recall", alone)
         for name in settings.discriminate:
@@ -310,7 +311,7 @@ def _scored(job: Job) -> SplitScores:
 
     trained, manifest, split = job.inputs["train"].folder, job.inputs["train"].manifest, job.settings.split
     read = ["prepare", "extract"]
-    if training_settings.settings_of(job.settings.backbone).reads_phrases:
+    if settings_of(job.settings.backbone).reads_phrases:
         read.append("parse")  # other models may have been trained on sentences that it helped to write
     folders = {name: existing_input(trained, manifest, name).absolute() for name in read}
     sources = Sources(**folders, train_share=manifest.settings["train_share"])

@@ -7,10 +7,10 @@ from typing import Any
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import is_given, read_model
+from itrpipe.models.registry import settings_of
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY
-from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import MineExecution, MineSettings, Model, run_label
 
 TRAIN = "train"
@@ -39,7 +39,7 @@ class MineNegatives(Stage):
                     f"--rescore-with {settings.rescore_with} names a second model of the same method and features, "
                     "which given embeddings do not have; leave it out"
                 )
-        elif not training_settings.settings_of(settings.backbone).embeds:
+        elif not settings_of(settings.backbone).embeds:
             raise UsageError(
                 f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
                 "backbone, such as vsrn, and train with `--negatives-from vsrn`"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
 from itrpipe.datasets.definition import StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.models.registry import backbone_names
 from itrpipe.progress import Reporter
 from itrpipe.report.published import ReportSettings, expected_json, reproductions
 from itrpipe.stages.base import Job, Stage, load_stage
@@ -16,7 +17,6 @@ from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import SUMMARY, Manifest
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import DigestCache, checked
-from itrpipe.training.settings import backbones
 
 if TYPE_CHECKING:
     from itrpipe.report.chain import Artifact
@@ -109,7 +109,7 @@ def _declared_settings(manifest: Manifest) -> dict[str, Any] | None:
     resolved = resolve(
         declaration,
         manifest.conf,
-        backbones=backbones(),
+        backbones=backbone_names(),
         backbone=manifest.settings.get("backbone"),
         dataset=manifest.dataset,
     )

@@ -147,10 +147,21 @@ def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device
         from itrpipe.synthesis.rules import open_rule_maker
 
         return open_rule_maker(folders["prepare"], folders["parse"], settings)
-    from itrpipe.synthesis.masked import open_model_maker
+    from itrpipe.synthesis.masked import model_maker
+    from itrpipe.training.data import Sources, reopened
+    from itrpipe.training.saved import load_model
 
     assert isinstance(settings, ByModel)
-    return open_model_maker(folders, settings, resolve_device(device), memory)
+    saved = load_model(folders["train"])
+    if "writing" not in saved.settings.answers:
+        raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
+    # Of the training images those that have features, as in training.
+    sources = Sources(folders["prepare"], folders["extract"], train_share=settings.train_share)
+    data = reopened(saved, sources, [settings.split])[settings.split]
+    device = resolve_device(device)
+    return model_maker(
+        saved.model, saved.tokens, data.split, data.images, folders.get("parse"), settings, device, memory
+    )
 
 
 def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> None:

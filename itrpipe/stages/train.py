@@ -16,21 +16,13 @@ from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
-from itrpipe.models.registry import BACKBONES, backbone_family
+from itrpipe.models.registry import BACKBONES, backbone_family, backbone_names, canonical_backbone, settings_of
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
 from itrpipe.training.checks import refuse_other_features, require_encoders
-from itrpipe.training.settings import (
-    READ_UNTRAINED,
-    MineSettings,
-    Model,
-    TrainExecution,
-    TrainSettings,
-    run_label,
-    settings_of,
-)
+from itrpipe.training.settings import READ_UNTRAINED, MineSettings, Model, TrainExecution, TrainSettings, run_label
 
 INITIAL, MINED = "initial", "mine_negatives"
 TEACHER_OF_PAIRS = "vsrn"
@@ -231,7 +223,7 @@ def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition
     if is_given(mining.backbone):
         features = ""
     elif mining.backbone != settings.backbone:
-        read = settings_of(training_settings.canonical_backbone(mining.backbone))().reads()
+        read = settings_of(canonical_backbone(mining.backbone))().reads()
         features = features if ("pixels" in settings.model.reads()) == ("pixels" in read) else ""
     asked = {
         "backbone": mining.backbone,
@@ -253,7 +245,7 @@ def _teacher(
     name = mined.teacher
     if name is None:
         return first, {}
-    if name in load_declaration("train").confs and name not in training_settings.backbones():
+    if name in load_declaration("train").confs and name not in backbone_names():
         return dataclasses.replace(first, method=name), {}
     if name in definition.models:
         return Model.defined_by(definition.models[name], settings.seed), {"named": {"train": name}}

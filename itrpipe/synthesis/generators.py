@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from itrpipe.config import Settings, load_declaration, resolve, unknown
+from itrpipe.models.registry import backbone_names, canonical_backbone, settings_of
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.storage.integrity import LOCAL_MODEL
-from itrpipe.training.settings import backbones, canonical_backbone, settings_of
 
 TRAIN = "train"
 _NAME = re.compile(r"(?P<conf>[^.]+)(?:\.(?P<method>[^.]+))??(?:\.s(?P<seed>[0-9]+))?")
@@ -141,8 +141,8 @@ class ByModel(SynthesizeSettings):
     @classmethod
     def _writes(cls, value: str) -> str:
         name = canonical_backbone(value)
-        if name not in backbones():
-            raise ValueError(unknown("backbone", name, sorted(backbones())))
+        if name not in backbone_names():
+            raise ValueError(unknown("backbone", name, sorted(backbone_names())))
         if "writing" not in settings_of(name).answers:
             able = " or ".join(each for each, declared in backbone_classes().items() if "writing" in declared.answers)
             raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")

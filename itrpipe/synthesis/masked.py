@@ -9,7 +9,7 @@ W tokens, M labelled positions, V token ids, d width of a state.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,17 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.errors import UsageError
+from itrpipe.datasets.prepared import Split
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
 from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.captions import CaptionTokens
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.generators import ByModel
 from itrpipe.synthesis.masks import caption_masks, token_captions
 from itrpipe.synthesis.sentences import Opened, Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
-from itrpipe.training.data import Sources, reopened
-from itrpipe.training.saved import load_model
 
 _PARTS_OF_A_WORD = 8
 """Vectors of width d that are in memory for every word: its embedding, queries, keys and values, and temporaries."""
@@ -160,29 +159,33 @@ class UniterSentences:
         return torch.cat(scores).float()
 
 
-def open_model_maker(folders: Mapping[str, Path], settings: ByModel, device: str, memory: int) -> Opened:
-    """A trained model on the captions of a split; on those of the training images that have features, as in training.
+def model_maker(
+    model: UniterEncoder,
+    tokens: CaptionTokens,
+    split: Split,
+    images: Callable[[np.ndarray], ImageBatch],
+    graphs: Path | None,
+    settings: ByModel,
+    device: str,
+    memory: int,
+) -> Opened:
+    """Make what writes sentences for the captions of a split with a trained model.
 
     Args:
-        folders: `prepare` of the captions, `extract` of the features of their images, `train` of the model, and `parse`
-            of scene graphs unless single words are masked.
-        settings: how sentences are made, and of whose captions.
+        model: writes and ranks.
+        tokens: reads captions for it.
+        split: of the captions.
+        images: rows int64 [B] of the split's images -> their features.
+        graphs: artifact of `parse`; None where single words are masked.
+        settings: how sentences are made.
         device: `cpu` or `cuda`.
         memory: bytes, see `UniterSentences`.
 
     Raises:
-        UsageError: the model writes no words, its tokenizer has no mask, or the dataset has no such split.
-        MissingInputError: a file is not there.
-        DataError: a file is damaged, or two do not belong together.
+        UsageError: the tokenizer has no mask.
+        DataError: scene graphs are damaged, or of other captions.
     """
-    saved = load_model(folders["train"])
-    if "writing" not in saved.settings.answers:
-        raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
-    sources = Sources(folders["prepare"], folders["extract"], train_share=settings.train_share)
-    data = reopened(saved, sources, [settings.split])[settings.split]
-    model, chosen = saved.model, data.split
-    captions = token_captions(chosen, saved.tokens, model.text.max_tokens)
-    writer = UniterSentences(model, data.images, device, memory)
-    masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)
-    maker = ModelMaker(captions, writer, masks, settings, device)
-    return Opened(maker, chosen, len(captions.pieces))
+    captions = token_captions(split, tokens, model.text.max_tokens)
+    writer = UniterSentences(model, images, device, memory)
+    masks = caption_masks(captions, tokens, graphs, settings.compare)
+    return Opened(ModelMaker(captions, writer, masks, settings, device), split, len(captions.pieces))

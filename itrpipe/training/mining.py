@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.datasets.decisions import read_decisions
 from itrpipe.datasets.prepared import captions_of
 from itrpipe.datasets.truth import TRUTH_FILE, Decided, known_pairs
 from itrpipe.engine.run import Maps
@@ -41,7 +42,6 @@ from itrpipe.models.base import (
 )
 from itrpipe.models.scan.network import CrossAttentionModel
 from itrpipe.progress import Reporter
-from itrpipe.review import read_decisions
 from itrpipe.storage.artifact import STATISTICS, WORK
 from itrpipe.storage.disk import require_space, write_json
 from itrpipe.training.data import Sources, SplitData, blocks, reopened

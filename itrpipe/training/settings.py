@@ -5,7 +5,6 @@ Nothing heavy is imported here, because plans are made without torch.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping
@@ -28,12 +27,12 @@ from itrpipe import papers
 from itrpipe.config import Outside, Settings, load_declaration, resolve, unknown, why_unusable
 from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.engine.run import MapExecution, SharedExecution
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, methods
 from itrpipe.mining.settings import WindowSettings
 from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.registry import backbone_family
+from itrpipe.models.registry import backbone_family, backbone_names, canonical_backbone
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
 
@@ -253,7 +252,7 @@ class TrainSettings(Settings):
     @field_validator("backbone")
     @classmethod
     def _known_backbone(cls, value: str) -> str:
-        return _known(canonical_backbone(value), backbones(), "backbone")
+        return _known(canonical_backbone(value), backbone_names(), "backbone")
 
     @field_validator("method")
     @classmethod
@@ -357,16 +356,9 @@ def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
     return tuple(paper for paper, used in chosen if used)
 
 
-@functools.cache
-def backbones() -> tuple[str, ...]:
-    """Return every backbone, and the variants of them that have a table in the declaration."""
-    known = tuple(backbone_classes())
-    return (*known, *(name for name in load_declaration("train").defaults if backbone_family(name) != name))
-
-
 def _declared(conf: str, **of: Any) -> dict[str, Any]:
     """Return the values of a configuration, for a backbone and a dataset where these are named."""
-    return resolve(load_declaration("train"), conf, backbones=backbones(), **of).values
+    return resolve(load_declaration("train"), conf, backbones=backbone_names(), **of).values
 
 
 def usual_backbone(method: str) -> str:
@@ -390,24 +382,6 @@ def usual_features(method: str, backbone: str, dataset: str) -> str:
 def run_label(conf: str, backbone: str, seed: int) -> str:
     """Return the name of a training run inside its dataset."""
     return f"{conf}.{backbone}{f'.s{seed}' if seed else ''}"
-
-
-def canonical_backbone(name: str) -> str:
-    """Return the canonical name of a backbone that is written as people write it: `vse++` is `vsepp`."""
-    return name.lower().replace("+", "p")
-
-
-def settings_of(backbone: str) -> type[BackboneSettings]:
-    """Return the settings class of a backbone.
-
-    Raises:
-        UsageError: there is no such backbone.
-    """
-    name = canonical_backbone(backbone)
-    found = backbone_classes().get(backbone_family(name))
-    if found is None:
-        raise UsageError(why_unusable(name) or unknown("backbone", name, sorted(backbones())))
-    return found
 
 
 def method_of(conf: str) -> type[MethodSettings]:
@@ -491,7 +465,7 @@ class Model:
             return Model(GIVEN, backbone, 0)
         found = Model(parts["method"] or self.method, backbone, int(parts["seed"] or self.seed))
         confs = load_declaration("train").confs
-        for what, value, known in (("backbone", backbone, backbones()), ("method", found.method, confs)):
+        for what, value, known in (("backbone", backbone, backbone_names()), ("method", found.method, confs)):
             if parts[what] and value not in known:
                 raise ValueError(unknown(what, value, sorted(known)))
         return found
@@ -531,7 +505,7 @@ def decisions_file(*, training: bool) -> Outside:
     """Mark a setting that names a file of people's judgements, of which those on training pairs alone may count."""
 
     def digests(name: str, value: str, cache: Any) -> dict[str, str]:
-        from itrpipe.review import decisions_digest
+        from itrpipe.datasets.decisions import decisions_digest
 
         return {name: decisions_digest(value, training=training)}
 
@@ -602,8 +576,8 @@ class MineSettings(Settings):
     def _known_backbone(cls, value: str, info: ValidationInfo) -> str:
         name = canonical_backbone(value)
         known = is_given(name) if info.field_name == "backbone" else not name
-        if not known and name not in backbones():
-            raise ValueError(unknown("backbone", name, sorted(backbones())))
+        if not known and name not in backbone_names():
+            raise ValueError(unknown("backbone", name, sorted(backbone_names())))
         if name == info.data.get("backbone"):
             raise ValueError("this model mines already, and its order would stay as it is; name another backbone")
         return name

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from itrpipe.models.registry import backbone_family
-from itrpipe.training.settings import backbones
+from itrpipe.models.registry import backbone_family, backbone_names
 from tests.methods.test_golden import measured
 from tests.test_estimator_checks import CONFS, trains
 
 RECORDED = Path(__file__).with_suffix(".json")
-FAMILIES = sorted({backbone_family(backbone) for backbone in backbones()})
+FAMILIES = sorted({backbone_family(backbone) for backbone in backbone_names()})
 PAIRS = [f"{conf} on {backbone}" for conf in CONFS for backbone in FAMILIES if trains(conf, backbone)]
 
 

@@ -12,8 +12,8 @@ import torch
 
 from itrpipe.methods.base import StatefulMethod
 from itrpipe.methods.declaration import FirstEpochs
+from itrpipe.models.registry import backbone_names
 from itrpipe.testing import ToyPairs
-from itrpipe.training.settings import backbones
 from tests.test_estimator_checks import CONFS, builder, method_builder, settings, trains
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -29,7 +29,7 @@ FURTHER += (
 )
 LATER: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["later"]
 """Methods whose first epochs have another loss."""
-CASES = {conf: each for conf in CONFS for each in sorted(backbones(), reverse=True) if trains(conf, each)}
+CASES = {conf: each for conf in CONFS for each in sorted(backbone_names(), reverse=True) if trains(conf, each)}
 CASES |= {conf: next(b for b in ("vsepp", "ssamt", "uniter", "ascl") if trains(conf, b)) for conf in (*FURTHER, *LATER)}
 
 

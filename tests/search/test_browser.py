@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from itrpipe.review import DecisionFile, mined_candidates
+from itrpipe.datasets.decisions import DecisionFile
+from itrpipe.review import mined_candidates
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import load
 from itrpipe.search.serve import Pictures, Reviews, Searches, Site

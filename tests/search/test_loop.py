@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.mining.files import read_list
-from itrpipe.review import Candidates, DecisionFile, Queue, ranked_candidates
+from itrpipe.review import Candidates, Queue, ranked_candidates
 from tests.chains import Invoke, done, made
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")

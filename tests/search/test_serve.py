@@ -21,9 +21,10 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import itrpipe
+from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-from itrpipe.review import Candidates, DecisionFile, mined_candidates
+from itrpipe.review import Candidates, mined_candidates
 from itrpipe.search import serve
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.photos import PhotoFile

@@ -24,10 +24,11 @@ from itrpipe.methods.base import OrderingMethod
 from itrpipe.mining import filters
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import open_encoders
+from itrpipe.models.registry import backbone_names
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.data import open_split
 from itrpipe.training.saved import CONFIG, MODEL, load_model
-from itrpipe.training.settings import TrainSettings, backbones, cited
+from itrpipe.training.settings import TrainSettings, cited
 from tests.chains import CLIP, FEW, Invoke, copied, done, encoders_of, goes_on, history, only, refused, sets
 from tests.conftest import TINY_AOQ, Outcome, TinySource
 
@@ -115,7 +116,9 @@ def test_presets_train_from_published_encoders(root: Path, invoke: Invoke, saved
     assert (settings["schedule"], settings["optimizer"]) == ("cosine", f"adamw-{kind}")
     first = history(root, f"{kind}-finetune.dual-encoder")[0]
     assert first["mean_temperature"] == pytest.approx(SCALE[kind], rel=0.05)
-    resolved = resolve(load_declaration("train"), f"{kind}-finetune", backbones=backbones(), backbone="dual-encoder")
+    resolved = resolve(
+        load_declaration("train"), f"{kind}-finetune", backbones=backbone_names(), backbone="dual-encoder"
+    )
     declared = bind(TrainSettings, resolved, "train")
     assert declared.model.pretrained().keys() == {"vision", "text"}
     assert not declared.model.untrained()

@@ -29,7 +29,6 @@ from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis.checks import synthesis_statistics, true_negatives
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.synthesis.language_model import LanguageModel
-from itrpipe.synthesis.masked import open_model_maker
 from itrpipe.synthesis.rules import open_rule_maker
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.synthesis.tagged import tagged_captions
@@ -66,7 +65,7 @@ def sources_of(root: Path) -> dict[str, Path]:
 
 
 def opened(root: Path, **changed: Path) -> Any:
-    return open_model_maker(sources_of(root) | changed, sentence_settings("phrases", copies=2), "cpu", 1 << 20)
+    return synthesize.open_maker(sentence_settings("phrases", copies=2), sources_of(root) | changed, "cpu", 1 << 20)
 
 
 # By a model

@@ -17,6 +17,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from itrpipe.config import parse_override
+from itrpipe.datasets.decisions import DecisionFile, Judgement
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
@@ -31,7 +32,6 @@ from itrpipe.models.base import TextBatch
 from itrpipe.models.captions import PieceIds, Reading, ends_of
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.run import cost_of, earlier_artifacts
-from itrpipe.review import DecisionFile, Judgement
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
 from itrpipe.training import recipe

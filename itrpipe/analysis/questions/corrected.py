@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from itrpipe.analysis.questions.base import EvaluatedModel
+from itrpipe.datasets.decisions import DISPUTED, UNSURE, read_decisions
 from itrpipe.datasets.truth import DIFFERS, FITS, PairSet
 from itrpipe.evaluation.metrics import COMPARED, SIDES
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import Figures, oracle_ranks, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.review import DISPUTED, UNSURE, read_decisions
 from itrpipe.storage.artifact import CORRECTED
 from itrpipe.storage.disk import write_json
 

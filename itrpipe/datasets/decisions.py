@@ -1,0 +1,207 @@
+"""Decisions of people about pairs of an image and a caption of others: their file, and what was decided.
+
+`decisions.parquet` has one row for each judgement. Rows are added and never changed. Pairs are named by their ids, so
+that decisions outlive the models and lists that they were made over. Columns:
+
+    at          timestamp, microseconds of UTC
+    reviewer    name of who judged
+    image_id, caption_id
+    answer      fits, differs, unsure, or undone, which takes the reviewer's last answer on the pair back
+    model       whose list held the pair
+    source      artifact that holds the list
+    drawn       the order in which the pair came
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from itrpipe.datasets.truth import DIFFERS, FITS, PairSet, pair_set
+from itrpipe.errors import DataError
+from itrpipe.storage.disk import make_folder, write_bytes
+from itrpipe.storage.locks import changing
+from itrpipe.storage.tables import read_table
+
+FILE = "decisions.parquet"
+UNSURE, UNDONE = "unsure", "undone"
+ANSWERS = (FITS, DIFFERS, UNSURE, UNDONE)
+DISPUTED = "disputed"
+_EVALUATED = "evaluate/"
+"""How the source of judgements on the rankings of an evaluation begins."""
+SCHEMA = pa.schema(
+    [
+        ("at", pa.timestamp("us", tz="UTC")),
+        *((name, pa.string()) for name in ("reviewer", "image_id", "caption_id", "answer", "model", "source", "drawn")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One row; see the module."""
+
+    reviewer: str
+    image_id: str
+    caption_id: str
+    answer: str
+    model: str = ""
+    source: str = ""
+    drawn: str = ""
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+class Verdicts(dict[tuple[str, str], str]):
+    """Ids of image and caption -> what all reviewers together say of the pair.
+
+    That is `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure` where nobody
+    was sure.
+    """
+
+    def pairs(self, image_ids: np.ndarray, caption_ids: np.ndarray, *verdicts: str) -> PairSet:
+        """Return the pairs of these images and captions that have one of some verdicts."""
+        return pair_set([pair for pair, verdict in self.items() if verdict in verdicts], image_ids, caption_ids)
+
+    def digest(self) -> str:
+        """Return that of the pairs that are decided: nothing else changes what is made with them."""
+        lines = sorted((*pair, verdict) for pair, verdict in self.items() if verdict in (FITS, DIFFERS))
+        return hashlib.sha256(repr(lines).encode()).hexdigest()
+
+
+class Decisions:
+    """Judgements in the order in which they were made.
+
+    Args:
+        rows: with the columns of `SCHEMA`.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+
+    @cached_property
+    def of_training(self) -> Decisions:
+        """Return those not made on rankings of an evaluation, on whose images and captions nothing is trained."""
+        kept = [not source.startswith(_EVALUATED) for source in self.rows["source"].to_pylist()]
+        return Decisions(self.rows.filter(pa.array(kept, pa.bool_())))
+
+    @cached_property
+    def answers(self) -> dict[str, dict[tuple[str, str], str]]:
+        """Return reviewer -> ids of image and caption -> the last answer, the latest last, without undone ones."""
+        names = ("reviewer", "image_id", "caption_id", "answer")
+        found: dict[str, dict[tuple[str, str], str]] = {}
+        for reviewer, *pair, answer in zip(*(self.rows[name].to_pylist() for name in names), strict=True):
+            own = found.setdefault(reviewer, {})
+            own.pop(tuple(pair), None)
+            if answer != UNDONE:
+                own[tuple(pair)] = answer
+        return {name: own for name, own in sorted(found.items()) if own}
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """Return those of all pairs that somebody judged."""
+        answers: dict[tuple[str, str], set[str]] = {}
+        for own in self.answers.values():
+            for pair, answer in own.items():
+                answers.setdefault(pair, set()).add(answer)
+        verdicts = Verdicts()
+        for pair, said in answers.items():
+            sure = said - {UNSURE}
+            verdicts[pair] = DISPUTED if len(sure) > 1 else min(sure, default=UNSURE)
+        return verdicts
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class DecisionFile:
+    """The file of a dataset, which several processes may add to.
+
+    Attributes:
+        path: where it is, or will be with the first judgement.
+    """
+
+    path: Path
+
+    @classmethod
+    def of(cls, root: Path, dataset: str) -> DecisionFile:
+        """Return that of a dataset, beside its artifacts."""
+        return cls(root / dataset / FILE)
+
+    def read(self) -> Decisions:
+        """All judgements; none where there is no file yet.
+
+        Raises:
+            DataError: it is damaged, or no such file.
+        """
+        return read_decisions(self.path) if self.path.exists() else Decisions(SCHEMA.empty_table())
+
+    def add(self, judgements: Sequence[Judgement]) -> None:
+        """Adds rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
+
+        Raises:
+            DataError: what is there is damaged.
+            DiskFullError, UnavailableError: nothing could be written.
+        """
+        self._change(pa.Table.from_pylist([asdict(each) for each in judgements], schema=SCHEMA))
+
+    def merge(self, others: Iterable[Decisions]) -> int:
+        """Adds the judgements of other files that are not here yet, in the order of their times.
+
+        Returns:
+            How many were added.
+        """
+        return self._change(pa.concat_tables([SCHEMA.empty_table(), *(each.rows for each in others)]), merging=True)
+
+    def _change(self, rows: pa.Table, *, merging: bool = False) -> int:
+        make_folder(self.path.parent)
+        with changing(self.path):
+            known = self.read().rows
+            whole = pa.concat_tables([known, rows])
+            if merging:
+                # A row is one judgement: who, when and about what. Files that were merged before share some.
+                whole = whole.group_by(whole.column_names, use_threads=False).aggregate([]).select(SCHEMA.names)
+                whole = whole.sort_by([("at", "ascending"), ("reviewer", "ascending")])
+            if len(whole) > len(known):
+                buffer = io.BytesIO()
+                pq.write_table(whole.combine_chunks(), buffer, compression="zstd", write_page_checksum=True)
+                write_bytes(self.path, buffer.getvalue())
+            return len(whole) - len(known)
+
+
+def decisions_digest(path: str, *, training: bool = False) -> str:
+    """Return what a step that reads decisions is made from: what was decided, and nothing else of the file.
+
+    Args:
+        path: as users name it.
+        training: leave out what was decided on rankings of an evaluation, see `Decisions.of_training`.
+
+    Raises:
+        MissingInputError, DataError: see `read_decisions`.
+    """
+    decisions = read_decisions(Path(path).expanduser())
+    return (decisions.of_training if training else decisions).verdicts.digest()
+
+
+def read_decisions(path: Path) -> Decisions:
+    """Reads a file of decisions.
+
+    Raises:
+        MissingInputError: there is none.
+        DataError: it is damaged, or none of decisions.
+    """
+    rows = read_table(path, SCHEMA, "restore it from a copy, or make one with `itrpipe serve`")
+    if empty := [name for name in SCHEMA.names if rows[name].null_count]:
+        raise DataError(f"{path}: {empty[0]} is empty in {rows[empty[0]].null_count:,} rows; restore it from a copy")
+    if unknown := set(rows["answer"].to_pylist()) - set(ANSWERS):
+        raise DataError(f"{path}: has the answer {min(unknown, key=str)!r}; known are {', '.join(ANSWERS)}")
+    return Decisions(rows)
