@@ -13,7 +13,7 @@ from itrpipe.config import parse_override
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.project import Result
 from itrpipe.storage.disk import read_json
-from tests.chains import Invoke, done, sets
+from tests.chains import Invoke, copied, done, sets
 from tests.conftest import TINY
 
 OVERRIDES = [parse_override(text) for text in TINY]
@@ -22,8 +22,8 @@ OF_TRAINING = {name: value for name, value in SETTINGS.items() if name.startswit
 
 
 @pytest.fixture
-def project(finished_chain: Path) -> Project:
-    return Project(finished_chain / "data", "tiny")
+def project(finished_chain: Path, tmp_path: Path) -> Project:
+    return Project(copied(finished_chain / "data", tmp_path / "data"), "tiny")
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_damage_is_said(file: DecisionFile, content: bytes | pa.Table | None, va
 def test_two_processes_lose_no_row_and_a_kill_at_most_the_one_being_written(file: DecisionFile) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from itrpipe.review import DecisionFile, Judgement\n"
+        "from itrpipe.datasets.decisions import DecisionFile, Judgement\n"
         "for number in range(10**6):\n"
         "    DecisionFile(Path(sys.argv[1])).add([Judgement(sys.argv[2], 'image', str(number), 'fits')])\n"
         "    print(number + 1, flush=True)\n"

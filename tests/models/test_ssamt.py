@@ -15,18 +15,18 @@ from tests.models.toys import built, close, encoded, toys
 # "a red dog runs": an object (dog), an attribute (red dog); C^T, 2 phrases, 4 words, C^I, 2 regions.
 C_T, DOG_NODE, RED_DOG_NODE, A, RED, DOG, RUNS, C_I, REGION, OTHER_REGION = range(10)
 MEMBERS = torch.tensor([[[0, 0, 1, 0], [0, 1, 1, 0]]], dtype=torch.bool)
-# Query -> keys that it may not look at.
+# Query -> keys that it may not look at; and those that `strict` closes besides.
 CLOSED = {
-    C_T: [REGION, OTHER_REGION],
-    DOG_NODE: [A, RED, RUNS],
-    RED_DOG_NODE: [A, RUNS],
-    A: [DOG_NODE, RED_DOG_NODE],
-    RED: [DOG_NODE],
-    DOG: [],
-    RUNS: [DOG_NODE, RED_DOG_NODE],
-    C_I: [DOG_NODE, RED_DOG_NODE, A, RED, DOG, RUNS],
-    REGION: [],
-    OTHER_REGION: [],
+    C_T: ([REGION, OTHER_REGION], [C_I]),
+    DOG_NODE: ([A, RED, RUNS], [RED_DOG_NODE]),
+    RED_DOG_NODE: ([A, RUNS], [DOG_NODE]),
+    A: ([DOG_NODE, RED_DOG_NODE], []),
+    RED: ([DOG_NODE], []),
+    DOG: ([], []),
+    RUNS: ([DOG_NODE, RED_DOG_NODE], []),
+    C_I: ([DOG_NODE, RED_DOG_NODE, A, RED, DOG, RUNS], [C_T]),
+    REGION: ([], []),
+    OTHER_REGION: ([], []),
 }
 
 
@@ -41,15 +41,15 @@ def mask(rule: Any, real_text: Tensor, real_image: Tensor) -> Tensor:
     return pair_mask(text_mask(MEMBERS, real_text, rule), real_text, real_image, rule)[0]
 
 
-@pytest.mark.parametrize("rule", ["paper", "none"])
+@pytest.mark.parametrize("rule", ["paper", "strict", "none"])
 def test_closed_edges_are_those_of_the_table(rule: str) -> None:
     allowed = mask(rule, torch.ones(1, 7, dtype=torch.bool), torch.ones(1, 3, dtype=torch.bool))
-    for query, closed in CLOSED.items():
-        expected = closed if rule == "paper" else []
+    for query, (closed, strictly) in CLOSED.items():
+        expected = {"paper": closed, "strict": [*closed, *strictly], "none": []}[rule]
         assert (~allowed[query]).nonzero().flatten().tolist() == sorted(expected), query
 
 
-@pytest.mark.parametrize("rule", ["paper", "none"])
+@pytest.mark.parametrize("rule", ["paper", "strict", "none"])
 def test_padding_is_seen_by_nothing_but_itself(rule: str) -> None:
     real_text = torch.tensor([[True, True, False, True, True, True, False]])
     real_image = torch.tensor([[True, True, False]])

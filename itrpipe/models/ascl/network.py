@@ -29,8 +29,8 @@ most work, is never computed; of all queries of a pair the mean x is. Pairs are 
 keeps its inputs only and is computed a second time in the backward pass (`torch.utils.checkpoint`).
 
 Source: Gong, Mai and Huang, "AsCL: An Asymmetry-sensitive Contrastive Learning Method for Image-Text Retrieval with
-Cross-Modal Fusion", II-A and II-C. The gate, and that regions and the whole image's vector have unit length,
-and words not, are in the code of the authors' later method ACF-R only.
+Cross-Modal Fusion", II-A and II-C. The gate, the variant without matrices, and that regions and the whole image's
+vector have unit length, and words not, are in the code of the authors' later method ACF-R only.
 
 Shapes: B images, T captions, N pairs, R regions, W words, D width, G width of the vector of a whole image, H heads,
 d = D / H; N items of Q queries over C items of S context vectors.
@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,9 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_text
 from itrpipe.models.scan.network import NORM_EPSILON
 from itrpipe.models.vectors import at_least_single, first_places, mean_of_first
+
+RELEASED_SCALES = {"to_words": 4.0, "to_regions": 9.0}
+"""Fixed factors of the products that replace 1 / sqrt(d) in the released code."""
 
 TILE = 16
 """Images of a tile, and captions."""
@@ -116,7 +119,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
                 raise DataError(_NO_VECTOR)
             # The paper projects G to D and then by X_g: two linear layers with nothing between, which are one.
             self.project_whole = nn.Linear(global_dim, width)
-            self.fusion = CrossModalFusion(width, settings.heads, settings.u1)
+            self.fusion = CrossModalFusion(width, settings.heads, settings.fusion, settings.u1)
         if settings.text != RANDOM and not settings.tune_text:
             self.freeze("text")
 
@@ -203,16 +206,17 @@ class CrossModalFusion(nn.Module):
     Args:
         width: D.
         heads: H, a divisor of D.
+        variant: `paper`, or `released`: heads are slices of the vectors themselves, without matrices, and the products
+            have fixed factors.
         u1: share of the local score.
     """
 
-    def __init__(self, width: int, heads: int, u1: float) -> None:
+    def __init__(self, width: int, heads: int, variant: Literal["paper", "released"], u1: float) -> None:
         super().__init__()
+        scales = RELEASED_SCALES if variant == "released" else dict.fromkeys(RELEASED_SCALES)
         self.u1 = u1
-        self.to_words = HeadedAttention(width, heads)
-        self.to_regions = HeadedAttention(width, heads)
-        self.global_text = nn.Linear(width, width)
-        self.global_regions = nn.Linear(width, width)
+        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales.values())
+        self.global_text, self.global_regions = nn.Linear(width, width), nn.Linear(width, width)
         self.gate = nn.Linear(2 * width, width)
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
@@ -266,19 +270,26 @@ class HeadedAttention(nn.Module):
     Args:
         width: D.
         heads: H.
+        scale: factor of the products of a variant without matrices; None for the paper's matrices and 1 / sqrt(d).
 
     Attributes:
-        query, key, output: [D, D] Z^X, Z^Y and Z^O, the heads side by side, applied from the right.
-        heads, scale: H, and the factor of the products, 1 / sqrt(d).
+        query, key, output: [D, D] Z^X, Z^Y and Z^O, the heads side by side, applied from the right; identities in the
+            variant without.
+        heads, scale: H, and the factor of the products.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    query: Tensor
+    key: Tensor
+    output: Tensor
+
+    def __init__(self, width: int, heads: int, scale: float | None) -> None:
         super().__init__()
-        self.heads = heads
-        self.scale = (width // heads) ** -0.5
-        self.query = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
-        self.key = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
-        self.output = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        self.heads, self.scale = heads, (width // heads) ** -0.5 if scale is None else scale
+        for name in ("query", "key", "output"):
+            if scale is None:
+                setattr(self, name, nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width))))
+            else:
+                self.register_buffer(name, torch.eye(width), persistent=False)
 
 
 def found(queries: Side, context: Side, scale: float) -> tuple[Tensor, Tensor]:

@@ -28,8 +28,8 @@ class Ssamt(RegionBackbone):
     feed_forward_dim: Width = Field(default=2048, description="Width of the feed-forward networks.")
     dropout: Dropout = Field(default=0.3, description="Dropout of embeddings, attention and layers.")
     max_words: Length = Field(default=64, description="Longest caption in words.")
-    mask: Literal["paper", "none"] = Field(
-        default="paper", description="Which edges are closed: the paper's, or none but padding."
+    mask: Literal["paper", "strict", "none"] = Field(
+        default="paper", description="Which edges are closed: the paper's, also node to node, or none but padding."
     )
     phrases: bool = Field(default=True, description="Read phrases; off leaves the words alone (Table 3).")
     mu1: float = Field(default=0.3, ge=0.0, description="Weight of the global cosine of a pair in its score.")

@@ -15,7 +15,8 @@ and the intra encoders read its two halves. Three rules of the paper close edges
     3. a phrase is not visible to words outside it, nor they to it
 
 Rule 3 is printed for one direction; the purpose it is given, a node that stands for the words of its phrase, needs the
-other one too. The rule `none` closes nothing but padding.
+other one too. `strict` also closes C^T with C^I, through which C^T would read a summary of the image, and one phrase
+with another. `none` closes nothing but padding.
 
 Source: Fan et al., "Constructing Phrase-level Semantic Labels to Form Multi-Grained Supervision for Image-Text
 Retrieval" (SSAMT), ICMR 2022. No code was released; what the paper leaves open is noted where it is decided.
@@ -48,7 +49,7 @@ from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter.network import EncoderLayers, initialise
 from itrpipe.models.vectors import first_places
 
-MaskRule = Literal["paper", "none"]
+MaskRule = Literal["paper", "strict", "none"]
 NUM_KINDS = 3
 """Objects, attributes and relations."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 27}
@@ -313,6 +314,8 @@ def text_mask(phrase_tokens: Tensor, real: Tensor, rule: MaskRule) -> Tensor:
     if rule != "none":
         allowed[:, 1:start, start:] = phrase_tokens
         allowed[:, start:, 1:start] = phrase_tokens.transpose(1, 2)
+    if rule == "strict":
+        allowed[:, 1:start, 1:start] = False
     return _without_padding(allowed, real)
 
 
@@ -335,6 +338,8 @@ def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: MaskRul
     if rule != "none":
         allowed[:, 0, length + 1 :] = False  # 1: C^T sees no region
         allowed[:, length, 1:length] = False  # 2: C^I sees no phrase and no word
+    if rule == "strict":
+        allowed[:, 0, length] = allowed[:, length, 0] = False
     return _without_padding(allowed, real)
 
 
