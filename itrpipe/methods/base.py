@@ -190,7 +190,10 @@ class OrderingMethod(Method, Protocol):
     """A method that says in which order an epoch goes over the captions."""
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Every caption row [T] once; None for a random order. Only `seed` and `epoch` (0-based) may determine it."""
+        """Return every caption row [T] once; None for a random order.
+
+        Only `seed`, `epoch` (0-based) and the lists of that epoch may determine it.
+        """
         ...
 
 

@@ -11,10 +11,11 @@
 Of several processes each runs the same program. `SharedModel` stands for the model then: a call of it encodes a share
 of the batch and gathers the rest, so that the losses are those of the whole batch in every process.
 
-What makes resuming exact: the order of an epoch and the draws of a step come from generators seeded by (seed, epoch)
-and (seed, epoch, step), so the position alone restores them; everything else that has a state (weights, optimiser
-moments, tensors of the method, dropout's generator, running sums) is in the checkpoint. The best weights are written
-once, as the file of the finished model; the checkpoint knows their digest.
+What makes resuming exact: the order of an epoch and what a batch draws come from generators seeded by (seed, epoch)
+and (seed, epoch, step), so the position alone restores them; an order by mined lists follows from the lists of its
+epoch. Everything else that has a state (weights, optimiser moments, tensors of the method, dropout's generator, running
+sums) is in the checkpoint. The best weights are written once, as the file of the finished model; the checkpoint knows
+their digest.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from itrpipe.models.base import DualEncoder
 from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
+from itrpipe.storage.disk import file_digest
 from itrpipe.training.assembly import assembled, refreshing_of, sources_of
 from itrpipe.training.data import Feed, SplitData, epoch_batches, longer_captions
 from itrpipe.training.device import chunk_of, compile_for
@@ -74,7 +76,7 @@ from itrpipe.training.saved import (
 from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, PLATEAU, LoopSettings
 from itrpipe.training.tracking import TrackedRun, Tracking
 
-CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
+CHECKPOINT, BEST, BETTER = "checkpoint.safetensors", "best.safetensors", "better.safetensors"
 TRACKING = "tracking"
 
 PLATEAUS = 2
@@ -287,6 +289,7 @@ class Trainer:
         self._train = train
         self._validation = validation
         self._best = best or work / BEST
+        self._better = work / BETTER
         self._tracking = tracking
         self._refreshing = refreshing
         self.device = torch.device(device)
@@ -333,17 +336,22 @@ class Trainer:
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
         self._steps = list[int]()
         updates = 0
+        steps = 0
         for epoch in range(settings.epochs):
             if self._sizes is not None or not self._steps:
                 self._steps.append(len(self._batches(epoch)))
             else:  # batches of so many pairs are as many in every epoch
                 self._steps.append(self._steps[0])
-            updates += math.ceil(self._steps[-1] / settings.accumulate)
-            if 0 < settings.max_updates <= updates:
+            size = self._steps[-1]
+            more = math.ceil(size / settings.accumulate)
+            if 0 < settings.max_updates <= updates + more:
+                steps += min(size, (settings.max_updates - updates) * settings.accumulate)
                 updates = settings.max_updates
                 break
+            updates += more
+            steps += size
         self._total_updates = updates
-        self.steps = min(sum(self._steps), updates * settings.accumulate)
+        self.steps = steps
 
     def run(self) -> AnyMatcher:
         """Trains to the last epoch, or until validation is flat; returns the model with its best weights.
@@ -355,6 +363,7 @@ class Trainer:
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
             self.position = load_checkpoint(checkpoint, self._parts, self._optimizer)
+            self._recover_best()
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         with (
@@ -366,6 +375,7 @@ class Trainer:
                 row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None, **found, "best": True}
                 self.position.history = [row]
                 self._save_best()
+                self._keep_best()
             while self._has_more() and not self._is_flat():
                 self._train_epoch(task)
         waited = self.waited_seconds / max(self.trained_seconds, 1e-9)
@@ -429,13 +439,13 @@ class Trainer:
         settings = self._settings
         position = self.position
         method = self._method
-        batches = self._batches(position.epoch)
-        last = self._saved = time.monotonic()
+        self._saved = time.monotonic()
         self._shared.eval()
         if self._refreshing is not None and isinstance(method, RefreshedMethod):
             lists = self._refreshing.lists(position.epoch, position.step, self.encoder, self._train)
             if lists is not None:
                 method.refresh(lists)
+        batches = self._batches(position.epoch)  # in an order that lists may decide
 
         def make(step: int) -> Batch:
             rng = np.random.default_rng([settings.seed, position.epoch, step])
@@ -452,6 +462,7 @@ class Trainer:
         # Beside a training on processors more than one would take its cores.
         readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
         feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device, readers)
+        last = time.monotonic()
         with closing(iter(feed)) as ready:
             for batch in ready:
                 updated = self._step(batch, len(batches))
@@ -584,7 +595,7 @@ class Trainer:
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
             f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"
             f"{'; flat: on from the best, at a lower rate' if falls else ''}"
-            f"{'; from here on the loss is another' if epochs == self._first_epochs else ''}"
+            f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}"
         )
 
     @torch.no_grad()
@@ -603,11 +614,26 @@ class Trainer:
     def _save(self) -> None:
         if self._world.leads:
             save_checkpoint(self._work / CHECKPOINT, self._parts, self._optimizer, self.position)
+            self._keep_best()
         self._saved = time.monotonic()
 
     def _save_best(self) -> None:
+        """Write the best weights beside the last best ones, which the checkpoint names until it is written anew."""
         if self._world.leads:
-            self.position.best_digest = save_weights(self._best, self._model)
+            self.position.best_digest = save_weights(self._better, self._model)
+
+    def _keep_best(self) -> None:
+        """Put best weights that the checkpoint names by now in the place of the last ones."""
+        if self._world.leads and self._better.exists():
+            os.replace(self._better, self._best)
+
+    def _recover_best(self) -> None:
+        """Finish what a kill interrupted: keep weights that the checkpoint names, and drop others."""
+        if self._world.leads and self._better.exists():
+            if file_digest(self._better) == self.position.best_digest:
+                self._keep_best()
+            else:
+                self._better.unlink()
 
     def _load_best(self) -> None:
         """Take the weights that validated best; moments and the method's state stay."""

@@ -305,7 +305,7 @@ REFRESHING = [
     "--batches",
     "neighbours",
 ]
-REFRESHED = ["train.batch_size=20", "train.epochs=3", "train.min_word_count=1", "train.learning_rate=0.01"]
+REFRESHED = ["train.batch_size=20", "train.min_word_count=1", "train.learning_rate=0.01"]
 REFRESHED += ["train.model.embed_dim=8", "train.model.word_dim=8", "train.checkpoint_seconds=0"]
 REFRESHED += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "mine_negatives.guard_batch_size=2"]
 REFRESHED += ["loss.top_texts=5", "loss.top_images=3", "loss.refresh_every=2", "triplet.loss.sum_epochs=0"]
@@ -313,8 +313,9 @@ FIRST_STEP_AFTER = 7
 """Three steps are an epoch, and the third epoch begins with other lists."""
 
 
-def command(root: Path, *more: str) -> list[object]:
-    return [*REFRESHING, "--dataset", "tiny", "--data", root, *sets(*REFRESHED), *more]
+def command(root: Path, *more: str, epochs: int = 3) -> list[object]:
+    settings = sets(*REFRESHED, f"train.epochs={epochs}")
+    return [*REFRESHING, "--dataset", "tiny", "--data", root, *settings, *more]
 
 
 def stopped(call: int, target: type = recipe.Trainer, name: str = "_step") -> AbstractContextManager[object]:
@@ -372,13 +373,13 @@ def test_what_people_decided_holds_for_lists_that_are_mined_again(
 
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(defined: Path, invoke: Invoke, tmp_path: Path) -> None:
-    """While it mines again, after that, and inside the epoch with the new lists."""
+    """While it mines again, after that, inside the epoch with the new lists, and inside the next one."""
     other = copied(defined, tmp_path / "other")
-    done(invoke(*command(other)))
-    for stop in (stopped(1, Refreshing, "_make"), stopped(1), stopped(2)):
+    done(invoke(*command(other, epochs=4)))
+    for stop in (stopped(1, Refreshing, "_make"), stopped(1), stopped(2), stopped(4)):
         with stop:
-            assert invoke(*command(defined)).code == 130
-    done(invoke(*command(defined)))
+            assert invoke(*command(defined, epochs=4)).code == 130
+    done(invoke(*command(defined, epochs=4)))
     same_files("train/contrastive.vsepp", (other, defined), MODEL, "history.parquet")
 
 

@@ -27,7 +27,7 @@ from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
 from itrpipe.training import recipe
 from itrpipe.training.encoding import Encoder
 from itrpipe.training.optimizers import optimizer_of, parameter_groups
-from itrpipe.training.recipe import BEST, CHECKPOINT, Trainer
+from itrpipe.training.recipe import BEST, BETTER, CHECKPOINT, Trainer
 from itrpipe.training.saved import load_checkpoint, load_weights
 from itrpipe.training.settings import parsed_average
 
@@ -414,6 +414,31 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, changes: C
         assert resumed.position == whole.position
         for name in (BEST, CHECKPOINT):
             assert (tmp_path / str(stop) / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the checkpoint", "behind it"])
+def test_a_kill_between_best_weights_and_checkpoint_leaves_a_pair_that_fits(tmp_path: Path, before: bool) -> None:
+    """Whether or not the validation that is repeated is as good again, as on another machine."""
+    scores = [(10.0, 10.0), (20.0, 20.0)]
+    with pytest.MonkeyPatch.context() as patched:
+        scripted(patched, scores)
+        run = trainer(tmp_path, epochs=3)
+        save, saves = recipe.save_checkpoint, iter(range(1))
+
+        def killed(*arguments: Any) -> None:
+            is_first = next(saves, None) is not None
+            if is_first or not before:
+                save(*arguments)
+            if not is_first:
+                raise KeyboardInterrupt
+
+        patched.setattr(recipe, "save_checkpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.run()
+    with pytest.MonkeyPatch.context() as patched:
+        scripted(patched, [(5.0, 5.0)] * 3)
+        trained(tmp_path, epochs=3)
+    assert not (tmp_path / BETTER).exists()
 
 
 def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate(
