@@ -240,13 +240,14 @@ def _with_artifact(definition: DatasetDefinition, step: Step) -> DatasetDefiniti
 
 def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
     """Return the option by which exported paths name photographs on this machine; empty where none has a file."""
-    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.datasets.prepared import IMAGES_FILE
+    from itrpipe.storage.tables import read_table
 
     if prepared.manifest.settings["kind"] == "given":
         return ""
     root = image_root(prepared.manifest.settings, prepared.folder, definition)
-    first = root / PreparedDataset.open(prepared.folder, tokens=False).split("train").files[0]
-    return "" if in_archive(first) else f" --image-root {shlex.quote(str(root))}"
+    files = read_table(prepared.folder / IMAGES_FILE, ["file"], "run `itrpipe prepare` again")["file"]
+    return "" if in_archive(root / files[0].as_py()) else f" --image-root {shlex.quote(str(root))}"
 
 
 def data_option(root: Path) -> str:
