@@ -60,12 +60,14 @@ class MineNegatives(Stage):
         from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
         from itrpipe.storage.tables import read_table
         from itrpipe.training.convergence import why_longer
-        from itrpipe.training.mining import mine_training_set, second_model
+        from itrpipe.training.mining import mine_training_set
 
         model, settings = read_model(job.inputs), job.settings
         embeddings = EmbeddingRows.open(model.folder / EMBEDDINGS, TRAIN)
         rescorer = None
         if settings.rescore_with:
+            from itrpipe.training.second_model import second_model
+
             rescorer = second_model(settings, job.execution, job.inputs, embeddings)
         job.metrics |= mine_training_set(
             embeddings,

@@ -24,8 +24,8 @@ from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
-from itrpipe.training import mining as module
-from itrpipe.training.mining import PairScorer
+from itrpipe.training import second_model as module
+from itrpipe.training.second_model import PairScorer
 from tests.maps import made
 from tests.mining.mine import assert_same, directions, joined, mine, write_file
 
