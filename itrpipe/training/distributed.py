@@ -115,7 +115,7 @@ class World:
         means = iter(self.total(held) / self.size)
         return [{name: next(means) for name in numbers} for numbers in named]
 
-    def summing(self, module: nn.Module) -> Any:
+    def averaging_gradients(self, module: nn.Module) -> Any:
         """Return the module, whose backward pass leaves in every process the mean of the gradients of all of them."""
         if self.size == 1:
             return module
@@ -209,7 +209,7 @@ class Division:
         """Return itself: a copy of a model is divided among the same processes, and draws after it."""
         return self
 
-    def begin_step(self, *place: int) -> None:
+    def seed_step(self, *place: int) -> None:
         """Let random numbers of a process depend on the place of the step in the training."""
         self.seed = int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1)
 

@@ -305,7 +305,7 @@ class Trainer:
         kept = method.attach(self._shared) if isinstance(method, StatefulMethod) else None
         self._losses = Losses(self._shared, method, kept)
         self._parameters = list(self._losses.parameters())
-        self._computed = self._world.summing(self._losses)
+        self._computed = self._world.averaging_gradients(self._losses)
         self._average = WeightAverage(settings.average, self._model)
         self._following: list[Any] = [self._average]
         self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average}
@@ -403,7 +403,7 @@ class Trainer:
         )
 
     def validate(self) -> dict[str, float]:
-        """Return metrics on the first images of the validation split, with the four-recall sum `r1+r5`."""
+        """Return metrics on the first images of the validation split, with `r1+r5`, the sum of all recalls at 1 and 5."""
         self._shared.eval()
         data = self._validation
         limit = self._settings.validation_images
@@ -493,18 +493,20 @@ class Trainer:
         settings = self._settings
         position = self.position
         world = self._world
-        first = position.step - position.step % settings.accumulate
-        gathered = min(settings.accumulate, steps - first)  # an epoch may end before its last update is full
-        updates = position.step + 1 == first + gathered
-        self._shared.division.begin_step(settings.seed, position.epoch, position.step)
-        if position.step == first:
+        first_of_update = position.step - position.step % settings.accumulate
+        # An epoch may end before its last update has as many batches.
+        batches_of_update = min(settings.accumulate, steps - first_of_update)
+        is_update = position.step + 1 == first_of_update + batches_of_update
+        # Only where rows of a step are divided: one process draws from the generator that checkpoints hold.
+        self._shared.division.seed_step(settings.seed, position.epoch, position.step)
+        if position.step == first_of_update:
             self._optimizer.zero_grad()
 
         # The losses of the batch, and the gradient of their sum. Processes exchange gradients before an update alone.
-        with nullcontext() if updates or world.size == 1 else self._computed.no_sync():
+        with nullcontext() if is_update or world.size == 1 else self._computed.no_sync():
             with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 losses = self._computed(batch, position.epoch)
-            (torch.stack(list(losses.values())).sum() / gathered).backward()
+            (torch.stack(list(losses.values())).sum() / batches_of_update).backward()
         position.step += 1
         statistics: Mapping[str, float | Tensor] = batch.statistics
         if self._shared.local:  # what is not finite in one process is not in any of them
@@ -521,7 +523,7 @@ class Trainer:
             sums[f"mean_{name}"] = value
 
         # The update.
-        if updates:
+        if is_update:
             place = position.epoch, position.updates, self._total_updates, len(position.plateaus)
             self._learning_rate = learning_rate(settings, *place)
             for group in self._optimizer.param_groups:
@@ -539,7 +541,7 @@ class Trainer:
             if name not in self._totals:
                 self._totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
             self._totals[name] += value.detach() if isinstance(value, Tensor) else value
-        return updates
+        return is_update
 
     def _collect(self) -> None:
         """Move the running sums into the position.

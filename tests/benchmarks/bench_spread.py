@@ -88,7 +88,7 @@ def measured_exchange() -> dict[str, float]:
     shared = SharedModel(model, world)
     for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
         setattr(dist, name, _timed(getattr(dist, name), spent))
-    summing = world.summing(Loss(shared))
+    summing = world.averaging_gradients(Loss(shared))
     step, seconds = step_of(summing, *batch(128, pixels=False)), {}
     for name in ("warm up", "step", "apart"):
         dist.barrier()

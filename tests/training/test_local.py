@@ -28,9 +28,9 @@ def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
     }
     method, model = made(rows, {"matches": matches}, **given)
     shared = SharedModel(model, world, local=method.local)
-    shared.division.begin_step(0)
+    shared.division.seed_step(0)
     trained = Losses(shared, method, method._state)
-    losing, found = world.summing(trained), {}
+    losing, found = world.averaging_gradients(trained), {}
     torch.manual_seed(1)
     for captions in (BATCH[:-1], BATCH):
         trained.zero_grad()
