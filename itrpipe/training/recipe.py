@@ -403,7 +403,7 @@ class Trainer:
         )
 
     def validate(self) -> dict[str, float]:
-        """Return metrics on the first images of the validation split, with `r1+r5`, the sum of all recalls at 1 and 5."""
+        """Return metrics on the first images of the validation split, with `r1+r5`: all recalls at 1 and 5 summed."""
         self._shared.eval()
         data = self._validation
         limit = self._settings.validation_images
