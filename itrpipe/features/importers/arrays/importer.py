@@ -19,6 +19,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.importers.arrays.declaration import Arrays
 from itrpipe.features.importers.base import Layout, Source
 from itrpipe.features.store import TYPES, FeatureSpec
+from itrpipe.printable import printable
 from itrpipe.storage.arrays import labels, open_arrays, take
 
 _SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
@@ -46,7 +47,7 @@ class ArraysSource(Source):
         arrays = open_arrays(path)
         called = settings.map
         places = {name or ("global" if len(arrays[name].shape) == 2 else "regions"): name for name in arrays}
-        listed = ", ".join(places)
+        listed = printable(", ".join(places))
         for dataset, name in called.items():
             if dataset not in (*TYPES, "image_id"):
                 raise UsageError(f"map names '{dataset}'; datasets are {', '.join(TYPES)} and image_id.")
