@@ -7,23 +7,22 @@ structure changes no weight. `python -m tests.methods.golden_pairs` records them
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from itrpipe.models.registry import backbone_family, backbone_names
-from tests.methods.test_golden import measured
+from tests.methods.test_golden import CASES, GOLDEN, measured
 from tests.test_estimator_checks import CONFS, trains
 
-RECORDED = Path(__file__).with_suffix(".json")
 FAMILIES = sorted({backbone_family(backbone) for backbone in backbone_names()})
 PAIRS = [f"{conf} on {backbone}" for conf in CONFS for backbone in FAMILIES if trains(conf, backbone)]
+PAIRS += [pair for pair in (f"{conf} on {backbone}" for conf, backbone in CASES.items()) if pair not in PAIRS]
 
 
 @pytest.fixture(scope="session")
 def recorded() -> dict[str, Any]:
-    return json.loads(RECORDED.read_text())
+    return json.loads(GOLDEN.read_text())
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -44,4 +43,4 @@ if __name__ == "__main__":
         steps = measured(*pair.split(" on "))
         rounded = {name: [float(f"{value:.7g}") for value in values] for name, values in steps.items()}
         lines.append(f"{json.dumps(pair)}: {json.dumps(rounded)}")
-    RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")

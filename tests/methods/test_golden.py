@@ -16,7 +16,7 @@ from itrpipe.models.registry import backbone_names
 from itrpipe.testing import ToyPairs
 from tests.test_estimator_checks import CONFS, builder, method_builder, settings, trains
 
-GOLDEN = Path(__file__).with_name("golden.json")
+GOLDEN = Path(__file__).with_name("golden_pairs.json")
 FURTHER = ("aoq-triplet", "aoq-quintuplet", "aoq-online-quintuplet", "aoq-positive-weight", "aoq-only-offline")
 FURTHER += (
     "contrastive-twins",
@@ -70,7 +70,7 @@ def measured(conf: str, backbone: str) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("conf", CASES)
 def test_ten_steps_are_those_that_were_recorded(conf: str) -> None:
-    found, expected = measured(conf, CASES[conf]), json.loads(GOLDEN.read_text())[conf]
+    found, expected = measured(conf, CASES[conf]), json.loads(GOLDEN.read_text())[f"{conf} on {CASES[conf]}"]
     assert found.keys() == expected.keys()
     for name, values in found.items():
         assert values == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
