@@ -238,8 +238,8 @@ class Project:
         """
         if options.get("devices"):
             raise UsageError("devices starts this process again; train on several with `itrpipe train --devices`")
-        options = {"data": self.data, "dataset": self.dataset, **options}
-        line = [command, *_as_words(command, options), *(["--", *arguments] if arguments else [])]
+        where = {"data": self.data, "dataset": self.dataset}
+        line = [command, *_as_words(command, where, options), *(["--", *arguments] if arguments else [])]
         before = sys.argv
         sys.argv = ["itrpipe", *line]  # what the manifest records
         try:
@@ -249,14 +249,15 @@ class Project:
         return Result(made) if isinstance(made, Path) else made
 
 
-def _as_words(command: str, options: Mapping[str, Any]) -> list[str]:
-    """Return options and settings as the words of a command line."""
+def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Return options and settings as the words of a command line; `where`, as far as the command has such options."""
     found = Commands().get_command(None, command)
     if found is None:
         raise UsageError(f"there is no command {command!r}; `itrpipe --help` lists them")
     known = {flag.lstrip("-").replace("-", "_"): (each, flag) for each in found.params for flag in each.opts}
+    chosen = {name: value for name, value in where.items() if name in known}
     words = []
-    for name, value in options.items():
+    for name, value in {**chosen, **options}.items():
         parameter, flag = known.get(name.rstrip("_"), (None, ""))
         if value is None:
             continue

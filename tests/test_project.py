@@ -69,6 +69,7 @@ def test_keywords_are_options_or_settings(project: Project) -> None:
     assert planned is None
     with pytest.raises(UsageError, match="unknown setting 'epoch'"):
         project.train("triplet", backbone="vsepp", epoch=1)
+    assert project.run("list", "extractors") is None
     with pytest.raises(UsageError, match="no command 'trian'"):
         project.run("trian")
     with pytest.raises(UsageError, match="devices"):

@@ -9,6 +9,7 @@ to come from a page of this server. Pages run no script but the one that is ship
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import re
@@ -21,6 +22,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
+import h11
 import numpy as np
 import uvicorn
 from pydantic import BaseModel, ValidationError
@@ -34,6 +36,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainT
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from itrpipe.analysis.word_maps import has_word_maps, pair_map
 from itrpipe.datasets.decisions import DecisionFile
@@ -68,8 +71,12 @@ _OWN = re.compile(r"(127\.0\.0\.1|localhost)(:[1-9][0-9]{0,4})?")
 LONGEST_BODY = 64 * 1024
 LARGEST_PHOTOGRAPH = 24 * 2**20
 """Bytes of a photograph that is dropped on the page."""
+REQUEST_SECONDS = 60.0
+"""In which a request has to be there; a photograph may come through a slow tunnel."""
 SHUTDOWN_SECONDS = 3
 """In which answers that are under way have to be sent when the server ends."""
+MOST_CONNECTIONS = 64
+"""At a time; a browser opens six. Each is an open file, of which some systems allow a process 256."""
 LONGEST_SENTENCE, LONGEST_NAME = 1_000, 80
 MOST = 200
 """Images at a time."""
@@ -87,6 +94,47 @@ ORDER_TITLES = {
 }
 _PROPOSALS = ("people at a table", "an animal", "a street at night")
 """What is proposed to search for where there are no captions."""
+
+
+class Connection(H11Protocol):
+    """A connection on which each request has to arrive in time, and which makes room where there are too many.
+
+    Attributes:
+        deadline: what closes the connection; None while an answer is made.
+    """
+
+    deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Begin to wait for a request, and give up the connection that has waited for longest if need be."""
+        super().connection_made(transport)
+        self._watch()
+        if len(self.connections) > MOST_CONNECTIONS:
+            waiting = {}
+            for other in self.connections:
+                if isinstance(other, Connection) and other.deadline and not other.transport.is_closing():
+                    waiting[other.deadline] = other.transport
+            waiting[min(waiting)].abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take some of a request."""
+        super().data_received(data)
+        self._watch()
+
+    def shutdown(self) -> None:
+        """Wait for an answer that is under way, and for no request."""
+        super().shutdown()
+        if self.deadline:
+            self.transport.abort()
+
+    def _watch(self) -> None:
+        """Set the deadline as long as the rest of a request is missing."""
+        arrives = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if self.deadline and not arrives:
+            self.deadline.cancel()
+            self.deadline = None
+        elif arrives and not self.deadline:
+            self.deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
 
 class OwnPagesOnly:
@@ -549,11 +597,12 @@ def server_of(site: Site) -> uvicorn.Server:
     """Return what answers the requests of a socket."""
     config = uvicorn.Config(
         site.app(),
-        http="h11",
+        http=Connection,
         ws="none",
         log_level="warning",
         proxy_headers=False,
         server_header=False,
+        backlog=MOST_CONNECTIONS // 2,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     return uvicorn.Server(config)

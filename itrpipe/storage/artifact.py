@@ -273,13 +273,13 @@ def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
     """
     found = input_folder(folder, manifest, name)
     record = manifest.inputs[name]
-    stage = found.parent.name.replace("_", "-")
-    dataset = found.parents[1].name
     reader = f"{folder.parent.name}/{folder.name}"
     if not found.exists():
-        raise MissingInputError(
-            f"{found}, which {reader} was made from, is not there; run `itrpipe {stage} --dataset {dataset}`"
-        )
+        stage = found.parent.name.replace("_", "-")
+        remedy = f"run `itrpipe {stage} --dataset {found.parents[1].name}`"
+        if stage == "embeddings":  # made of files that a command names, and by no command alone
+            remedy = f"remove {folder} and run `{manifest.command}` again"
+        raise MissingInputError(f"{found}, which {reader} was made from, is not there; {remedy}")
     if read_manifest(found).digest != record.digest:
         raise MissingInputError(
             f"{found} was made again after {reader} was made from it; run `{manifest.command}` again"

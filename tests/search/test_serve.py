@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,16 +199,37 @@ def test_photographs_that_are_read_do_not_hold_up_a_search(pictures: Pictures) -
         assert [each.result().status for each in sent] == [200] * 6
 
 
-def test_a_request_that_does_not_come_holds_up_neither_others_nor_the_end(pictures: Pictures) -> None:
+def is_closed(opened: socket.socket) -> bool:
+    """Whether the other side closes it before the timeout."""
+    with suppress(ConnectionResetError):
+        return opened.recv(1) == b""
+    return True
+
+
+def test_a_request_that_does_not_come_holds_up_neither_others_nor_the_end(
+    pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
     origin = f"Origin: http://{serve.HOST}"
     lines = ("POST /api/photographs HTTP/1.1", f"Host: {serve.HOST}", origin, "Content-Length: 9")
     beginning = "\r\n".join([*lines, "", ""]).encode()
-    with ExitStack() as held, served(colours(pictures)) as address:
-        port = int(address.rpartition(":")[2])
-        for sent in (b"", beginning[:30], beginning + b"half"):
-            opened = held.enter_context(socket.create_connection((serve.HOST, port), timeout=30))
-            opened.sendall(sent)
-        assert urlopen(f"{address}/api/search?count=5", timeout=20).status == 200
+
+    def connect(sent: bytes) -> socket.socket:
+        opened = socket.create_connection((serve.HOST, port), timeout=30)
+        opened.sendall(sent)
+        return opened
+
+    with ExitStack() as held:
+        with served(colours(pictures)) as address:
+            port = int(address.rpartition(":")[2])
+            silent = [held.enter_context(connect(b"")) for _ in range(serve.MOST_CONNECTIONS + 40)]
+            assert urlopen(f"{address}/api/search?count=5", timeout=20).status == 200
+            assert is_closed(silent[0]), "it has waited for longest"
+            monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.2)
+            for sent in (b"", beginning[:30], beginning + b"half"):
+                assert is_closed(held.enter_context(connect(sent)))
+            monkeypatch.undo()
+            stopped = held.enter_context(connect(beginning + b"half"))
+        assert is_closed(stopped)
 
 
 # Who may ask, and what
