@@ -38,11 +38,13 @@ PhotosOption = Annotated[Path | None, Option(metavar="FOLDER", help="Folder of p
 
 
 def refuse_with_photos(values: dict[str, Any]) -> None:
+    """Refuse options of a dataset, given by name, beside --photos."""
     for name in (name for name, value in values.items() if value is not None):
         raise UsageError(f"{name} is for a dataset; leave it out with --photos")
 
 
 def refuse_opened(given: AnyModelOptions) -> None:
+    """Refuse a folder or hub id as --model where there are no photographs to search with it."""
     if given.opened is not None:
         raise UsageError(f"--model {given.opened} is no named model; add --photos FOLDER to search photographs with it")
 

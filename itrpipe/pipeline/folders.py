@@ -152,6 +152,11 @@ def remove_unused(folder: Path) -> bool:
 
 
 def require_dataset(root: Path, dataset: str) -> None:
+    """Refuse a dataset that the data folder does not have.
+
+    Raises:
+        MissingInputError: there is no such dataset.
+    """
     if not (root / check_name(dataset)).is_dir():
         known = ", ".join(folder.name for folder in folders_in(root)) or "none"
         raise MissingInputError(f"no dataset {dataset!r} in {root}, only {known}; name one with --dataset")
@@ -253,4 +258,5 @@ def _of_two(manifest: Manifest) -> tuple[str, ...]:
 
 
 def size_text(count: int) -> str:
+    """Return a number of bytes in MiB."""
     return f"{count / 2**20:,.1f} MiB"
