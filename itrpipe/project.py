@@ -28,9 +28,8 @@ from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import load_stage
-from itrpipe.storage.artifact import HISTORY, Manifest, check_artifact
+from itrpipe.storage.artifact import HISTORY, METRICS, Manifest, open_artifact
 from itrpipe.storage.disk import read_json
-from itrpipe.storage.integrity import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +57,7 @@ class Result:
         Raises:
             DataError: a file of it is damaged.
         """
-        return check_artifact(self.folder)
+        return open_artifact(self.folder)
 
     @property
     def name(self) -> str:
@@ -70,16 +69,15 @@ class Result:
     @property
     def metrics(self) -> Mapping[str, Any]:
         """Figures by name: of an evaluation `rsum`, `t2i_r1`, … in percent, else those that the command prints."""
-        measured = self.folder / "metrics.json"
-        if not measured.exists():
+        if METRICS not in self.manifest.outputs:
             return self.manifest.metrics
-        figures = read_json(checked(measured))["full"]
+        figures = read_json(self.folder / METRICS)["full"]
         return {name: figure["value"] for name, figure in figures.items()}
 
     @property
     def tables(self) -> list[str]:
         """Names that `table` takes."""
-        return sorted(path.stem for path in self.folder.glob("*.parquet"))
+        return sorted(name.removesuffix(".parquet") for name in self.manifest.outputs if name.endswith(".parquet"))
 
     def table(self, name: str) -> pa.Table:
         """Read one of its tables; `.to_pandas()` of it needs pandas.
@@ -96,7 +94,7 @@ class Result:
         if name not in self.tables:
             known = ", ".join(self.tables) or "none"
             raise MissingInputError(f"{self.folder} has no table {name!r}; known: {known}")
-        return pq.read_table(checked(self.folder / f"{name}.parquet"))
+        return pq.read_table(self.folder / f"{name}.parquet")
 
     def load(self, device: str = "auto") -> RetrievalModel:
         """Open the model that was trained, see `itrpipe.load`."""
@@ -115,12 +113,11 @@ class Result:
         return text.getvalue().rstrip() or "\n".join([repr(self), *figures])
 
     def _repr_html_(self) -> str:
-        page = self.folder / "index.html"
-        if page.exists():
-            document = html.escape(checked(page).read_text(encoding="utf-8"))
+        if "index.html" in self.manifest.outputs:
+            document = html.escape((self.folder / "index.html").read_text(encoding="utf-8"))
             return f'<iframe srcdoc="{document}" style="width: 100%; height: {_PAGE_HEIGHT}px; border: 0"></iframe>'
         shown = f"<pre>{html.escape(str(self))}</pre>"
-        if (self.folder / HISTORY).exists():
+        if HISTORY in self.manifest.outputs:
             shown += self._curve()
         return shown
 

@@ -35,7 +35,7 @@ from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.printable import quantity
-from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
+from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
 
 SAMPLE, GUARD, DOUBTFUL, HARMFUL = ORDERS = ("sample", "guard", "doubtful", "harmful")
 RANDOM = (SAMPLE, GUARD)
@@ -270,12 +270,12 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
     """
     from itrpipe.mining.files import FILES, read_list
 
-    manifest = read_manifest(mined)
+    manifest = open_artifact(mined)
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
     lists = [read_list(mined, name, depth) for name in FILES]
     (model,) = model_inputs(manifest.inputs)
-    embeddings = read_embeddings(existing_input(mined, manifest, model) / EMBEDDINGS, "train")
+    embeddings = read_embeddings(open_input(mined, manifest, model) / EMBEDDINGS, "train")
     own = np.full(len(lists[1].anchor_ids), np.nan, dtype=np.float32)
     if embeddings.measure == INNER_PRODUCT and not manifest.settings.get("rescore_with"):
         own = np.einsum("td,td->t", embeddings.images[embeddings.caption_image], embeddings.texts[:])
@@ -294,8 +294,8 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
         MissingInputError: what it was made from was removed.
         DataError: a file is damaged.
     """
-    manifest = read_manifest(evaluated)
-    prepared = existing_input(evaluated, manifest, "prepare")
+    manifest = open_artifact(evaluated)
+    prepared = open_input(evaluated, manifest, "prepare")
     split = PreparedDataset.open(prepared, tokens=False).split(manifest.settings["split"])
     own, sides = np.full(len(split.caption_ids), np.nan, dtype=np.float32), []
     found = read_rankings(evaluated / RANKINGS, split.image_ids, split.caption_ids)
@@ -345,8 +345,8 @@ def _each_once(
         source=f"{folder.parent.name}/{folder.name}",
         model=manifest.label,
         split=split,
-        prepared=existing_input(folder, manifest, "prepare"),
-        trained=existing_input(folder, manifest, model_inputs(manifest.inputs)[0]),
+        prepared=open_input(folder, manifest, "prepare"),
+        trained=open_input(folder, manifest, model_inputs(manifest.inputs)[0]),
         image_ids=ids[0],
         caption_ids=ids[1],
         owners=ids[2],

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from itrpipe.engine.run import Made, SharedExecution, make_parts
-from itrpipe.engine.work import Work
+from itrpipe.engine.run import SharedExecution, make_parts
+from itrpipe.engine.work import Made, Work
 from itrpipe.mining.files import ListWriter, MinedList
 from itrpipe.progress import Reporter
 

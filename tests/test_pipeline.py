@@ -482,7 +482,7 @@ def test_times_names_and_places_of_unchanged_sources_do_not_matter(
     prepared: Path, precomp_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("itrpipe.storage.integrity.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
+        patch.setattr("itrpipe.storage.artifact.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
         assert plan_prepare(prepared).state == "up to date"
     for path in precomp_dataset.folder.rglob("*"):
         os.utime(path, (1, 1))

@@ -244,7 +244,7 @@ def test_a_sample_counts_up_to_the_first_gap(file: DecisionFile) -> None:
 
 def test_a_pair_of_both_directions_is_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(review, "read_manifest", lambda folder: SimpleNamespace(label="m", inputs=("prepare", "train")))
-    monkeypatch.setattr(review, "existing_input", lambda folder, manifest, name: Path(name))
+    monkeypatch.setattr(review, "open_input", lambda folder, manifest, name: Path(name))
     of_images = (np.array([0]), np.array([[5, -1, 3]]), np.array([[0.9, 0.0, 0.5]]), np.array([[0.1, 0.0, 0.2]]))
     of_texts = (np.array([3]), np.array([[2, 0]]), np.array([[0.6, 0.5]]), np.array([[0.3, 0.2]]))
     sides = (of_images, of_texts)

@@ -22,8 +22,7 @@ from itrpipe.report.names import backbone_title, method_title, model_title
 from itrpipe.stages.base import Artifact
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS
-from itrpipe.storage.disk import write_json, write_text
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.disk import read_json, write_json, write_text
 
 if TYPE_CHECKING:
     from itrpipe.training.export import NativeModel
@@ -106,7 +105,7 @@ def export_model(asked: Asked, wanted: Wanted) -> None:
 
             libraries.append("open_clip")
             write_open_clip(work, native)
-        write_json(work / METRICS, read_checked_json(evaluated.folder / METRICS))
+        write_json(work / METRICS, read_json(evaluated.folder / METRICS))
         if wanted.embeddings != "none":
             (work / EMBEDDINGS_FOLDER).mkdir()
             vectors = read_embeddings(trained.folder / EMBEDDINGS, split)

@@ -19,7 +19,7 @@ from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, load_defini
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.models import NamedModel, datasets_of, find_model
-from itrpipe.storage.integrity import trust_large_files
+from itrpipe.storage.artifact import trust_large_files
 
 Text = str | None
 Texts = list[str] | None

@@ -16,7 +16,6 @@ from itrpipe.pipeline.planning import pinned_step
 from itrpipe.stages.base import load_stage
 from itrpipe.stages.report import MARKDOWN
 from itrpipe.storage.disk import require_writable, write_text
-from itrpipe.storage.integrity import checked
 
 
 @dataclass
@@ -76,7 +75,7 @@ class Report(PlanOptions):
             return folder
         load_stage("report").show(folder, asked.reporter)
         if into is not None:
-            write_text(into, _with_tables(into, lines, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
+            write_text(into, _with_tables(into, lines, (folder / MARKDOWN).read_text(encoding="utf-8")))
             asked.reporter.say(f"table: {into}")
         return folder
 

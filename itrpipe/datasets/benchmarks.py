@@ -22,7 +22,7 @@ from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.paths import locate_images
 from itrpipe.datasets.source_files import Id, Record, data_files, rows
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.artifact import DigestCache
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, of which the last two are excluded."""

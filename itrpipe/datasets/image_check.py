@@ -22,8 +22,7 @@ from itrpipe.datasets.pictures import (
     refusal,
     upright_size,
 )
-from itrpipe.engine.run import Made
-from itrpipe.engine.work import AGAIN, Part, Work, cut
+from itrpipe.engine.work import AGAIN, Made, Part, Work, cut
 from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 
 _IMAGES = 256

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.errors import DataError
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import read_table, rows_of, write_table
 
 if TYPE_CHECKING:

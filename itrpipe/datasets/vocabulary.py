@@ -19,8 +19,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's from Python 3
 
 from itrpipe.datasets.source_files import STRICT, load_json
 from itrpipe.errors import DataError
-from itrpipe.storage.integrity import checked
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
@@ -176,4 +175,4 @@ class Vocabulary:
             MissingInputError: the file cannot be opened.
             DataError: the file is damaged, or an entry is missing.
         """
-        return cls(tuple(load_json(checked(path), TypeAdapter(_Published))["idx2word"].values()))
+        return cls(tuple(load_json(path, TypeAdapter(_Published))["idx2word"].values()))

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from itrpipe.engine.local import Answer, Crew, Host, Maker, last_line, usable_cores
-from itrpipe.engine.run import MapExecution
+from itrpipe.engine.run import Answer, Crew, Host, Maker, MapExecution, last_line, usable_cores
 from itrpipe.engine.work import Part, Work
 from itrpipe.errors import MissingInputError, UnavailableError, reason_of
 

@@ -14,9 +14,17 @@ from itrpipe.exporting.places import without_places
 from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import settings_of
-from itrpipe.storage.artifact import EXPORT, METRICS, Manifest, damage_remedy, existing_input, read_manifest
-from itrpipe.storage.disk import file_digest, require_space, write_json
-from itrpipe.storage.integrity import local_folders, read_checked_json
+from itrpipe.storage.artifact import (
+    EXPORT,
+    METRICS,
+    Manifest,
+    damage_remedy,
+    existing_input,
+    local_folders,
+    open_input,
+    read_manifest,
+)
+from itrpipe.storage.disk import file_digest, read_json, require_space, write_json
 from itrpipe.training.settings import cited
 
 if TYPE_CHECKING:
@@ -102,7 +110,7 @@ def write_model(work: Path, trained: Path, native: NativeModel | None = None) ->
     }
     if settings_of(manifest.settings["backbone"]).reads_phrases:
         about["parser"] = read_manifest(existing_input(trained, manifest, "parse")).settings
-    settings = read_checked_json(trained / CONFIG)
+    settings = read_json(trained / CONFIG)
     config = {**settings, ABOUT: about}
     if native is not None:
         config = {**native.layout.config, ABOUT: {**about, SETTINGS: settings}}
@@ -132,7 +140,7 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
     is_drawn = any(each.imported or each.drawings_only for each in extractors_of(extracted))
     is_for_mteb = declared.embeds and training.settings["model"].get("measure") != "order" and not is_drawn
     files = {name: about for name, about in FILES.items() if name not in described and any(work.glob(name))}
-    prepared = PreparedDataset.open(existing_input(evaluated, evaluation, "prepare"))
+    prepared = PreparedDataset.open(open_input(evaluated, evaluation, "prepare"))
     return {
         "run": training.label,
         "backbone": backbone,
@@ -143,7 +151,7 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
         "reads": reads,
         "base": Path(base).name if base and local_folders({"": base}) else base,
         "photographs": is_of_anywhere(extracted),
-        "results": read_checked_json(evaluated / METRICS),
+        "results": read_json(evaluated / METRICS),
         "level": evaluation.settings["interval_level"],
         "counts": prepared.counts(),
         "trained": training.finished,

@@ -24,7 +24,6 @@ from itrpipe.datasets.truth import known_pairs
 from itrpipe.evaluation.metrics import SIDES
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.storage.disk import require_space, write_json
-from itrpipe.storage.integrity import checked
 
 EMBEDDINGS_FOLDER = "embeddings"
 TABLES = {side: f"{EMBEDDINGS_FOLDER}/{side}.parquet" for side in ("images", "captions")}
@@ -78,7 +77,7 @@ def write_runs(folder: Path, rankings: Path, tag: str) -> None:
     """
     for direction in SIDES:
         with (folder / f"run.{direction}.trec").open("w", encoding="utf-8") as stream:
-            for batch in pq.ParquetFile(checked(rankings)).iter_batches(_QUERIES):
+            for batch in pq.ParquetFile(rankings).iter_batches(_QUERIES):
                 queries = batch.filter(pc.field("direction") == direction)
                 candidates = queries["candidate_ids"]
                 depth = candidates.type.list_size
@@ -102,7 +101,7 @@ def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
     Raises:
         DataError: the dataset's truth is damaged.
     """
-    table = pq.read_table(checked(pairs), columns=["caption_id", "image_id"])
+    table = pq.read_table(pairs, columns=["caption_id", "image_id"])
     captions, images = (table[name].combine_chunks() for name in ("caption_id", "image_id"))
     found, distinct = {"qrels": (captions, images)}, images.unique()
     truth = known_pairs(prepared, np.array(distinct.to_pylist()), np.array(captions.to_pylist()))

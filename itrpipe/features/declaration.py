@@ -13,7 +13,7 @@ from itrpipe import plugins
 from itrpipe.config import Settings
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.registry import Registry
-from itrpipe.storage.integrity import local_folders
+from itrpipe.storage.artifact import local_folders
 
 # Larger images than any vision encoder takes would only fill disk and memory.
 ImageSide = Annotated[int, Field(ge=1, le=4096)]

@@ -29,9 +29,8 @@ from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.importers.base import Import
 from itrpipe.features.store import FeatureSpec, stored_rows, write_features
+from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.disk import on_disk
-from itrpipe.storage.integrity import checked
-from itrpipe.storage.parts import ArrayFile, write_arrays
 
 BATCHES_PER_PART = 8
 """A part holds so many batches of the size that suits the extractor; what is lost in a kill is at most a part."""
@@ -50,7 +49,6 @@ class ImageFiles:
         root: folder that no image may leave.
         files: N paths relative to it.
         sizes: [N, 2] int64 height and width in pixels, after EXIF rotation.
-        drawn: whether they are files of an artifact, which must be as it says.
         boxes: [N, 4] int64 left, top, right and bottom of the part of each that counts as the image, of the size that
             `sizes` says; what lies beyond the file is black. None: all of it.
     """
@@ -58,7 +56,6 @@ class ImageFiles:
     root: Path
     files: list[str]
     sizes: np.ndarray
-    drawn: bool = False
     boxes: np.ndarray | None = None
 
     @cached_property
@@ -254,8 +251,6 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
         UnavailableError: the disk cannot give it now, whatever it holds.
     """
     path = images.root / images.files[row]
-    if images.drawn:
-        checked(path)
     try:
         with on_disk(path):
             image = read_rgb(images.inside.resolve(images.files[row], record="image"))

@@ -19,9 +19,8 @@ from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import GivenFiles, ids_beside
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingRows, EmbeddingWriter, Side
-from itrpipe.storage.arrays import FileRows, Rows, labels, open_arrays, runs
+from itrpipe.storage.arrays import ArrayFile, FileRows, Rows, array_writer, labels, open_arrays, runs
 from itrpipe.storage.disk import reading
-from itrpipe.storage.parts import ArrayFile, array_writer
 from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, refusal
-from itrpipe.engine.local import usable_cores
+from itrpipe.engine.run import usable_cores
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
 from itrpipe.features.extraction import (

@@ -34,7 +34,6 @@ import numpy as np
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.storage.arrays import open_arrays, runs
 from itrpipe.storage.disk import on_disk, reading, require_space, sync
-from itrpipe.storage.integrity import checked
 
 if TYPE_CHECKING:
     import h5py
@@ -304,7 +303,7 @@ class FeatureFile:
         if not path.is_file():
             raise MissingInputError(f"{path} does not exist; run `itrpipe extract` to make it.")
         with reading(path, "a whole feature file", _REMEDY):
-            file = open_arrays(checked(path), "a whole feature file", _REMEDY)
+            file = open_arrays(path, "a whole feature file", _REMEDY)
             about = file.attributes("")
             if (version := about["schema_version"]) != SCHEMA_VERSION:
                 raise DataError(f"{path} has schema version {version}, this itrpipe reads {SCHEMA_VERSION}; {_REMEDY}")

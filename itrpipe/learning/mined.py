@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.storage.ragged import Ragged, runs
+from itrpipe.storage.arrays import Ragged, run_indices
 
 Lists = Mapping[str, np.ndarray]
 """Direction -> rows of candidates [A, K], hardest first, -1 behind the last; under the same names behind
@@ -136,7 +136,7 @@ def neighbours_order(
         pairs, joining = pairs[new], leading[first[new]]
         # Those who ask one leader stand together, since pairs are sorted by leaders; there is room for the first ones.
         _, counts = np.unique(asked[joining], return_counts=True)
-        fits = runs(np.zeros_like(counts), counts) < room[asked[joining]]
+        fits = run_indices(np.zeros_like(counts), counts) < room[asked[joining]]
         joining = joining[fits]
         leader_of[waiting[joining]] = asked[joining]
         np.subtract.at(room, asked[joining], 1)

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.models.base import TextBatch
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 
 NO_WORD = -1
 """In place of the number of a word, for tokens that are part of none."""

@@ -23,7 +23,7 @@ from itrpipe.learning.mined import Lists
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.base import ImageBatch, Matcher, Tensors, TextBatch
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 
 AnyMatcher = Matcher[Any, Any]
 Pairs = tuple[ImageBatch, TextBatch]

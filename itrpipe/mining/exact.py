@@ -35,7 +35,7 @@ from itrpipe.mining.lists import (
     slices,
 )
 from itrpipe.mining.search import NO_CANDIDATE, Block, Precision, Searcher, TopLists, unpack
-from itrpipe.storage.parts import ArrayFile, array_writer
+from itrpipe.storage.arrays import ArrayFile, array_writer
 
 IMAGE_KEYS, FLOORS, COUNTS, KEYS = "image_keys", "floors", "counts", "keys"
 _SHARES, _FEWEST, _MOST = 6, 2_048, 8_192

@@ -33,8 +33,7 @@ from itrpipe.mining.lists import (
     slices,
     taken,
 )
-from itrpipe.storage.arrays import Rows
-from itrpipe.storage.parts import ArrayFile, write_arrays
+from itrpipe.storage.arrays import ArrayFile, Rows, write_arrays
 
 LARGEST_FETCH_ON_GPU = 2_048
 PROBED_SHARE, PROBED_SHARE_OF_CODES = 1 / 4, 1 / 16

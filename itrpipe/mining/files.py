@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.storage.disk import on_disk, reading
-from itrpipe.storage.integrity import checked
 
 FILES = {"texts_for_images": "texts_for_images.parquet", "images_for_texts": "images_for_texts.parquet"}
 PROBABILITY = "false_negative_probability"
@@ -104,7 +103,7 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
     path = folder / FILES[direction]
     with (
         reading(path, "mined lists", "run `itrpipe mine-negatives` again"),
-        pq.ParquetFile(checked(path)) as file,
+        pq.ParquetFile(path) as file,
     ):
         width = file.schema_arrow.field("candidate_rows").type.list_size
 

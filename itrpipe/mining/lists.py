@@ -15,8 +15,7 @@ import numpy as np
 
 from itrpipe.engine.work import Part, Work, Worker, numbered
 from itrpipe.errors import UsageError
-from itrpipe.storage.arrays import Rows, StoredRows, check_fit, check_numbers
-from itrpipe.storage.parts import ArrayFile, array_writer
+from itrpipe.storage.arrays import ArrayFile, Rows, StoredRows, array_writer, check_fit, check_numbers
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.models.declaration import LONGEST
-from itrpipe.storage.integrity import checked
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -210,9 +209,6 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
         from itrpipe.models.dual_encoder.network import load_tokenizer  # transformers is large
 
         place = folder if at_root else folder / TOKENIZER
-        for path in place.glob("*.*"):
-            if path.suffix != ".md":  # a card is for whoever publishes to edit
-                checked(path)
         return PieceIds(load_tokenizer(place), Reading.of(settings), max_tokens)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     if settings.opens_encoders:

@@ -33,8 +33,7 @@ from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.storage import artifact as artifacts
-from itrpipe.storage.artifact import Location, Manifest, folders_in
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.artifact import DigestCache, Location, Manifest, folders_in
 from itrpipe.training.settings import usual_features
 
 

@@ -20,8 +20,7 @@ from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.artifact import DigestCache, read_manifest
 from itrpipe.training.settings import run_label
 
 TOYS = " (toy models: no result)"

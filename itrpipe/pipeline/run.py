@@ -22,9 +22,17 @@ from itrpipe.printable import quantity
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Artifact, Job, State, Step, load_stage
 from itrpipe.storage import artifact as artifacts
-from itrpipe.storage.artifact import INPUTS, START, UNFINISHED, Manifest, folders_in, is_finished, read_manifest
+from itrpipe.storage.artifact import (
+    INPUTS,
+    START,
+    UNFINISHED,
+    Manifest,
+    folders_in,
+    is_finished,
+    read_manifest,
+    remember_outputs,
+)
 from itrpipe.storage.disk import on_disk, read_stamped_json, remove_leftovers, write_stamped_json
-from itrpipe.storage.integrity import remember_outputs
 from itrpipe.storage.locks import HOURS, holder, locked, patience
 
 POLL_SECONDS = 1.0
@@ -220,10 +228,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
     Returns:
         The job, and when it would have been begun without the breaks between its runs, in seconds of the epoch.
     """
-    inputs = {
-        name: Artifact(upstream.location.folder, artifacts.check_artifact(upstream.location.folder))
-        for name, upstream in step.inputs.items()
-    }
+    inputs = {name: Artifact.of(upstream.location.folder) for name, upstream in step.inputs.items()}
     _drop_other_beginning(step, inputs, reporter, shared=share is not None)
     job = Job(
         dataset=step.location.dataset,

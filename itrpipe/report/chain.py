@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from itrpipe.errors import DataError
 from itrpipe.exporting.places import command_without_places
-from itrpipe.storage.artifact import Manifest, check_artifact, read_manifest
+from itrpipe.storage.artifact import Manifest, check_artifact, open_artifact, read_manifest
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,16 @@ class Artifact:
     def path(self) -> str:
         """Stage and name, as messages write it."""
         return f"{self.stage}/{self.name}"
+
+    @cached_property
+    def opened(self) -> Path:
+        """The folder, once its files are as its manifest says.
+
+        Raises:
+            DataError: one of them is damaged.
+        """
+        open_artifact(self.folder)
+        return self.folder
 
     def input(self, name: str) -> Artifact | None:
         """The artifact read under an input name; None when there was none or nothing is known any more.

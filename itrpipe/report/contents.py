@@ -153,7 +153,7 @@ class Source:
         key = prepare.name, split
         if key not in self.galleries:
             if prepare.name not in self.datasets:
-                dataset = PreparedDataset.open(prepare.folder)
+                dataset = PreparedDataset.open(prepare.opened)
                 files = dict(zip(dataset.column("image_id"), dataset.column("file"), strict=True))
                 self.datasets[prepare.name] = dataset, Album(self.find_root(prepare), files)
             dataset, album = self.datasets[prepare.name]

@@ -25,7 +25,7 @@ from itrpipe.report.names import backbone_title, distinctions, method_title, mod
 from itrpipe.report.pictures import SHOWN, Examples, Gallery, Picture
 from itrpipe.report.runs import Series
 from itrpipe.storage.artifact import STATISTICS
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.disk import read_json
 from itrpipe.synthesis.sentences import SentenceFile
 
 TRAIN = "train"
@@ -107,7 +107,7 @@ def mined(
     rows, examples = [], []
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
         name = ", ".join([title, *parts])
-        statistics = read_checked_json(mining.folder / STATISTICS)
+        statistics = read_json(mining.opened / STATISTICS)
         for direction, what in _LISTS.items():
             right = statistics["right_after_all"][direction]
             cells = []
@@ -117,7 +117,7 @@ def mined(
             cells += [Number.of(right[f"top_{top}"]["percent"]) for top in TOPS]
             rows.append(Row(f"{name}: {what}", cells))
         if not examples and (gallery := gallery_of(mining, TRAIN)) is not None:
-            examples = _mined_examples(name, mining.folder, gallery, count, seed)
+            examples = _mined_examples(name, mining.opened, gallery, count, seed)
     table = Table(
         "What was mined",
         ["own score", "mined score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
@@ -169,7 +169,7 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
         mining = each.first.members[0].mining
         if mining is None or mining.manifest is None:
             continue
-        statistics = read_checked_json(mining.folder / STATISTICS)
+        statistics = read_json(mining.opened / STATISTICS)
         beaten = [beaten_percent(statistics, direction) for direction in _LISTS]
         right = [statistics["right_after_all"][direction]["top_1"]["percent"] for direction in _LISTS]
         facts = []
@@ -204,7 +204,7 @@ def written(
     for each in artifacts:
         if each.stage != "synthesize" or each.manifest is None:
             continue
-        statistics = read_checked_json(each.folder / STATISTICS)
+        statistics = read_json(each.opened / STATISTICS)
         drawn, true = statistics["drawn"], statistics.get("true_negatives")
         total = sum(drawn.values())
         cells: list[Number | None] = [Number(total, digits=0)]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from itrpipe.config import Settings, did_you_mean, leaves
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.disk import read_json
 
 RSUM = "rsum"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
@@ -241,4 +241,4 @@ def _measured(folder: Path, protocol: str, metric: str) -> float | None:
     if not path:
         stem, path = "metrics", f"{protocol}.{metric}.value"
     file = folder / f"{stem}.json"
-    return dict(leaves(read_checked_json(file))).get(path) if file.exists() else None
+    return dict(leaves(read_json(file))).get(path) if file.exists() else None

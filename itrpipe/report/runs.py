@@ -33,7 +33,7 @@ from itrpipe.report.names import (
     title_by_choices,
 )
 from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, STATISTICS, Manifest
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.disk import read_json
 from itrpipe.storage.tables import read_table
 from itrpipe.training.settings import FIRST_TRAINING, trains, unread
 
@@ -100,7 +100,7 @@ class Model:
         mined = mined_by(loss_of(self.settings))
         if mined is None or not mined.guard or self.mining is None or self.mining.manifest is None:
             return False
-        marked = read_checked_json(self.mining.folder / STATISTICS)["guard"]["above"]
+        marked = read_json(self.mining.opened / STATISTICS)["guard"]["above"]
         return not any(counts[str(LIKELY)] for counts in marked.values())
 
     @cached_property
@@ -174,7 +174,7 @@ class Model:
 def _history(artifact: Artifact) -> list[dict[str, Any]]:
     if artifact.manifest is None or HISTORY not in artifact.manifest.outputs:
         return []
-    return read_table(artifact.folder / HISTORY, (), _REMEDY).to_pylist()
+    return read_table(artifact.opened / HISTORY, (), _REMEDY).to_pylist()
 
 
 def member_prefix(number: int) -> str:
@@ -279,7 +279,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Protocol -> metric -> value, and low and high where there is an interval."""
-        return read_checked_json(self.evaluation.folder / METRICS)
+        return read_json(self.evaluation.folder / METRICS)
 
     @cached_property
     def rankings(self) -> dict[str, pa.Table]:
@@ -298,7 +298,7 @@ class Run:
         if file not in self._read and file in self.manifest.outputs:
             path = self.evaluation.folder / file
             is_table = file.endswith(".parquet")
-            self._read[file] = read_table(path, (), _REMEDY).to_pylist() if is_table else read_checked_json(path)
+            self._read[file] = read_table(path, (), _REMEDY).to_pylist() if is_table else read_json(path)
         return self._read.get(file)
 
     def ranks(self, *, oracle: bool = False) -> Ranks | None:

@@ -29,7 +29,7 @@ from itrpipe.scene_graph.stored import GRAPH_SCHEMA, ROW_GROUP, SCENE_GRAPHS_FIL
 from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import parsed_part, plain, tokenise
 from itrpipe.storage.artifact import Manifest
-from itrpipe.storage.parts import read_arrow, write_arrow
+from itrpipe.storage.tables import read_arrow, write_arrow
 
 CHUNK = 1024
 OPEN_CHUNKS = 64

@@ -21,7 +21,7 @@ import pyarrow as pa
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import KINDS
 from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import rows_of
 
 MAX_WORDS, MAX_PHRASES = 64, 32

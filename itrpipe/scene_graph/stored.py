@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import TableFile, table_writer
 
 SCENE_GRAPHS_FILE = "scene_graphs.parquet"

@@ -22,7 +22,6 @@ from itrpipe.scenes.paint import EASY, PAINT_VERSION, Difficulty, paint
 from itrpipe.scenes.sayings import USUAL_DETAIL, write_captions
 from itrpipe.scenes.world import MAX_UNITS, MIN_UNITS, USUAL_UNITS, SymbolicScene, edit_scene, sample_scene
 from itrpipe.storage.disk import STAMP_HERE, on_disk, stamped, write_text
-from itrpipe.storage.integrity import checked
 
 JPEG_QUALITY = 88
 _SECOND_EDIT_RATE = 0.4
@@ -163,7 +162,7 @@ def read_described(path: Path) -> dict[str, DescribedScene]:
     Raises:
         DataError: the file is damaged.
     """
-    with checked(path).open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8") as lines:
         described = [_DESCRIBED.validate_json(line) for line in lines]
     return {each.scene.image_id: each for each in described}
 
@@ -194,7 +193,7 @@ class Painting(Work[None]):
         """Paints the scenes of a part."""
         import pyarrow as pa
 
-        from itrpipe.storage.parts import write_arrow
+        from itrpipe.storage.tables import write_arrow
 
         files = {f"{scene.image_id}.jpg": picture(scene, self._difficulty) for scene in part.content}
         write_arrow(path, pa.table({"file": list(files), "jpeg": pa.array(files.values(), pa.binary())}))
@@ -213,7 +212,7 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
     Raises:
         DiskFullError: the disk is full.
     """
-    from itrpipe.storage.parts import read_arrow
+    from itrpipe.storage.tables import read_arrow
 
     folder.mkdir(parents=True, exist_ok=True)
     facts = {}

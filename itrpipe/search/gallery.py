@@ -25,7 +25,7 @@ from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.search.model import Captions, RetrievalModel, Stored, best
 from itrpipe.search.photos import Rows
-from itrpipe.storage.artifact import existing_input, read_manifest
+from itrpipe.storage.artifact import open_input, read_manifest
 
 Mark = Literal["", "own", "true"]
 """`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
@@ -198,7 +198,7 @@ class Gallery:
             MissingInputError, DataError: a file is not there or damaged.
         """
         manifest = read_manifest(trained)
-        prepared = existing_input(trained, manifest, "prepare")
+        prepared = open_input(trained, manifest, "prepare")
         dataset = PreparedDataset.open(prepared, tokens=not model.embeds)
         whole = [dataset.split(name) for name in ([split] if split else dataset.splits)]
         if model.embeds:
@@ -206,7 +206,7 @@ class Gallery:
             known = {image_id for each in parts for image_id in each.image_ids.tolist()}
             images, sentences = np.concatenate([each.images[:] for each in parts]), [each.texts for each in parts]
         else:
-            features = FeatureFile.open(existing_input(trained, manifest, "extract") / FEATURES)
+            features = FeatureFile.open(open_input(trained, manifest, "extract") / FEATURES)
             known = set(features.image_id.tolist())
         found = []
         for each in whole:
@@ -215,7 +215,7 @@ class Gallery:
         ids = [image_id for each in found for image_id in each.image_ids.tolist()]
         if not model.embeds:
             reads = model.saved.settings.reads_phrases
-            sentences = Captions(found[0], existing_input(trained, manifest, "parse") if reads else None)
+            sentences = Captions(found[0], open_input(trained, manifest, "parse") if reads else None)
             images = Stored(features, ids)
         first = np.cumsum([0, *(len(each.image_ids) for each in found)])
         return cls(

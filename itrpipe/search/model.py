@@ -44,9 +44,14 @@ from itrpipe.scene_graph.build import parse_captions
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
-from itrpipe.storage.artifact import MANIFEST, existing_input, read_manifest
-from itrpipe.storage.disk import reading
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.artifact import (
+    MANIFEST,
+    check_export,
+    existing_input,
+    open_artifact,
+    read_manifest,
+)
+from itrpipe.storage.disk import read_json, reading
 from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import ABOUT, SavedModel, load_model, max_tokens_of
@@ -443,7 +448,8 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
             f"{folder} has no {CONFIG}; name the folder of a model, such as one of `itrpipe export`"
         )
     with reading(folder / CONFIG, "a model", "export the model again, or fetch it again"):
-        config = read_checked_json(folder / CONFIG)
+        check_export(folder)
+        config = read_json(folder / CONFIG)
         exported = isinstance(config, dict) and ("backbone" in config or ABOUT in config)
         opened = _exported(folder, place) if exported else _joint(folder, name)
     return RetrievalModel(*opened, device=place)
@@ -460,7 +466,7 @@ def fetch(model: str, revision: str = "main") -> Path:
 
 def _trained(folder: Path, device: str) -> _Opened:
     """Open an artifact of `train`."""
-    manifest = read_manifest(folder)
+    manifest = open_artifact(folder)
     if manifest.stage != "train":
         raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
     saved = load_model(folder)

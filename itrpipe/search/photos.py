@@ -27,10 +27,9 @@ from itrpipe.features.photographs import Photographs
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.printable import printable
 from itrpipe.search.model import RetrievalModel, load
-from itrpipe.storage.artifact import existing_input, read_manifest
+from itrpipe.storage.arrays import ArrayFile, write_arrays
+from itrpipe.storage.artifact import open_artifact, open_input, read_manifest
 from itrpipe.storage.disk import OF_THE_FILE, on_disk, require_space, unavailable
-from itrpipe.storage.integrity import checked
-from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.storage.tables import read_table, write_table
 
 PHOTOS, EMBEDDINGS = "photos.parquet", "embeddings.npy"
@@ -211,12 +210,13 @@ class Rows(NamedTuple):
         Raises:
             DataError: a file of it is damaged.
         """
+        open_artifact(folder)
         table = read_table(folder / PHOTOS, PhotoFile._fields, "run `itrpipe index` again")
         photographs = [
             PhotoFile(*each) for each in zip(*(table[name].to_pylist() for name in PhotoFile._fields), strict=True)
         ]
         sizes = np.stack([table[name].to_numpy() for name in ("width", "height")], axis=1)
-        return cls(photographs, np.load(checked(folder / EMBEDDINGS), mmap_mode="r", allow_pickle=False), sizes)
+        return cls(photographs, np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False), sizes)
 
     @classmethod
     def of_part(cls, path: Path) -> tuple[Rows, dict[str, str]]:
@@ -374,8 +374,8 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
         DataError: the photograph cannot be used.
     """
     manifest = read_manifest(trained)
-    dataset = PreparedDataset.open(existing_input(trained, manifest, "prepare"))
-    extracted = existing_input(trained, manifest, "extract")
+    dataset = PreparedDataset.open(open_input(trained, manifest, "prepare"))
+    extracted = open_input(trained, manifest, "extract")
     splits = map(dataset.split, dataset.splits)
     rows = [(*row, each.name) for each in splits for row in zip(each.image_ids.tolist(), each.files, strict=True)]
     by_name = [row for row in rows if PurePosixPath(row[1]).name == image]

@@ -16,13 +16,12 @@ from typing import Any, ClassVar, Literal
 from itrpipe.config import Resolved, Settings, declared_stages, unknown
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.run import PARTS, Made, SharedExecution, make_parts
-from itrpipe.engine.work import Work
+from itrpipe.engine.run import PARTS, SharedExecution, make_parts
+from itrpipe.engine.work import Made, Work
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
 from itrpipe.progress import Reporter
-from itrpipe.storage.artifact import WORK, Location, Manifest, existing_input, read_manifest
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.artifact import WORK, DigestCache, Location, Manifest, existing_input, open_artifact, read_manifest
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,12 @@ class Artifact:
 
     @classmethod
     def of(cls, folder: Path) -> Artifact:
-        """Open the artifact of a folder."""
-        return cls(folder, read_manifest(folder))
+        """Open the artifact of a folder.
+
+        Raises:
+            DataError: a file of it is damaged.
+        """
+        return cls(folder, open_artifact(folder))
 
     def input(self, name: str) -> Artifact:
         """Open an artifact that it was made from.

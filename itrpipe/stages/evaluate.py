@@ -21,9 +21,16 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
-from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, SUMMARY, existing_input
+from itrpipe.storage.artifact import (
+    CROSS_RETRIEVAL,
+    LOCAL_MODEL,
+    METRICS,
+    RANKINGS,
+    SUMMARY,
+    open_artifact,
+    open_input,
+)
 from itrpipe.storage.disk import write_json, write_text
-from itrpipe.storage.integrity import LOCAL_MODEL, checked
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import Model, decisions_file
@@ -263,7 +270,8 @@ class Evaluate(Stage):
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the recalls of a finished evaluation, and what was answered in it."""
-        reporter.say_lines(checked(folder / SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
+        open_artifact(folder)
+        reporter.say_lines((folder / SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
 
 
 def models_label(settings: EvaluateSettings) -> str:
@@ -313,7 +321,7 @@ def _scored(job: Job) -> SplitScores:
     read = ["prepare", "extract"]
     if settings_of(job.settings.backbone).reads_phrases:
         read.append("parse")  # other models may have been trained on sentences that it helped to write
-    folders = {name: existing_input(trained, manifest, name).absolute() for name in read}
+    folders = {name: open_input(trained, manifest, name).absolute() for name in read}
     sources = Sources(**folders, train_share=manifest.settings["train_share"])
     work = Scoring(trained.absolute(), sources, split, job.execution.encode_block, job.execution.device)
     scores = work.join(job.made(work).paths)

@@ -15,9 +15,8 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import EXTRACTORS, IMPORTERS, feature_settings, passes_of
 from itrpipe.features.hub import require_reachable
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file, source_of
-from itrpipe.storage.artifact import NOTES
+from itrpipe.storage.artifact import NOTES, DigestCache
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
-from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
@@ -202,4 +201,4 @@ def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
     # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
     definition = load_definition(prepare.folder.parents[2], job.dataset)
     root = image_root(prepare.manifest.settings, prepare.folder, definition)
-    return ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes(), drawn=root == prepare.folder)
+    return ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes())

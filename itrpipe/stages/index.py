@@ -13,8 +13,15 @@ from itrpipe.datasets.definition import StageDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages.base import Job, Stage, source_of
-from itrpipe.storage.artifact import MANIFEST, check_artifact, folders_in, is_finished, read_manifest
-from itrpipe.storage.integrity import DigestCache, folder_digests
+from itrpipe.storage.artifact import (
+    MANIFEST,
+    DigestCache,
+    check_artifact,
+    folder_digests,
+    folders_in,
+    is_finished,
+    read_manifest,
+)
 
 MODEL, PHOTOGRAPHS = "model", "photographs"
 """Sources: digest of the model, and of paths, sizes and times of the photographs."""

@@ -13,7 +13,7 @@ from itrpipe.progress import Reporter
 from itrpipe.scene_graph.settings import ParseSettings, parser_version
 from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.artifact import DigestCache
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,9 +23,8 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Stage, reason_with_file, source_of
-from itrpipe.storage.artifact import SCENES_FILE
+from itrpipe.storage.artifact import SCENES_FILE, DigestCache
 from itrpipe.storage.disk import require_space, write_text
-from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.captions import Annotations

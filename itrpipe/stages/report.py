@@ -14,9 +14,8 @@ from itrpipe.progress import Reporter
 from itrpipe.report.published import ReportSettings, expected_json, reproductions
 from itrpipe.stages.base import Job, Stage, load_stage
 from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import SUMMARY, Manifest
+from itrpipe.storage.artifact import SUMMARY, DigestCache, Manifest, open_artifact
 from itrpipe.storage.disk import write_json, write_text
-from itrpipe.storage.integrity import DigestCache, checked
 
 if TYPE_CHECKING:
     from itrpipe.report.chain import Artifact
@@ -73,7 +72,8 @@ class Report(Stage):
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the tables of a report and the path of its page."""
-        reporter.say_lines(checked(folder / SUMMARY).read_text(encoding="utf-8"))
+        open_artifact(folder)
+        reporter.say_lines((folder / SUMMARY).read_text(encoding="utf-8"))
         reporter.say(f"report: {folder / PAGE}")
 
 

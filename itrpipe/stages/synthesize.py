@@ -17,9 +17,8 @@ from itrpipe.errors import UsageError
 from itrpipe.features.hub import require_reachable
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need
-from itrpipe.storage.artifact import SCENES_FILE, STATISTICS
-from itrpipe.storage.disk import require_space, write_json
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.artifact import SCENES_FILE, STATISTICS, open_artifact
+from itrpipe.storage.disk import read_json, require_space, write_json
 from itrpipe.synthesis.generators import MAKERS, TRAIN, ByModel, ByRules, SynthesizeSettings
 from itrpipe.training.settings import run_label
 
@@ -131,7 +130,8 @@ class Synthesize(Stage):
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the table of a finished artifact."""
-        _say(read_checked_json(folder / STATISTICS), reporter)
+        open_artifact(folder)
+        _say(read_json(folder / STATISTICS), reporter)
 
 
 def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device: str, memory: int) -> Opened:

@@ -18,7 +18,7 @@ from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
 from itrpipe.models.registry import BACKBONES, backbone_family, backbone_names, canonical_backbone, settings_of
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
-from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
+from itrpipe.storage.artifact import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
 from itrpipe.training.checks import refuse_other_features, require_encoders

@@ -1,9 +1,12 @@
-"""Arrays in files: one mapping of names to rows for `.npy`, `.npz`, HDF5 and Parquet.
+"""Arrays: in files that users bring (`.npy`, `.npz`, HDF5, Parquet), in files of parts, and lists of many lengths.
 
 Opening a file reads no array: type and shape come from headers. Rows are copied into memory by plain reading: an array
 of 30 GB takes no more memory than the rows that are held, and an error of the disk is an exception and does not end the
 process. Files are mapped where `StoredRows.mapped` is asked for, and where an array lies column by column; compressed,
 such an array is held whole. Nothing is ever unpickled, and no file that another one names is read.
+
+A file of parts has a checksum of all its bytes. It begins with its length and a JSON header, in the way of safetensors,
+so that arrays can be written and read a few rows at a time without any of them in memory.
 
 The checks of vectors that are given as arrays serve mining and evaluation.
 """
@@ -11,13 +14,15 @@ The checks of vectors that are given as arrays serve mining and evaluation.
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import struct
 import warnings
 import zipfile
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -27,13 +32,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from itrpipe.errors import DataError
-from itrpipe.storage.disk import reading
+from itrpipe.storage.disk import AGAIN, CHECKSUM, STAMP_HERE, file_digest, reading, stamp, whole_file
 
 if TYPE_CHECKING:
     import h5py
     import pyarrow as pa
 
-AGAIN = "make or fetch it again"
+FETCH_AGAIN = "make or fetch it again"
 FORMS = "give a whole .npy, .npz, HDF5 or Parquet file, or a folder of Parquet files"
 _TYPES = "biufSU"
 # NumPy reads headers of up to 10,000 characters.
@@ -43,6 +48,11 @@ _CHUNK_CACHE = 64 << 20
 _BYTES_AT_ONCE = 1 << 24
 # Of bfloat16 and float32.
 _LARGEST_SCORE = 3.38e38
+# In files of parts: the key beside those of arrays, bytes of the length, and what a header has left for the numbers of
+# an array that grows.
+_FACTS = "__metadata__"
+_LENGTH = 8
+_ROOM = 64
 
 
 class Rows(Protocol):
@@ -93,12 +103,12 @@ class StoredRows:
             DataError: the file ends before.
         """
         rows = range(self.shape[0])[start:stop]
-        with reading(self.where, "an array", AGAIN), self.path.open("rb") as file:
+        with reading(self.where, "an array", FETCH_AGAIN), self.path.open("rb") as file:
             return _filled(file, self.offset, start, self.dtype, (len(rows), *self.shape[1:]))
 
     def mapped(self, mode: Literal["c", "r"] = "c") -> np.memmap:
         """All rows where they lie; of mode "c" they can be written to, in memory alone, since torch wants them so."""
-        with reading(self.where, "an array", AGAIN):
+        with reading(self.where, "an array", FETCH_AGAIN):
             return np.memmap(self.path, self.dtype, mode, self.offset, self.shape)
 
 
@@ -125,7 +135,7 @@ class FetchedRows:
             DataError: the file is damaged.
         """
         rows = range(self.shape[0])[start:stop]
-        with reading(self.where, "an array", AGAIN):
+        with reading(self.where, "an array", FETCH_AGAIN):
             return self.fetch(rows.start, rows.stop) if rows else np.empty((0, *self.shape[1:]), self.dtype)
 
 
@@ -432,6 +442,203 @@ class _Stream:
             self._held = next(self._blocks)
             found.append(self._held[max(0, start - self._first) : stop - self._first])
         return np.concatenate(found)
+
+
+# Files of parts
+
+
+class ArrayWriter:
+    """Writes the arrays of a file, whose rows come in any order; `array_writer` opens and ends it."""
+
+    def __init__(self, file: IO[bytes], arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any) -> None:
+        self._file = file
+        self._facts = facts
+        end = 0
+        self._arrays: dict[str, tuple[int, np.dtype, tuple[int, ...]]] = {}
+        for name, (kind, shape) in arrays.items():
+            self._arrays[name] = end, (dtype := np.dtype(kind).newbyteorder("<")), tuple(shape)
+            end += dtype.itemsize * math.prod(shape)
+        self._room = len(self._header()) + _ROOM
+
+    def write(self, name: str, start: int, rows: np.ndarray) -> None:
+        """Writes rows `start`, ... of an array."""
+        begin, dtype, shape = self._arrays[name]
+        self._file.seek(_LENGTH + self._room + begin + start * dtype.itemsize * math.prod(shape[1:]))
+        self._file.write(np.ascontiguousarray(rows, dtype).reshape(-1).view(np.uint8).data)
+
+    def append(self, name: str, rows: np.ndarray) -> None:
+        """Writes rows behind those of the last array, which grows by them."""
+        begin, dtype, (count, *rest) = self._arrays[name]
+        self.write(name, count, rows)
+        self._arrays[name] = begin, dtype, (count + len(rows), *rest)
+
+    def finish(self, path: Path) -> None:
+        """Writes the header, with a checksum of the whole file, which lies at `path`."""
+        header = self._room.to_bytes(_LENGTH, "little") + self._header().ljust(self._room)
+        self._file.seek(0)
+        self._file.write(header)
+        self._file.flush()
+        self._file.seek(header.index(STAMP_HERE.encode()))
+        self._file.write(stamp(file_digest(path)))
+
+    def _header(self) -> bytes:
+        header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": json.dumps(self._facts, sort_keys=True)}}
+        for name, (begin, dtype, shape) in self._arrays.items():
+            header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": [begin]}
+        return json.dumps(header).encode()
+
+
+@contextmanager
+def array_writer(
+    path: Path, arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any = None
+) -> Iterator[ArrayWriter]:
+    """A writer of a file of arrays, which takes its place in the end, whole.
+
+    Args:
+        path: the file.
+        arrays: name -> type and shape.
+        facts: more to keep, as JSON.
+
+    Raises:
+        DiskFullError: no space is left.
+    """
+    with whole_file(path) as file:
+        writer = ArrayWriter(file, arrays, facts)
+        yield writer
+        writer.finish(Path(file.name))
+
+
+class ArrayFile(dict[str, StoredRows]):
+    """The arrays of a file by their names, none of which is read yet.
+
+    Args:
+        path: the file, which an engine has checked.
+
+    Raises:
+        DataError: it is no file of arrays.
+        UnavailableError: it cannot be read now.
+
+    Attributes:
+        facts: what was kept beside the arrays.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with reading(path, "a file of arrays", AGAIN), path.open("rb") as stream:
+            length = int.from_bytes(stream.read(_LENGTH), "little")
+            header = json.loads(stream.read(length))
+            self.facts: Any = json.loads(header.pop(_FACTS)["facts"])
+            for name, each in header.items():
+                offset = _LENGTH + length + each["data_offsets"][0]
+                shape = tuple(each["shape"])
+                self[name] = StoredRows(path.absolute(), offset, np.dtype(each["dtype"]), shape, name)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Any = None) -> None:
+    """Writes a file of arrays that are in memory.
+
+    Raises:
+        DiskFullError: no space is left.
+    """
+    with array_writer(path, {name: (each.dtype, each.shape) for name, each in arrays.items()}, facts) as writer:
+        for name, each in arrays.items():
+            writer.write(name, 0, each)
+
+
+# Lists of different lengths, one behind the other in one array
+
+
+def run_indices(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Indices of several runs, one run behind the other.
+
+    Args:
+        starts: int [n], first index of each run.
+        counts: int64 [n], its length, which may be zero.
+
+    Returns:
+        int64 [sum of counts].
+    """
+    return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n lists of different lengths.
+
+    Attributes:
+        offsets: int64 [n + 1], where each list begins; the last one is where the last list ends.
+        values: [offsets[-1], ...], the values of all lists in their order.
+    """
+
+    offsets: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of_lists(cls, lists: Sequence[Sequence[Any] | np.ndarray], dtype: Any = np.int64) -> Ragged:
+        """Lists as Python or numpy has them."""
+        values = np.concatenate([np.zeros(0, dtype), *lists]).astype(dtype, copy=False)
+        return cls.of_counts(np.array([len(each) for each in lists], dtype=np.int64), values)
+
+    @classmethod
+    def of_counts(cls, counts: np.ndarray, values: np.ndarray | None = None) -> Ragged:
+        """Values that are cut into lists of these lengths, int [n]; without values each gets its own index."""
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return cls(offsets, np.arange(offsets[-1]) if values is None else values)
+
+    @classmethod
+    def of_owners(cls, owners: np.ndarray, count: int, values: np.ndarray | None = None) -> Ragged:
+        """Values given with the number of their list, int [v] in 0..count - 1, in any order.
+
+        A list keeps the order in which its values come; without values each gets its own index, as in "the captions of
+        every image".
+        """
+        order = np.argsort(owners, kind="stable")
+        return cls.of_counts(np.bincount(owners, minlength=count), order if values is None else values[order])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The lists of all parts, at least one, in their order."""
+        counts, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("counts", "values"))
+        return cls.of_counts(counts, values)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Length of each list, int64 [n]."""
+        return np.diff(self.offsets)
+
+    def owners(self) -> np.ndarray:
+        """Number of the list of each value, int64 [v]."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+    def places(self) -> np.ndarray:
+        """Place of each value in its list, int64 [v]."""
+        return run_indices(np.zeros(len(self), np.int64), self.counts)
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """The lists of some rows, int [m], in this order, also several times."""
+        starts = self.offsets[:-1][rows]
+        counts = self.offsets[1:][rows] - starts
+        return Ragged.of_counts(counts, self.values[run_indices(starts, counts)])
+
+    def padded(self, width: int | None = None, fill: Any = 0) -> np.ndarray:
+        """The lists as rows [n, width, ...], cut at the width, with `fill` behind the last value of each.
+
+        By default the width is that of the longest list, and 0 where there is no list.
+        """
+        counts = self.counts
+        width = int(counts.max(initial=0)) if width is None else width
+        table = np.full((len(self), width, *self.values.shape[1:]), fill, dtype=self.values.dtype)
+        kept = np.minimum(counts, width)
+        table[np.arange(width) < kept[:, None]] = self.values[run_indices(self.offsets[:-1], kept)]
+        return table
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """Values of one list; row may count from the end."""
+        row = range(len(self))[row]
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
 
 
 # Vectors of images and texts

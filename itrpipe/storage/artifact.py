@@ -7,7 +7,12 @@ leaves a `.partial` folder from which the same command goes on. An artifact that
 that it reads was, takes the place of the earlier one, which stays beside it as `<name>.replaced`.
 
 What damage is, is decided here: a file that is absent, has invalid content, or another digest than its manifest says.
-A file that cannot be read now is not damaged.
+A file that cannot be read now is not damaged. Whoever reads files of an artifact opens it before, once: `open_artifact`
+compares all of them with the manifest, and what reads rows or tables looks at no manifest.
+
+Hashing 30 GB of features takes minutes; looking at their size and times takes no time at all. So small files are hashed
+whenever their artifact is opened, and a large one, like a source, once for as long as its size, modification time and
+inode stay as they are. What is known of a dataset's large files lies in `data/<dataset>/checked.json`.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import re
 import shlex
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +35,15 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from itrpipe import __version__
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.config import Outside
+from itrpipe.errors import DataError, DiskFullError, MissingInputError, UnavailableError
+from itrpipe.progress import Reporter
 from itrpipe.storage.disk import (
     TEMPORARY,
     file_digest,
     make_folder,
     on_disk,
+    read_json,
     read_stamped_json,
     reading,
     sync,
@@ -91,6 +99,12 @@ PICTURES = "pictures"
 STATISTICS = "statistics.json"
 """File of mined negatives, and of written sentences."""
 
+CHECKED = "checked.json"
+SMALL = 4 << 20
+"""Bytes below which a file is hashed whenever its artifact is opened."""
+QUIET_FILES = 2000
+QUIET_BYTES = 1 << 28
+_trusted = False
 _FINISHED = re.compile(r".+-[0-9a-f]{8}")
 _RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "numpy", "h5py", "pyarrow")
 
@@ -287,6 +301,18 @@ def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
     return found
 
 
+def open_input(folder: Path, manifest: Manifest, name: str) -> Path:
+    """Return the folder of an artifact that another one was made from, whose files are to be read.
+
+    Raises:
+        MissingInputError: see `existing_input`.
+        DataError, UnavailableError: see `open_artifact`.
+    """
+    found = existing_input(folder, manifest, name)
+    open_artifact(found)
+    return found
+
+
 def check_file(path: Path, expected: OutputFile, remedy: str, digest: Callable[[Path], str] | None = None) -> None:
     """Compares a file with what a manifest says of it.
 
@@ -332,6 +358,54 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
     for name, expected in manifest.outputs.items():
         check_file(folder / name, expected, remedy, file_digest if thorough else None)
     return manifest
+
+
+def open_artifact(folder: Path) -> Manifest:
+    """Return the manifest of an artifact whose files are about to be read, once they are as it says.
+
+    Of a copy under another name every file is hashed, however large.
+
+    Raises:
+        DataError: the manifest or a file of it is damaged; the message names the commands that make it again.
+        UnavailableError: one of them cannot be read now.
+    """
+    manifest = read_manifest(folder)
+    is_copy = not is_finished(folder)
+    remedy = damage_remedy(folder, thorough=True, again=f"`{manifest.command}`")
+    if is_copy:
+        remedy = f"copy it again, or run `{manifest.command}`"
+    cache = digests_beside(folder)
+    for name, expected in manifest.outputs.items():
+        digest = file_digest
+        if expected.bytes >= SMALL and not is_copy:
+            digest = None if _trusted else cache.digest
+        check_file(folder / name, expected, remedy, digest)
+    cache.save()
+    return manifest
+
+
+def trust_large_files(trusted: bool) -> None:
+    """Say whether large files count as unchanged without a look at their content, in this process."""
+    global _trusted
+    _trusted = trusted
+
+
+def check_export(folder: Path) -> None:
+    """Compare the files of an exported folder with its `export.json`, if it has one; a card may have been edited.
+
+    Raises:
+        DataError: one of them is damaged.
+        UnavailableError: one of them cannot be read now.
+    """
+    listing = folder / EXPORT
+    if not listing.is_file():
+        return
+    remedy = "export it again, or fetch it again"
+    with reading(listing, "the files of an export", remedy):
+        for name, known in read_json(listing)["files"].items():
+            path = folder / name
+            if path.exists() and path.suffix != ".md":
+                check_file(path, OutputFile.model_validate(known), remedy, file_digest)
 
 
 def damage_remedy(folder: Path, *, thorough: bool = False, again: str = "the same command again") -> str:
@@ -427,3 +501,145 @@ def recover_sealed(location: Location) -> bool:
     check_artifact(location.partial, thorough=True)
     seal(location)
     return True
+
+
+# Digests of large files, and of those outside the data folder
+
+
+def digests_beside(folder: Path) -> DigestCache:
+    """Return the digests that are known of the large files of an artifact and of all others of its dataset."""
+    return DigestCache(folder.absolute().parents[1] / CHECKED)
+
+
+def remember_outputs(folder: Path, manifest: Manifest) -> None:
+    """Keeps the digests of an artifact's large files, which were hashed when it was finished."""
+    cache = digests_beside(folder)
+    for name, output in manifest.outputs.items():
+        if output.bytes >= SMALL:
+            cache.remember(folder / name, output.sha256)
+    cache.save()
+
+
+class DigestCache:
+    """Digests of files, kept in one JSON file per dataset.
+
+    Args:
+        path: the JSON file; created on `save`.
+        reporter: shows progress when many files or large ones have to be hashed.
+    """
+
+    def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
+        self.path = path
+        self._reporter = reporter or Reporter()
+        self._entries = self._read()
+        self._new: dict[str, list] = {}
+
+    def digest(self, path: Path) -> str:
+        """sha256 of one source file, from the cache while it is unchanged.
+
+        Raises:
+            MissingInputError: there is no such file.
+            DataError: it is a folder, a pipe or a device.
+            UnavailableError: it cannot be read now.
+        """
+        try:
+            with on_disk(path):
+                status = path.stat()
+                if not stat.S_ISREG(status.st_mode):
+                    raise DataError(f"source file {path} is no regular file; correct it or name another")
+                entry = self._entries.get(str(path.absolute()))
+                if entry and entry[:3] == _version(status):
+                    return entry[3]
+                if status.st_size < QUIET_BYTES:
+                    return self.remember(path, file_digest(path))
+                with self._reporter.task(f"checking {path.name}", status.st_size >> 20, "MiB") as task:
+                    return self.remember(path, file_digest(path, lambda count: task.advance(count >> 20)))
+        except FileNotFoundError:
+            raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
+
+    def remember(self, path: Path, digest: str) -> str:
+        """Keeps the digest that a file has as it is now, and returns it."""
+        key = str(path.absolute())
+        self._entries[key] = self._new[key] = [*_version(path.stat()), digest]
+        return digest
+
+    def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
+        """One digest over many files: their paths relative to `root` and their contents.
+
+        What is not there, no file or not readable counts as absent instead of failing: the stage that reads it lists
+        all of them.
+
+        Args:
+            paths: the files.
+            root: folder the recorded names are relative to, so that moving it changes nothing.
+            what: name of the progress shown while many files are new.
+        """
+        total = hashlib.sha256()
+        many = len(paths) - len(self._entries) > QUIET_FILES
+        with self._reporter.task(what, len(paths) if many else 0, "files") as task:
+            for path in sorted(paths):
+                name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+                # Opening a pipe would wait for a writer for ever.
+                digest = self.digest(path) if path.is_file() and os.access(path, os.R_OK) else "absent"
+                total.update(f"{name}\0{digest}\n".encode())
+                task.advance()
+        return total.hexdigest()
+
+    def place(self, path: Path, what: str, pattern: str = "*") -> str:
+        """One digest of a file, or of the files of this pattern in a folder."""
+        if not path.is_dir():
+            return self.digest(path)
+        return self.combined([file for file in path.glob(pattern) if file.is_file()], path, what)
+
+    def save(self) -> None:
+        """Writes the cache back if anything was hashed, with what other processes have hashed meanwhile.
+
+        Where nothing can be written, the same files are hashed again next time.
+        """
+        if self._new:
+            self._entries = self._read() | self._new
+            with contextlib.suppress(UnavailableError, DiskFullError):
+                make_folder(self.path.parent)
+                write_stamped_json(self.path, self._entries)
+            self._new = {}
+
+    def _read(self) -> dict[str, list]:
+        """The entries on the disk; a cache that is damaged counts as empty."""
+        try:
+            return read_stamped_json(self.path, "its files are hashed again")
+        except FileNotFoundError:
+            return {}
+        except DataError as error:
+            self._reporter.say(f"  warning: {error}", style="yellow")
+            return {}
+
+
+def _version(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def local_folders(names: Mapping[str, str]) -> dict[str, Path]:
+    """Setting -> folder, of those models that are named by one of this machine, not by a hub id, and not left empty."""
+    folders = {key: Path(name).expanduser() for key, name in names.items() if name}
+    return {key: folder for key, folder in folders.items() if folder.is_absolute() or folder.exists()}
+
+
+LOCAL_MODEL = Outside(
+    lambda name, value, cache: folder_digests(local_folders({name: value}), cache),
+    lambda value: "local" if local_folders({"": value}) else value,
+)
+"""Marks a setting that names a model by a hub id, which counts itself, or by a folder."""
+
+
+def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str, str]:
+    """Setting -> digest of the files of the folder that it names.
+
+    Raises:
+        MissingInputError: one of them is no folder.
+    """
+    digests = {}
+    for name, folder in folders.items():
+        if not folder.is_dir():
+            raise MissingInputError(f"{folder} is not a folder; name one that holds the files of a model")
+        digests[name] = cache.place(folder, f"hashing {name}")
+    return digests

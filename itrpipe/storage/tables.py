@@ -1,4 +1,4 @@
-"""Parquet files of artifacts: written in one way, and read with one line where something is wrong with them."""
+"""Tables in files: Parquet of artifacts, with one line where something is wrong with one, and Arrow of parts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.storage.disk import on_disk, reading
-from itrpipe.storage.integrity import checked
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, on_disk, reading, stamped, write_bytes
 
 
 class TableFile:
     """Reads a Parquet file a row group at a time.
 
     Args:
-        path: the file; one of an artifact is compared with its manifest.
+        path: the file.
         expected: its schema, or names of columns that it has at least.
         remedy: what to do about a file that is not there, damaged or of another version.
 
@@ -40,7 +39,7 @@ class TableFile:
         self.path = path
         self._remedy = remedy
         with reading(self.path, "a table", self._remedy):
-            self._file = pq.ParquetFile(checked(path), page_checksum_verification=True)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
             self.schema = self._file.schema_arrow.remove_metadata()
             known = self._file.metadata.metadata or {}
             self.facts = {key.decode(): text.decode() for key, text in known.items() if key != b"ARROW:schema"}
@@ -108,3 +107,22 @@ def rows_of(wanted: pa.Array | pa.ChunkedArray, known: pa.Array | pa.ChunkedArra
     """Row of each wanted value among the known ones, int64; -1 where it is not there."""
     found = pc.call_function("index_in", [wanted], pc.SetLookupOptions(value_set=known))
     return np.asarray(found.fill_null(-1), dtype=np.int64)
+
+
+def write_arrow(path: Path, table: pa.Table) -> None:
+    """Writes a table as a file of Arrow, with its metadata.
+
+    Raises:
+        DiskFullError: no space is left.
+    """
+    sink = pa.BufferOutputStream()
+    schema = table.schema.with_metadata({**(table.schema.metadata or {}), CHECKSUM: STAMP_HERE})
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(table.replace_schema_metadata(schema.metadata))
+    write_bytes(path, stamped(sink.getvalue().to_pybytes()))
+
+
+def read_arrow(path: Path) -> pa.Table:
+    """Reads a file of `write_arrow`, mapped: the pages of what is not looked at cost no memory."""
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()

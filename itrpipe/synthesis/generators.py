@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from itrpipe.config import Settings, load_declaration, resolve, unknown
 from itrpipe.models.registry import backbone_names, canonical_backbone, settings_of
 from itrpipe.models.registry import backbones as backbone_classes
-from itrpipe.storage.integrity import LOCAL_MODEL
+from itrpipe.storage.artifact import LOCAL_MODEL
 
 TRAIN = "train"
 _NAME = re.compile(r"(?P<conf>[^.]+)(?:\.(?P<method>[^.]+))??(?:\.s(?P<seed>[0-9]+))?")

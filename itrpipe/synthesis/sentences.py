@@ -37,8 +37,7 @@ import pyarrow as pa
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import AGAIN, Part, Work, cut
 from itrpipe.storage.disk import check_stamp, reading
-from itrpipe.storage.parts import read_arrow, write_arrow
-from itrpipe.storage.tables import TableFile, table_writer
+from itrpipe.storage.tables import TableFile, read_arrow, table_writer, write_arrow
 
 SENTENCES_FILE = "sentences.parquet"
 EDIT = pa.struct({"position": pa.int16(), "old": pa.string(), "new": pa.string()})

@@ -15,7 +15,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary, spans
 from itrpipe.learning.sentences import NO_WORD, over_pieces
 from itrpipe.scene_graph.phrases import MaskCandidates
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 from itrpipe.synthesis.sentences import Edit
 
 CONTINUATION = "##"

@@ -22,9 +22,9 @@ from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
 from itrpipe.models.base import changed
 from itrpipe.models.vectors import at_least_single
+from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
-from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import Feed, Sources, SplitData, blocks, reopened
 from itrpipe.training.distributed import World
 from itrpipe.training.saved import SavedModel, load_model

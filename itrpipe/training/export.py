@@ -24,7 +24,6 @@ from itrpipe.models.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.models.dual_encoder.native import CLIP, PAIR, SIGLIP, Layout, NoEquivalent, architecture_of, layout_of
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.disk import write_bytes, write_json
-from itrpipe.storage.integrity import checked
 from itrpipe.training.saved import MODEL, SavedModel, load_model
 
 _LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())
@@ -77,7 +76,7 @@ class NativeModel:
         masked = architecture != _PADDED
         tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
         # Scale and bias of the logits are their means over the epoch that validated best; not every training has them.
-        best = pq.read_table(checked(trained / HISTORY), filters=[("best", "==", True)]).to_pylist()[-1]
+        best = pq.read_table(trained / HISTORY, filters=[("best", "==", True)]).to_pylist()[-1]
         temperature = best.get("mean_temperature")
         bias = best.get("mean_bias") or 0.0
         scale = (1 / temperature, bias) if temperature else model.pretrained_scale()

@@ -34,12 +34,12 @@ from itrpipe.storage.disk import (
     STAMP_HERE,
     check_stamp,
     file_digest,
+    read_json,
     reading,
     stamped,
     write_bytes,
     write_json,
 )
-from itrpipe.storage.integrity import checked, read_checked_json
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import AS_TRAINED
 
@@ -147,7 +147,7 @@ def load_weights(path: Path, model: nn.Module, digest: str = "") -> None:
     Args:
         path: of the file.
         model: to be filled.
-        digest: that the file should have, while no manifest lists it; empty takes that of the manifest.
+        digest: that the file should have, while no manifest lists it.
 
     Raises:
         DataError: the file is damaged or of another model.
@@ -155,9 +155,7 @@ def load_weights(path: Path, model: nn.Module, digest: str = "") -> None:
     """
     remedy = _REMEDY.format(partial_of(path)) if digest else "run `itrpipe train` again"
     with reading(path, "the weights of this model", remedy):
-        if not digest:
-            checked(path)
-        elif file_digest(path) != digest:
+        if digest and file_digest(path) != digest:
             raise DataError(f"{path} does not match its checksum; {remedy}")
         model.load_state_dict(load_file(path))
 
@@ -256,7 +254,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
         UsageError: the trained model is of other settings; which part of a model is trained may differ.
         DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
-    config = read_checked_json(folder / CONFIG)
+    config = read_json(folder / CONFIG)
     for key, value in leaves(settings["model"]):
         if key != PHASE and (trained := config["model"].get(key)) != value:
             raise UsageError(
@@ -276,7 +274,7 @@ def load_model(folder: Path) -> SavedModel:
     """
     path = folder / CONFIG
     with reading(path, "settings of itrpipe", "run `itrpipe train` or `itrpipe export` again"):
-        config = read_checked_json(path)
+        config = read_json(path)
         about = config.get(ABOUT, {})
         if native := SETTINGS in about:  # in the configuration of a class of transformers
             config = {**about.pop(SETTINGS), ABOUT: about}
@@ -297,7 +295,6 @@ def _load_finite(folder: Path, model: Any, *, native: bool = False) -> None:
     if native:
         from itrpipe.models.dual_encoder.native import load_joint  # transformers is large
 
-        checked(folder / MODEL)
         load_joint(folder, model)
     else:
         load_weights(folder / MODEL, model)

@@ -18,9 +18,8 @@ import pytest
 from measure import apart, most_memory, paired, show
 from rich.console import Console
 
-from itrpipe.engine.local import usable_cores
-from itrpipe.engine.run import Made, MapExecution, make_parts
-from itrpipe.engine.work import Work
+from itrpipe.engine.run import MapExecution, make_parts, usable_cores
+from itrpipe.engine.work import Made, Work
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.build import Parsing, RulesParser
 from itrpipe.scene_graph.graph import Item

@@ -14,7 +14,7 @@ from itrpipe.analysis.questions.benchmarks import MEASURES
 from itrpipe.datasets.benchmarks import SUITES, Named, benchmark_names, digests, named, read_benchmark
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.extraction import ImageFiles, decode_image
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.artifact import DigestCache
 from tests.datasets.sources import refusal
 
 CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ import torch
 from pydantic import ValidationError
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine import local
+from itrpipe.engine import run as engine
 from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.storage.artifact import DIVISION
@@ -56,7 +56,7 @@ def test_bytes_are_equal_however_parts_are_made(
     """Cores are divided among processes; in one thread of torch means in one, and afterwards there are two again."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(local, "usable_cores", lambda: cores)
+    monkeypatch.setattr(engine, "usable_cores", lambda: cores)
     monkeypatch.setenv("OMP_NUM_THREADS", "9")
     result = made(kind(COUNT, partial(toy.note, notes)), folder, workers)
     assert content(folder) == whole

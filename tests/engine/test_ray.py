@@ -14,7 +14,7 @@ import pytest
 from itrpipe import __version__
 from itrpipe.cli.doctor import Doctor
 from itrpipe.engine.ray import connected, load_ray
-from itrpipe.engine.run import Made
+from itrpipe.engine.work import Made
 from itrpipe.errors import DataError, UnavailableError
 from tests.engine import toy
 from tests.engine.toy import COUNT, Toy, content, eventually

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from itrpipe.engine.work import Part, Work, cut
-from itrpipe.storage.parts import array_writer
+from itrpipe.storage.arrays import array_writer
 
 ROWS, COUNT = 5, 8
 """Numbers of a part, and parts of most maps."""

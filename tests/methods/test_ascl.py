@@ -22,7 +22,7 @@ from itrpipe.methods.ascl.method import (
 )
 from itrpipe.methods.base import TokenLimits
 from itrpipe.models.base import TextBatch
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 from itrpipe.testing import ToyPairs
 from tests.methods.toys import built
 

@@ -33,8 +33,7 @@ from itrpipe.mining.lists import (
     slices,
     write_lists,
 )
-from itrpipe.storage.arrays import Rows, take
-from itrpipe.storage.parts import ArrayFile, write_arrays
+from itrpipe.storage.arrays import ArrayFile, Rows, take, write_arrays
 
 VECTORS = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
 IDS = [f"id {row}" for row in range(7)]

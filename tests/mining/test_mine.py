@@ -19,8 +19,7 @@ from itrpipe.errors import DataError, DiskFullError, ItrpipeError, UsageError
 from itrpipe.mining import mine as module
 from itrpipe.mining import search
 from itrpipe.mining.lists import DIRECTIONS
-from itrpipe.storage.arrays import StoredRows
-from itrpipe.storage.parts import ArrayFile, write_arrays
+from itrpipe.storage.arrays import ArrayFile, StoredRows, write_arrays
 
 COUNTS = {"images": 40, "texts": 200}
 EYE, OWNERS = np.eye(3, dtype=np.float32), [0, 1, 2]

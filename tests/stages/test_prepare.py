@@ -15,8 +15,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages import prepare
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.artifact import DigestCache, read_manifest
 from tests.chains import Invoke
 from tests.conftest import TinySource
 from tests.definitions import save_definition

@@ -12,8 +12,7 @@ import pytest
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import load_definition
 from itrpipe.stages import report
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.artifact import DigestCache, read_manifest
 from tests.chains import Invoke
 from tests.definitions import save_definition
 

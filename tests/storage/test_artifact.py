@@ -24,10 +24,18 @@ from hypothesis import strategies as st
 from itrpipe.datasets.definition import DEFINITION, ModelDefinition, remember_model
 from itrpipe.errors import DataError, DiskFullError, LockedError, MissingInputError, UnavailableError, UsageError
 from itrpipe.storage import artifact as artifacts
-from itrpipe.storage import disk, integrity
-from itrpipe.storage.artifact import MANIFEST, WORK, Location, check_artifact, finish, open_partial, read_manifest
+from itrpipe.storage import disk
+from itrpipe.storage.artifact import (
+    MANIFEST,
+    WORK,
+    Location,
+    check_artifact,
+    finish,
+    open_artifact,
+    open_partial,
+    read_manifest,
+)
 from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, stamped, whole_file, write_bytes
-from itrpipe.storage.integrity import checked
 from itrpipe.storage.locks import HOURS, changing, holder, is_locked, locked, patience, unused
 
 
@@ -176,7 +184,7 @@ def test_a_digest_and_a_stamp_are_of_all_bytes_however_long_the_file(tmp_path: P
         check_stamp(path, "remove it")
     wanted = f"{path} is not a folder; name one that holds the files of a model"
     with pytest.raises(MissingInputError, match=wanted):
-        integrity.folder_digests({"vision": path}, integrity.DigestCache(tmp_path / "none"))
+        artifacts.folder_digests({"vision": path}, artifacts.DigestCache(tmp_path / "none"))
 
 
 CONTENT = stamped(json.dumps({CHECKSUM: STAMP_HERE, "rows": [1, 2, 3], "title": "naïve ☃"}).encode())
@@ -197,43 +205,46 @@ def test_no_flipped_bit_passes_a_stamp(position: int, bit: int) -> None:
 def test_a_large_file_is_hashed_once_while_it_stays_as_it_is_or_not_at_all_where_it_is_trusted(
     whole: Location, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Again where the memory of digests is damaged; small ones whenever they are read."""
+    """Again where the memory of digests is damaged; small ones whenever their artifact is opened."""
     path, small = whole.folder / "a.bin", whole.folder / "images" / "1.jpg"
     hashed: list[Path] = []
-    monkeypatch.setattr(integrity, "SMALL", path.stat().st_size)
-    monkeypatch.setattr(integrity, "file_digest", lambda path, *more: hashed.append(path) or file_digest(path))
-    integrity.remember_outputs(whole.folder, read_manifest(whole.folder))
+    monkeypatch.setattr(artifacts, "SMALL", path.stat().st_size)
+    monkeypatch.setattr(artifacts, "file_digest", lambda path, *more: hashed.append(path) or file_digest(path))
+    manifest = read_manifest(whole.folder)
+    artifacts.remember_outputs(whole.folder, manifest)
     for damaged in (False, False, True, False):
         if damaged:
-            flip(whole.root / "tiny" / integrity.CHECKED)
-        integrity.cache_of.cache_clear()  # as in another process
-        assert checked(checked(path)) == path
-        checked(small)
+            flip(whole.root / "tiny" / artifacts.CHECKED)
+        assert open_artifact(whole.folder) == manifest
     assert "its files are hashed again" in capsys.readouterr().out
     assert hashed == [small, small, path, small, small]
     flip(path)
-    flip(small)
     for trust in (("--trust",), ()):
         invoke("train", "--dataset", "none", "--data", whole.root, *trust)
-        for file in (small,) if trust else (small, path):
+        if trust:
+            open_artifact(whole.folder)
+            continue
+        for file in (path, small):
             with pytest.raises(DataError, match=f"^{file} does not match its recorded sha256.*and run `itrpipe train`"):
-                checked(file)
-        assert not trust or checked(path) == path
+                open_artifact(whole.folder)
+            flip(path)
+            flip(small)
 
 
-def test_a_copy_under_another_name_is_checked_in_full_and_files_beside_anothers_manifest_are_not(
-    whole: Location, tmp_path: Path
-) -> None:
+def test_a_copy_under_another_name_is_checked_in_full(whole: Location, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(whole.folder, tmp_path / "best"))
-    assert checked(copy / "a.bin") == copy / "a.bin"
-    flip(copy / "a.bin")
-    (copy / "images" / "1.jpg").unlink()
-    os.mkfifo(copy / "images" / "1.jpg")
-    for name, damage in (("a.bin", "does not match its recorded sha256"), ("images/1.jpg", "is not a file")):
-        with pytest.raises(DataError, match=f"^{copy / name} {damage}; copy it again, or run `itrpipe train`"):
-            checked(copy / name)
-    (copy / MANIFEST).write_text('{"short_name": "the manifest of a web page"}')
-    assert checked(copy / "a.bin") == copy / "a.bin"
+    assert open_artifact(copy).label == "aoq.vsrn"
+    picture = copy / "images" / "1.jpg"
+    for file, damage in ((copy / "a.bin", "does not match its recorded sha256"), (picture, "is not a file")):
+        if file == picture:
+            file.unlink()
+            os.mkfifo(file)
+        else:
+            flip(file)
+        with pytest.raises(DataError, match=f"^{file} {damage}; copy it again, or run `itrpipe train`"):
+            open_artifact(copy)
+        if file != picture:
+            flip(file)
 
 
 def test_an_input_that_was_made_again_is_not_taken_for_the_one_that_was_read(whole: Location) -> None:

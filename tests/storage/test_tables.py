@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.storage.arrays import ArrayFile, Ragged, array_writer, write_arrays
 from itrpipe.storage.disk import AGAIN, check_stamp
-from itrpipe.storage.parts import ArrayFile, array_writer, read_arrow, write_arrays, write_arrow
-from itrpipe.storage.ragged import Ragged
-from itrpipe.storage.tables import TableFile, read_table, table_writer, write_table
+from itrpipe.storage.tables import TableFile, read_arrow, read_table, table_writer, write_arrow, write_table
 from tests.engine.toy import Toy
 
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int32())])

@@ -15,8 +15,8 @@ from itrpipe.features.declaration import is_given, read_model
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import settings_of
-from itrpipe.storage.artifact import Manifest, existing_input
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.artifact import Manifest, open_input
+from itrpipe.storage.disk import read_json
 from itrpipe.training.settings import method_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class EvaluatedModel:
         Raises:
             MissingInputError: it was removed since.
         """
-        return existing_input(self.trained, self.manifest, name)
+        return open_input(self.trained, self.manifest, name)
 
 
 BLIND = "without the image"
@@ -146,7 +146,7 @@ def answers_text(folder: Path) -> str:
     found = []
     for shown in (each for question in questions() for each in getattr(question, "SHOWN", ())):
         path = folder / shown.file
-        table = shown.table([("this model", [read_checked_json(path)])]) if path.is_file() else None
+        table = shown.table([("this model", [read_json(path)])]) if path.is_file() else None
         if table is not None and not shown.usual:
             found += ["", *as_lines(table)]
     return "\n".join(found)

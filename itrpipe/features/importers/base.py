@@ -398,7 +398,7 @@ class Import(Work[Source]):
         Raises:
             DataError: the features of an image cannot be stored.
         """
-        from itrpipe.storage.parts import write_arrays
+        from itrpipe.storage.arrays import write_arrays
 
         rows, entries, sizes, names = part.content
         write_arrays(path, {"rows": rows, **checked(worker, names, entries, sizes)}, {})

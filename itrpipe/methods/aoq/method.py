@@ -30,7 +30,7 @@ from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives
 from itrpipe.learning.mined import PROBABILITY_OF, Lists, require_probabilities
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.base import AnyMatcher, Batch, PairsMethod, TrainingSet, auxiliary_terms, encoded, same_image_mask
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 
 __all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "aoq_loss"]
 

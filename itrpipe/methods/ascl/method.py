@@ -36,7 +36,7 @@ from itrpipe.methods.ascl.declaration import Ascl
 from itrpipe.methods.base import Batch, PairsMethod, TokenLimits, TrainingSet, same_image_mask
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.base import Tensors, TextBatch
-from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.arrays import Ragged
 
 DROP_RATE = 0.5
 SHUFFLE, DONE = "shuffle", "before the encoder"
