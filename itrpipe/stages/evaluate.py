@@ -18,7 +18,6 @@ from itrpipe.features.declaration import NOT_HERE, is_given, model_inputs, passe
 from itrpipe.features.hub import require_reachable
 from itrpipe.models.registry import canonical_backbone, settings_of
 from itrpipe.progress import Reporter
-from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import (
@@ -33,6 +32,7 @@ from itrpipe.storage.artifact import (
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
+from itrpipe.training.checks import UNKNOWN_WORDS, tell_unknown_words
 from itrpipe.training.settings import Model, decisions_file
 
 if TYPE_CHECKING:
@@ -236,8 +236,8 @@ class Evaluate(Stage):
         from itrpipe.mining.filters import DuplicateCaptions
 
         settings, evaluation, split = job.settings, EvaluatedModel(job), _averaged(job)
-        unknown_words = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS.format(settings.split), 0)
-        train.tell_unknown_words(job, settings.split, unknown_words)
+        unknown_words = evaluation.manifest.metrics.get(UNKNOWN_WORDS.format(settings.split), 0)
+        tell_unknown_words(job, settings.split, unknown_words)
         if settings.rerank:
             split = reranked(evaluation, split)
         full = ranks(split.matrix, split.caption_image)

@@ -1,15 +1,24 @@
-"""Refuses, before anything runs, a training whose model cannot read its features or whose encoders are not there."""
+"""Refuse, before anything runs, a training that cannot work; and tell of words that its model does not know."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
+from itrpipe.config import COMMAND_LINE
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
 from itrpipe.features.hub import require_encoder, require_reachable
-from itrpipe.training.settings import TrainSettings
+from itrpipe.methods.contrastive.declaration import Contrastive
+from itrpipe.methods.declaration import mined_by
+from itrpipe.models.registry import backbone_family
+from itrpipe.training.settings import MineSettings, TrainSettings
+
+UNKNOWN_WORDS = "unknown_percent_of_{}_words"
+"""Metric of the splits val and test, where the model has a vocabulary of its own."""
+_MOST_UNKNOWN = 50
 
 _NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
@@ -78,4 +87,97 @@ def require_encoders(settings: TrainSettings, origins: Mapping[str, str], conf: 
         raise UsageError(
             f"{conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
             "'itrpipe[lora]'` or leave it out"
+        )
+
+
+def refuse_unread(settings: TrainSettings, origins: Mapping[str, str], conf: str) -> None:
+    """Refuse options of the command line that change nothing.
+
+    Args:
+        settings, origins, conf: as of `require_encoders`.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for name in settings.unused_options():
+        if origins.get(name) != COMMAND_LINE:
+            continue
+        value = attrgetter(name)(settings)
+        if name == "loss.teacher":
+            raise UsageError(f"--negatives-from {value} is for mined negatives; add --negatives mined")
+        raise UsageError(
+            f"{conf}: {name} = {value} changes nothing with the other settings as they are; leave it out, or see "
+            f"`itrpipe show train {conf}` for what is read"
+        )
+
+
+def refuse_method(settings: TrainSettings) -> None:
+    """Refuse a method that does not train a backbone.
+
+    Raises:
+        UsageError: likewise.
+    """
+    model, loss, mined = settings.model, settings.loss, mined_by(settings.loss)
+    method, backbone = f"method {settings.method!r}", f"backbone {settings.backbone!r}"
+    measure = getattr(model, "measure", "cosine")
+    # Where the model itself mines again, it is searched by inner product.
+    compares = loss.compares_embeddings or (mined is not None and mined.refresh_every > 0)
+    if compares and (not model.embeds or measure != "cosine"):
+        how = f"compares by {measure}" if model.embeds else "scores pairs and has no embeddings"
+        raise UsageError(
+            f"{method} compares embeddings by inner product and {backbone} {how}; train another --backbone, such as "
+            "vsepp"
+        )
+    reason = model.refuses(loss)
+    if not reason and loss.only_backbone not in ("", backbone_family(settings.backbone)):
+        reason = f"it trains {loss.only_backbone} and nothing else"
+    if reason:
+        raise UsageError(f"{method} does not train {backbone}: {reason}; leave --backbone out or name another --method")
+    untrained = model.untrained()
+    if untrained and not loss.trains:
+        raise UsageError(f"{method} needs a model that is trained already: {untrained}")
+    if untrained and isinstance(loss, Contrastive) and loss.reads_pretrained_scale():
+        raise UsageError(
+            f"temperature or bias = own is that of a pretrained joint model: {untrained}; or give a number, as in "
+            "--set loss.temperature=0.07"
+        )
+
+
+def refuse_refreshing(settings: TrainSettings, mining: MineSettings, conf: str) -> None:
+    """Refuse to mine again where steps are counted before there are lists, or where a second model orders these.
+
+    Args:
+        settings: of the training.
+        mining: settings of its lists.
+        conf: configuration of the training, for the message.
+
+    Raises:
+        UsageError: likewise.
+    """
+    mined = mined_by(settings.loss)
+    if mined is None or not mined.refresh_every:
+        return
+    reason = ""
+    if settings.batch_by == "tokens":
+        reason = "batches of tokens are counted before training begins; give --set train.batch_by=pairs"
+    if mining.rescore_with:
+        reason = f"{mining.rescore_with} orders the lists, and does not learn meanwhile; leave rescore_with out"
+    if reason:
+        raise UsageError(f"{conf} mines again every {mined.refresh_every} epochs, but {reason}")
+
+
+def tell_unknown_words(job: Any, split: str, percent: int) -> None:
+    """Note how many words of a split's captions the model does not know, and warn where it is more than half.
+
+    Args:
+        job: see `itrpipe.stages.base.Job`.
+        split: its name.
+        percent: of the words.
+    """
+    job.metrics[UNKNOWN_WORDS.format(split)] = percent
+    if percent > _MOST_UNKNOWN:
+        job.warn(
+            f"{percent} % of the words of {split} captions are unknown to the model, which reads words between blanks "
+            "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
+            "--backbone dual-encoder --text bert-base-multilingual-cased"
         )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,17 +24,18 @@ from pydantic import (
 )
 
 from itrpipe import papers
-from itrpipe.config import Outside, Settings, load_declaration, resolve, unknown, why_unusable
-from itrpipe.datasets.definition import ModelDefinition
+from itrpipe.config import Outside, Settings, did_you_mean, load_declaration, resolve, unknown, why_unusable
+from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
 from itrpipe.engine.run import MapExecution, SharedExecution
-from itrpipe.errors import MissingInputError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.declaration import FirstEpochs, MethodSettings, methods
+from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, method_package, methods
 from itrpipe.mining.settings import WindowSettings
 from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.registry import backbone_family, backbone_names, canonical_backbone
+from itrpipe.models.registry import BACKBONES, backbone_family, backbone_names, canonical_backbone, settings_of
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
+from itrpipe.storage.artifact import LOCAL_MODEL
 
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
 FIRST_TRAINING = "triplet"
@@ -53,6 +54,15 @@ _OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
 READ_UNTRAINED = frozenset(("backbone", "method", "features", "seed", "score_precision", "min_word_count"))
 READ_UNTRAINED |= {"embed_precision", "validation_images", "train_share", "model", "loss"}
 """Settings that count where nothing is trained."""
+UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"))
+UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}
+UNTIMED |= {"selection"}
+"""Settings that do not decide how long a training takes."""
+INITIAL = "initial"
+"""Source of published weights that a training starts from."""
+_PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())}, lambda value: "local")
+TEACHER_OF_PAIRS = "vsrn"
+"""Backbone that mines for those without embeddings (AOQ §4.2: the lists of SCAN and BFAN are VSRN's)."""
 
 
 def _count_or_share(value: Any) -> Any:
@@ -229,6 +239,34 @@ class TrainSettings(Settings):
                     f"{asked[0]} keeps the weights of the {name} encoder, which are random; name a pretrained one with "
                     f"--{name}, or a trained configuration with start_from"
                 )
+
+    def outside(self) -> Iterator[tuple[str, Any, Outside]]:
+        """Yield published weights and pretrained encoders, which may lie on this machine."""
+        if published := self.model.published_weights():
+            yield INITIAL, published, _PUBLISHED
+        for name, encoder in self.model.pretrained().items():
+            yield name, encoder, LOCAL_MODEL
+
+    def counted(self) -> dict[str, Any]:
+        """Return the values as the fingerprint sees them: those that are read, and of plug-ins name and version."""
+        values = self.model_dump(mode="json") | {"model": self.model.counted(), "loss": self.loss.counted()}
+        for name, value, mark in self.outside():
+            seen = mark.seen(value)
+            if seen != value:
+                values["model"][name] = seen
+        for key in self.unused_options():
+            *group, name = key.split(".")
+            (values[group[0]] if group else values).pop(name)
+        if not self.loss.trains:
+            read = READ_UNTRAINED
+            if self.embed_precision == AS_TRAINED:
+                read |= {"precision"}
+            values = {name: value for name, value in values.items() if name in read}
+        if package := method_package(self.method):
+            values["method_package"] = package
+        if package := BACKBONES.package(backbone_family(self.backbone)):
+            values["backbone_package"] = package
+        return values
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the dotted keys of options that others leave without a use, so that their values change nothing."""
@@ -483,6 +521,47 @@ class Model:
         """Return the shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
         method = f"{other.method}." if other.method != self.method else ""
         return f"{method}{other.backbone}{f'.s{other.seed}' if other.seed or self.seed else ''}"
+
+
+def teacher_of(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> tuple[Model, str]:
+    """Return the model that mines for a training, and its name where the dataset has a model of that name.
+
+    Raises:
+        UsageError: there is no model of the teacher's name.
+    """
+    usual = settings.backbone if settings.model.embeds else TEACHER_OF_PAIRS
+    first = Model(FIRST_TRAINING, usual, settings.seed)
+    name = mined.teacher
+    if name is None:
+        return first, ""
+    if name in load_declaration("train").confs and name not in backbone_names():
+        return replace(first, method=name), ""
+    if name in definition.models:
+        return Model.defined_by(definition.models[name], settings.seed), name
+    has_embeddings = f"{GIVEN}-{name}.train" in definition.embeddings
+    try:
+        return first.named_by(f"{GIVEN}-{name}" if has_embeddings else name), ""
+    except ValueError as error:
+        if hint := did_you_mean(name, definition.models):
+            raise UsageError(f"--negatives-from {name}: no model has this name{hint}") from None
+        known = f"no model has this name; known: {', '.join(definition.models)}; " if definition.models else ""
+        raise UsageError(f"--negatives-from {name}: {known}{error}") from None
+
+
+def mining_settings(settings: TrainSettings, mined: Mined, teacher: Model) -> dict[str, Any]:
+    """Return the settings of mining that a training asks for; features are empty where they are the teacher's usual."""
+    features = settings.features
+    if is_given(teacher.backbone):
+        features = ""
+    elif teacher.backbone != settings.backbone:  # else what is said of the model of the training holds for it too
+        # Where one reads pixels, another usually cannot.
+        reads_pixels = "pixels" in settings_of(teacher.backbone)().reads()
+        if reads_pixels != ("pixels" in settings.model.reads()):
+            features = ""
+    asked = {"backbone": teacher.backbone, "method": teacher.method, "seed": teacher.seed, "features": features}
+    if mined.guard:
+        asked["guard"] = mined.guard
+    return asked
 
 
 # Mining
