@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
+UNKNOWN_WORDS = "unknown_percent_of_{}_words"
+"""Metric of the splits val and test, where the model has a vocabulary of its own."""
+_MOST_UNKNOWN = 50
 # Captions of this form hold nothing that the Penn Treebank rules treat otherwise than a split at spaces does:
 # words of letters, digits and single hyphens, commas before spaces, one full stop at the end.
 _WORD = r"[a-z0-9]+(?:-[a-z0-9]+)*"
@@ -176,3 +179,20 @@ class Vocabulary:
             DataError: the file is damaged, or an entry is missing.
         """
         return cls(tuple(load_json(path, TypeAdapter(_Published))["idx2word"].values()))
+
+
+def tell_unknown_words(job: Any, split: str, percent: int) -> None:
+    """Note how many words of a split's captions the model does not know, and warn where it is more than half.
+
+    Args:
+        job: see `itrpipe.stages.base.Job`.
+        split: its name.
+        percent: of the words.
+    """
+    job.metrics[UNKNOWN_WORDS.format(split)] = percent
+    if percent > _MOST_UNKNOWN:
+        job.warn(
+            f"{percent} % of the words of {split} captions are unknown to the model, which reads words between blanks "
+            "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
+            "--backbone dual-encoder --text bert-base-multilingual-cased"
+        )

@@ -32,7 +32,6 @@ from itrpipe.storage.artifact import (
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
-from itrpipe.training.checks import UNKNOWN_WORDS, tell_unknown_words
 from itrpipe.training.settings import Model, decisions_file
 
 if TYPE_CHECKING:
@@ -230,6 +229,7 @@ class Evaluate(Stage):
         from itrpipe.analysis.questions.phrases import reranked
         from itrpipe.datasets.prepared import LEAKED, PreparedDataset
         from itrpipe.datasets.truth import known_pairs
+        from itrpipe.datasets.vocabulary import UNKNOWN_WORDS, tell_unknown_words
         from itrpipe.evaluation.metrics import ranks
         from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
         from itrpipe.evaluation.results import oracle_ranks, results, results_text, summed_up

@@ -20,7 +20,6 @@ from itrpipe.training.data import Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Refreshing
 from itrpipe.training.inputs import method_inputs, mined_lists
-from itrpipe.training.mining import mine_again
 from itrpipe.training.saved import build_model, start_from
 
 if TYPE_CHECKING:
@@ -118,6 +117,7 @@ def refreshing_of(job: Any, train: SplitData) -> Refreshing | None:
     mined = mined_by(job.settings.loss)
     if mined is None or not mined.refresh_every:
         return None
+    from itrpipe.training.mining import mine_again  # few trainings mine again
 
     def warn(message: str) -> None:
         if message not in job.messages:

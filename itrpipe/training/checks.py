@@ -1,4 +1,4 @@
-"""Refuse, before anything runs, a training that cannot work; and tell of words that its model does not know."""
+"""Refuse, before anything runs, a training that cannot work."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import mined_by
 from itrpipe.models.registry import backbone_family
 from itrpipe.training.settings import MineSettings, TrainSettings
-
-UNKNOWN_WORDS = "unknown_percent_of_{}_words"
-"""Metric of the splits val and test, where the model has a vocabulary of its own."""
-_MOST_UNKNOWN = 50
 
 _NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
@@ -164,20 +160,3 @@ def refuse_refreshing(settings: TrainSettings, mining: MineSettings, conf: str) 
         reason = f"{mining.rescore_with} orders the lists, and does not learn meanwhile; leave rescore_with out"
     if reason:
         raise UsageError(f"{conf} mines again every {mined.refresh_every} epochs, but {reason}")
-
-
-def tell_unknown_words(job: Any, split: str, percent: int) -> None:
-    """Note how many words of a split's captions the model does not know, and warn where it is more than half.
-
-    Args:
-        job: see `itrpipe.stages.base.Job`.
-        split: its name.
-        percent: of the words.
-    """
-    job.metrics[UNKNOWN_WORDS.format(split)] = percent
-    if percent > _MOST_UNKNOWN:
-        job.warn(
-            f"{percent} % of the words of {split} captions are unknown to the model, which reads words between blanks "
-            "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
-            "--backbone dual-encoder --text bert-base-multilingual-cased"
-        )

@@ -29,12 +29,12 @@ from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
-from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
+    from itrpipe.scene_graph.phrases import CaptionPhrases
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
@@ -483,6 +483,8 @@ class Sources:
         """The phrases of all captions, for a model of these settings that reads some."""
         if not settings.reads_phrases:
             return None
+        from itrpipe.scene_graph.phrases import CaptionPhrases  # few models read phrases
+
         assert self.parse is not None
         return CaptionPhrases.read(self.parse, settings.max_words)
 

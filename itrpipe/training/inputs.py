@@ -17,8 +17,6 @@ from itrpipe.methods.declaration import WithTwins, masked_by
 from itrpipe.mining.files import FILES, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.models.captions import CaptionTokens, ends_of
-from itrpipe.synthesis.bank import read_sentences
-from itrpipe.synthesis.masks import caption_masks, token_captions
 from itrpipe.training.data import PhraseSplitData, SplitData
 from itrpipe.training.saved import max_tokens_of, start_from
 
@@ -65,6 +63,8 @@ def method_inputs(
         inputs["sentences"] = _sentences(job, train, tokens)
     masked = masked_by(loss)
     if "masks" in names and masked is not None:
+        from itrpipe.synthesis.masks import caption_masks, token_captions  # few methods read captions again
+
         captions = token_captions(train.split, tokens, max_tokens_of(model))
         graphs = artifacts["parse"].folder if masked.units == "phrases" else None
         inputs["masks"] = caption_masks(captions, tokens, graphs, masked.compare)
@@ -80,6 +80,8 @@ def _sentences(job: Any, train: SplitData, tokens: CaptionTokens) -> SentenceBan
     Raises:
         UsageError: the method draws twins, and there are none that the model can read.
     """
+    from itrpipe.synthesis.bank import read_sentences  # few methods read sentences
+
     mirrors = train.mirrors and job.settings.model.sees_sides()
     sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens, mirrors)
     loss = job.settings.loss

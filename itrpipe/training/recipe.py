@@ -38,6 +38,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from itrpipe.config import leaves
+from itrpipe.datasets.vocabulary import tell_unknown_words
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
@@ -92,16 +93,13 @@ Source: Wu and Johnson, "Rethinking 'Batch' in BatchNorm", 2021, section 3.
 """
 
 
-def train(job: Any) -> dict[str, int]:
+def train(job: Any) -> None:
     """Train a model, keep the weights that validated best, and embed every split with them where the model embeds.
 
     Of several processes of a launcher all train; the first does all else.
 
     Args:
         job: see `itrpipe.stages.base.Job`; the settings are `TrainSettings`. The model is written to its folder.
-
-    Returns:
-        Split -> percent of the words of its captions that the model does not know; nothing of a tokenizer.
 
     Raises:
         MissingInputError: there is no training or validation split.
@@ -142,8 +140,10 @@ def train(job: Any) -> dict[str, int]:
     if reason := trainer.ended_early():
         job.warn(reason)
     if isinstance(tokens, PieceIds):
-        return {}
-    return {name: data.unknown_words() for name, data in splits.items() if name != "train"}
+        return
+    for name, data in splits.items():
+        if name != "train":
+            tell_unknown_words(job, name, data.unknown_words())
 
 
 def _train_along(job: Any) -> None:
