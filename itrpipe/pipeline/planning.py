@@ -308,28 +308,26 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
             )
         return definition.prepare
     if need.stage == "extract":
-        if need.conf in WITHOUT_CHOICE and need.conf not in definition.features:
+        if need.conf in definition.features:
+            return definition.features[need.conf]
+        if need.conf in WITHOUT_CHOICE:
             return StageDefinition(conf=need.conf)
-        if need.conf not in definition.features:
-            known = [*definition.features, *(name for name in WITHOUT_CHOICE if name not in definition.features)]
-            hint = did_you_mean(need.conf, known) or f"; run `itrpipe extract --dataset {dataset} --features NAME`"
-            raise MissingInputError(
-                f"dataset {dataset!r} has no features {need.conf!r} (has: {', '.join(known)}){hint}"
-            )
-        return definition.features[need.conf]
+        known = list(dict.fromkeys([*definition.features, *WITHOUT_CHOICE]))
+        hint = did_you_mean(need.conf, known) or f"; run `itrpipe extract --dataset {dataset} --features NAME`"
+        raise MissingInputError(f"dataset {dataset!r} has no features {need.conf!r} (has: {', '.join(known)}){hint}")
     if need.stage == "index":
         return definition.photographs
     if need.stage == "train" and need.conf == GIVEN:
         raise UsageError(f"{NOT_HERE}, and take files by --embeddings")
     if need.stage == "embeddings":
         name, split = need.settings["name"], need.settings["split"]
-        if f"{name}.{split}" not in definition.embeddings:
-            known = ", ".join(definition.embeddings) or "none"
-            raise MissingInputError(
-                f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, and has {known}; name their "
-                "files with --embeddings"
-            )
-        return definition.embeddings[f"{name}.{split}"]
+        if found := definition.embeddings.get(f"{name}.{split}"):
+            return found
+        known = ", ".join(definition.embeddings) or "none"
+        raise MissingInputError(
+            f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, and has {known}; name their files "
+            "with --embeddings"
+        )
     return None
 
 

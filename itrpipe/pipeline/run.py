@@ -30,7 +30,6 @@ from itrpipe.storage.artifact import (
     folders_in,
     is_finished,
     read_manifest,
-    remember_outputs,
 )
 from itrpipe.storage.disk import on_disk, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.storage.locks import HOURS, holder, locked, patience
@@ -192,7 +191,6 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
         job.timings["total"] = round(time.time() - start, 3)
         job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
         manifest = artifacts.finish(location, _record(step, job))
-    remember_outputs(location.folder, manifest)
     told = [
         f"{key} {f'{value:.4g}' if isinstance(value, float) else value}"
         for key, value in manifest.metrics.items()
@@ -301,7 +299,7 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
 EPOCHS, MAX_UPDATES = "epochs", "max_updates"
 OF_NEGATIVES = frozenset(("method", "loss", "sentences"))
 """Settings that choose the negatives of a training, and name the training in stages that read it."""
-DATA = ("prepare", "extract", "parse")
+DATA = frozenset(("prepare", "extract", "parse"))
 """Inputs that an earlier artifact must have had too, where both read them: other data take another time."""
 
 
@@ -331,31 +329,29 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
     settings = step.settings.model_dump(mode="json")
     untimed = load_stage(step.need.stage).untimed
     conf = None if EPOCHS in settings else step.need.conf  # of a training the method is a setting
-    differences = {}
-    for name, each in earlier.items():
-        shared = [key for key in DATA if key in each.inputs and key in step.inputs]
-        is_alike = all(each.inputs[key].fingerprint == step.inputs[key].location.fingerprint for key in shared)
-        if is_alike and conf in (None, each.conf):
-            differences[name] = {key for key, value in each.settings.items() if settings.get(key) != value}
     by_epochs = EPOCHS in settings and not settings.get(MAX_UPDATES)
     scaled = untimed | {EPOCHS} if by_epochs else untimed
-    for unread in (untimed, scaled, scaled | OF_NEGATIVES):
-        alike = [name for name, different in differences.items() if different <= unread]
-        if alike:
-            fewest = min(len(differences[name]) for name in alike)
-            nearest = [name for name in alike if len(differences[name]) == fewest]
-            newest = max(nearest, key=lambda name: earlier[name].finished)
-            manifest = earlier[newest]
-            seconds, note = manifest.timings["total"], f"as {manifest.stage}/{newest} took"
-            # Fewer than its settings say where validation was flat; none where nothing was trained.
-            trained: Any = manifest.metrics.get(EPOCHS) or manifest.settings.get(EPOCHS)
-            if by_epochs and trained != settings[EPOCHS]:
-                seconds *= settings[EPOCHS] / trained
-                note += f" with {quantity(trained, 'epoch')}, scaled to {settings[EPOCHS]}"
-            if unread > scaled:
-                note += ", with other negatives"
-            return Cost(seconds, note)
-    return Cost()
+    nearest = None
+    for name, manifest in earlier.items():
+        shared = DATA & manifest.inputs.keys() & step.inputs.keys()
+        is_alike = all(manifest.inputs[key].fingerprint == step.inputs[key].location.fingerprint for key in shared)
+        different = {key for key, value in manifest.settings.items() if settings.get(key) != value}
+        if is_alike and conf in (None, manifest.conf) and different <= scaled | OF_NEGATIVES:
+            closeness = (different <= scaled, different <= untimed, -len(different), manifest.finished)
+            if nearest is None or closeness > nearest[0]:
+                nearest = closeness, name, manifest
+    if nearest is None:
+        return Cost()
+    (has_same_negatives, *_), name, manifest = nearest
+    seconds, note = manifest.timings["total"], f"as {manifest.stage}/{name} took"
+    # Fewer than its settings say where validation was flat; none where nothing was trained.
+    trained: Any = manifest.metrics.get(EPOCHS) or manifest.settings.get(EPOCHS)
+    if by_epochs and trained != settings[EPOCHS]:
+        seconds *= settings[EPOCHS] / trained
+        note += f" with {quantity(trained, 'epoch')}, scaled to {settings[EPOCHS]}"
+    if not has_same_negatives:
+        note += ", with other negatives"
+    return Cost(seconds, note)
 
 
 def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:

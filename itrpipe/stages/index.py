@@ -17,7 +17,7 @@ from itrpipe.storage.artifact import (
     MANIFEST,
     DigestCache,
     check_artifact,
-    folder_digests,
+    folder_digest,
     folders_in,
     is_finished,
     read_manifest,
@@ -76,7 +76,7 @@ class Index(Stage):
             raise MissingInputError("an index needs a model; run `itrpipe index --photos FOLDER --model NAME`")
         model = Path(settings.model)
         known = (model / MANIFEST).is_file()
-        digest = read_manifest(model).digest if known else folder_digests({MODEL: model}, cache)[MODEL]
+        digest = read_manifest(model).digest if known else folder_digest(MODEL, model, cache)
         return {MODEL: digest, PHOTOGRAPHS: list_photographs(folder, cache.path.parents[1]).digest}
 
     def fingerprinted(self, settings: IndexSettings) -> dict[str, Any]:

@@ -472,6 +472,11 @@ def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
     manifest = Manifest(outputs=outputs, versions=versions, **manifest_fields)
     write_manifest(partial, manifest)
     seal(location)
+    cache = digests_beside(location.folder)  # large files were hashed just now
+    for name, output in outputs.items():
+        if output.bytes >= SMALL:
+            cache.remember(location.folder / name, output.sha256)
+    cache.save()
     return manifest
 
 
@@ -511,15 +516,6 @@ def digests_beside(folder: Path) -> DigestCache:
     return DigestCache(folder.absolute().parents[1] / CHECKED)
 
 
-def remember_outputs(folder: Path, manifest: Manifest) -> None:
-    """Keeps the digests of an artifact's large files, which were hashed when it was finished."""
-    cache = digests_beside(folder)
-    for name, output in manifest.outputs.items():
-        if output.bytes >= SMALL:
-            cache.remember(folder / name, output.sha256)
-    cache.save()
-
-
 class DigestCache:
     """Digests of files, kept in one JSON file per dataset.
 
@@ -550,9 +546,8 @@ class DigestCache:
                 entry = self._entries.get(str(path.absolute()))
                 if entry and entry[:3] == _version(status):
                     return entry[3]
-                if status.st_size < QUIET_BYTES:
-                    return self.remember(path, file_digest(path))
-                with self._reporter.task(f"checking {path.name}", status.st_size >> 20, "MiB") as task:
+                shown = status.st_size >> 20 if status.st_size >= QUIET_BYTES else 0
+                with self._reporter.task(f"checking {path.name}", shown, "MiB") as task:
                     return self.remember(path, file_digest(path, lambda count: task.advance(count >> 20)))
         except FileNotFoundError:
             raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
@@ -624,22 +619,21 @@ def local_folders(names: Mapping[str, str]) -> dict[str, Path]:
     return {key: folder for key, folder in folders.items() if folder.is_absolute() or folder.exists()}
 
 
+def folder_digest(name: str, folder: Path, cache: DigestCache) -> str:
+    """Return the digest of the files of a folder that a setting of this name is about.
+
+    Raises:
+        MissingInputError: it is no folder.
+    """
+    if not folder.is_dir():
+        raise MissingInputError(f"{folder} is not a folder; name one that holds the files of a model")
+    return cache.place(folder, f"hashing {name}")
+
+
 LOCAL_MODEL = Outside(
-    lambda name, value, cache: folder_digests(local_folders({name: value}), cache),
+    lambda name, value, cache: {
+        key: folder_digest(key, folder, cache) for key, folder in local_folders({name: value}).items()
+    },
     lambda value: "local" if local_folders({"": value}) else value,
 )
 """Marks a setting that names a model by a hub id, which counts itself, or by a folder."""
-
-
-def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str, str]:
-    """Setting -> digest of the files of the folder that it names.
-
-    Raises:
-        MissingInputError: one of them is no folder.
-    """
-    digests = {}
-    for name, folder in folders.items():
-        if not folder.is_dir():
-            raise MissingInputError(f"{folder} is not a folder; name one that holds the files of a model")
-        digests[name] = cache.place(folder, f"hashing {name}")
-    return digests
