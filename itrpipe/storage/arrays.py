@@ -2,8 +2,8 @@
 
 Opening a file reads no array: type and shape come from headers. Rows are copied into memory by plain reading: an array
 of 30 GB takes no more memory than the rows that are held, and an error of the disk is an exception and does not end the
-process. Files are mapped where `StoredRows.mapped` is asked for, and where an array lies column by column; compressed,
-such an array is held whole. Nothing is ever unpickled, and no file that another one names is read.
+process. Files are mapped where `StoredRows.mapped` is asked for, and where a `.npy` file lies column by column; such an
+array of a `.npz` file is held whole. Nothing is ever unpickled, and no file that another one names is read.
 
 A file of parts has a checksum of all its bytes. It begins with its length and a JSON header, in the way of safetensors,
 so that arrays can be written and read a few rows at a time without any of them in memory.
@@ -270,38 +270,37 @@ def _filled(file: IO[bytes], offset: int, start: int, dtype: np.dtype, shape: tu
 def _npy(path: Path) -> FileRows:
     with path.open("rb") as file:
         dtype, shape, offset, fortran = _header(file, file.seek(0, io.SEEK_END))
-    return _lying(StoredRows(path, offset, dtype, shape), fortran)
+    if fortran:
+        return _by_columns(str(path), dtype, shape, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+    return StoredRows(path, offset, dtype, shape)
 
 
 def _npz_member(path: Path, member: str) -> FileRows:
     name = member.removesuffix(".npy")
+    where = _where(path, name)
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo(member)
         stream = archive.open(info)  # stays open without the archive; going back in it unpacks from the front again
         dtype, shape, offset, fortran = _header(stream, info.file_size)
+    if fortran:
+        return _by_columns(where, dtype, shape, lambda: np.load(path, allow_pickle=False)[name])
     if info.compress_type != zipfile.ZIP_STORED:
-        columns = cache(lambda: _filled(stream, offset, 0, dtype, shape[::-1]).T)  # unpacked once
-
-        def fetch(start: int, stop: int) -> np.ndarray:
-            if fortran:
-                return columns()[start:stop].copy(order="C")
-            return _filled(stream, offset, start, dtype, (stop - start, *shape[1:]))
-
-        return FetchedRows(_where(path, name), dtype, shape, fetch)
+        return FetchedRows(
+            where,
+            dtype,
+            shape,
+            lambda start, stop: _filled(stream, offset, start, dtype, (stop - start, *shape[1:])),
+        )
     with path.open("rb") as file:  # the local header may be longer than the directory says
         file.seek(info.header_offset + 26)
         offset += info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-    return _lying(StoredRows(path, offset, dtype, shape, name), fortran)
+    return StoredRows(path, offset, dtype, shape, name)
 
 
-def _lying(stored: StoredRows, fortran: bool) -> FileRows:
-    """Rows as they lie in a file; of columns, each row is gathered from all over a map of the array."""
-    if not fortran:
-        return stored
-    columns = np.memmap(stored.path, stored.dtype, "r", stored.offset, stored.shape, order="F")
-    return FetchedRows(
-        stored.where, stored.dtype, stored.shape, lambda start, stop: columns[start:stop].copy(order="C")
-    )
+def _by_columns(where: str, dtype: np.dtype, shape: tuple[int, ...], load: Callable[[], np.ndarray]) -> FileRows:
+    """Rows of an array that lies column by column: each is gathered from all over it."""
+    columns = cache(load)
+    return FetchedRows(where, dtype, shape, lambda start, stop: columns()[start:stop].copy(order="C"))
 
 
 def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], int, bool]:
