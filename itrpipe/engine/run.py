@@ -191,8 +191,14 @@ def make_parts(
             task.advance()
     if damaged:
         warn(f"{damaged:,} of {len(found):,} parts in {folder} were damaged; they are made again")
-    todo = [(part, path) for part, path in own if path not in kept]
-    total, rows = (sum(part.rows for part, _ in parts) for parts in (own, todo))
+    todo = []
+    total = 0
+    rows = 0
+    for part, path in own:
+        total += part.rows
+        if path not in kept:
+            todo.append((part, path))
+            rows += part.rows
     started = time.monotonic()
     try:
         if todo:
@@ -377,7 +383,9 @@ class Crew:
                         makers[number] = self.begin(number)
                 if not makers:
                     raise UnavailableError(f"no worker begins ({reason}); {self.remedy}")
-                answers = {answer: number for number, maker in makers.items() for answer in maker.parts}
+                answers = dict[Future[Answer], int]()
+                for number, maker in makers.items():
+                    answers |= dict.fromkeys(maker.parts, number)
                 answered = wait(answers, PATIENCE, FIRST_COMPLETED).done
                 if answers and not answered and not any(maker.at_work() for maker in makers.values()):
                     reporter.say("  no worker is there yet; waiting for one", style="yellow")
@@ -391,11 +399,12 @@ class Crew:
                         makers.pop(number).end()
                         stillborn += not maker.at_work()
                         reason = last_line(death)
-                        deaths.update(part.name for part, _ in maker.at_work())
-                        again = [given for given in maker.at_work() if deaths[given[0].name] < MOST_DEATHS]
-                        for part, _ in again:
-                            reporter.say(f"  the worker of part {part.name} died; it is made again", style="yellow")
-                        waiting += again
+                        for given in maker.at_work():
+                            part = given[0].name
+                            deaths[part] += 1
+                            if deaths[part] < MOST_DEATHS:
+                                reporter.say(f"  the worker of part {part} died; it is made again", style="yellow")
+                                waiting.append(given)
                         continue
                     if error is not None:
                         raise error

@@ -37,7 +37,8 @@ def tested_on(evaluation: Manifest) -> tuple[str, str]:
 
 def _is_as_named(evaluation: Manifest, definition: DatasetDefinition) -> bool:
     """Return whether embeddings were evaluated that their name stands for now; before, it was that of other files."""
-    backbone, split = evaluation.settings["backbone"], evaluation.settings["split"]
+    backbone = evaluation.settings["backbone"]
+    split = evaluation.settings["split"]
     known = definition.embeddings.get(f"{backbone}.{split}")
     return known is None or backbone == GIVEN or known.artifact == read_model(evaluation.inputs).name
 

@@ -230,7 +230,8 @@ def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: b
     whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
     newest: dict[tuple, str] = {}
     for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
-        features, of_two = manifest.settings.get("features"), _of_two(manifest)
+        features = manifest.settings.get("features")
+        of_two = _of_two(manifest)
         run = (manifest.stage, manifest.label, features, of_two, model_of(entry, models))
         newest[run] = entry.name
     by_name = {entry.name: (entry, manifest) for entry, manifest in whole}

@@ -117,7 +117,8 @@ def define_model(
         UsageError: the name cannot be one, or is also that of the model that it is to be like or mined with.
     """
     known = load_definition(root, dataset).models.get(check_name(name))
-    own, execution = {}, []
+    own = {}
+    execution = []
     for item in overrides:
         if item.scope == EVERYWHERE or item.key in TrainExecution.model_fields:
             execution.append(item)
@@ -141,7 +142,9 @@ def define_model(
 
 def options_of(model: Step) -> str:
     """Return the options by which a command names the model that a planned step trains, or that made embeddings."""
-    settings, location, name = model.settings, model.location, model.model
+    settings = model.settings
+    location = model.location
+    name = model.model
     if location.stage == "embeddings":
         name = model.need.settings["name"].removeprefix(f"{GIVEN}-")
         return f"--dataset {location.dataset} --model {name}"

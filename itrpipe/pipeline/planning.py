@@ -155,7 +155,8 @@ class Planner:
         # To be replaced by artifacts of the same names and perhaps of other bytes.
         outdated = [name for name, each in inputs.items() if each.state == "stale" and each.location.folder.exists()]
         if state == "up to date" and outdated:
-            state, reason = "stale", f"{outdated[0]} is to be made again"
+            state = "stale"
+            reason = f"{outdated[0]} is to be made again"
         return replace(step, state=state, reason=reason)
 
     def _former(self, step: Step) -> str | None:
@@ -320,7 +321,8 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
     if need.stage == "train" and need.conf == GIVEN:
         raise UsageError(f"{NOT_HERE}, and take files by --embeddings")
     if need.stage == "embeddings":
-        name, split = need.settings["name"], need.settings["split"]
+        name = need.settings["name"]
+        split = need.settings["split"]
         if found := definition.embeddings.get(f"{name}.{split}"):
             return found
         known = ", ".join(definition.embeddings) or "none"

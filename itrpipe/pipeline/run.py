@@ -56,7 +56,9 @@ def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
         mark, style = _MARKS[step.state]
         text = f"{step.state}{f', {step.reason}' if step.reason else ''}"
         if step.state != "up to date" and step.location.folder not in needed:
-            mark, style, text = "·", None, f"{step.state}, but nothing that is to be made reads it"
+            mark = "·"
+            style = None
+            text = f"{step.state}, but nothing that is to be made reads it"
         reporter.say(f"  {mark} {step.location.stage + '/' + step.location.name:<{width}}  {text}", style=style)
 
 
@@ -129,7 +131,8 @@ def _named(steps: Iterable[Step]) -> list[tuple[Step, str]]:
     """Return the trainings of a plan that named models are; one with other settings than its model has no name."""
     found = []
     for step in unique_steps(steps):
-        location, name = step.location, step.model
+        location = step.location
+        name = step.model
         known = load_definition(location.root, location.dataset).models.get(name)
         if known is None:
             continue
@@ -183,7 +186,8 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
         try:
             load_stage(location.stage).run(job)
         except OthersMissing as others:
-            left, every = others.missing(), len(others.paths)
+            left = others.missing()
+            every = len(others.paths)
             rest = f"{left:,} of {every:,} are left to other jobs; the job that makes the last one joins all"
             write_stamped_json(job.work / UNFINISHED, {"rest": rest})  # for `itrpipe status`
             reporter.say(f"  part {others.share} is done ({others.rows:,} {others.unit}); {rest}")
@@ -206,7 +210,8 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
     Raises:
         LockedError: it took longer than `ITRPIPE_LOCK_HOURS`.
     """
-    name, until = f"{step.location.stage}/{step.location.name}", time.monotonic() + 3600 * patience()
+    name = f"{step.location.stage}/{step.location.name}"
+    until = time.monotonic() + 3600 * patience()
     if others.missing():
         reporter.say(
             f"{name}: waiting for {quantity(others.missing(), 'part')} of other jobs (--part i/{others.share.count})"
@@ -239,7 +244,8 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
         reporter=reporter,
         sources=step.sources,
     )
-    start, record = time.time(), job.work / START
+    start = time.time()
+    record = job.work / START
     resumed = record.exists() and share is None
     if resumed:
         ended = max(path.stat().st_mtime for path in job.folder.rglob("*"))  # an earlier run, with its last file
@@ -343,7 +349,8 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
     if nearest is None:
         return Cost()
     (has_same_negatives, *_), name, manifest = nearest
-    seconds, note = manifest.timings["total"], f"as {manifest.stage}/{name} took"
+    seconds = manifest.timings["total"]
+    note = f"as {manifest.stage}/{name} took"
     # Fewer than its settings say where validation was flat; none where nothing was trained.
     trained: Any = manifest.metrics.get(EPOCHS) or manifest.settings.get(EPOCHS)
     if by_epochs and trained != settings[EPOCHS]:

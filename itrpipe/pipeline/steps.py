@@ -127,7 +127,8 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
 def _made_again(manifest: Manifest, step: Step) -> str:
     """Return how an input of an artifact has other bytes than it was made from; empty if none has that is there."""
     for name, upstream in step.inputs.items():
-        record, now = manifest.inputs[name], _readable(upstream.location.folder)
+        record = manifest.inputs[name]
+        now = _readable(upstream.location.folder)
         if now is None or now.digest == record.digest:
             continue
         changed = name

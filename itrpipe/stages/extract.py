@@ -116,7 +116,9 @@ class Extract(Stage):
         from itrpipe.features.store import FEATURES, GROUPS, FeatureFile
 
         prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-        works, ids, files = _works(job, prepared), prepared.column("image_id"), prepared.column("file")
+        works = _works(job, prepared)
+        ids = prepared.column("image_id")
+        files = prepared.column("file")
         notes = notes_of(works)
         for note in notes:
             job.warn(note)
@@ -154,7 +156,8 @@ def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Imp
     from itrpipe.features.extraction import extractions
     from itrpipe.features.importers.base import Import
 
-    parts, execution = passes_of(job.conf, job.settings), job.execution
+    parts = passes_of(job.conf, job.settings)
+    execution = job.execution
     if any(part.imported for part in parts.values()):
         images = _wanted_images(prepared)
         work = Import(

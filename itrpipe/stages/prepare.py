@@ -187,7 +187,11 @@ def _prepare_given(job: Job) -> None:
     from itrpipe.datasets.prepared import write_tables
     from itrpipe.features.given import GivenSplit
 
-    image_ids, splits, caption_ids, texts, owners = [], [], [], [], []
+    image_ids = []
+    splits = []
+    caption_ids = []
+    texts = []
+    owners = []
     for name, files in job.settings.splits.items():
         given = GivenSplit(files, name)
         owners.append(given.alone() + len(image_ids))
@@ -326,7 +330,8 @@ def _prepare_scenes(job: Job) -> None:
     truth: dict[str, list[str]] = {}
     for split in SPLITS:
         part = dataset.of_split(split)
-        captions, ids = [], []
+        captions = []
+        ids = []
         for scene, own in zip(part.scenes, part.captions, strict=True):
             captions += own
             ids += [f"{scene.image_id}#{number}" for number in range(len(own))]

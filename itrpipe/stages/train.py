@@ -64,7 +64,9 @@ class Train(Stage):
             UsageError: the method does not train this backbone.
         """
         checks.refuse_method(settings)
-        loss, mined, masked = settings.loss, mined_by(settings.loss), masked_by(settings.loss)
+        loss = settings.loss
+        mined = mined_by(settings.loss)
+        masked = masked_by(settings.loss)
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         # Teachers are told of the share of the training images, where it is not all of them.
         share = {} if settings.train_share == 1.0 else {"train_share": settings.train_share}

@@ -597,8 +597,8 @@ class Ragged:
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """The lists of all parts, at least one, in their order."""
-        counts, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("counts", "values"))
-        return cls.of_counts(counts, values)
+        counts = np.concatenate([part.counts for part in parts])
+        return cls.of_counts(counts, np.concatenate([part.values for part in parts]))
 
     @property
     def counts(self) -> np.ndarray:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
-import itertools
 import json
 import os
 import re
@@ -460,9 +459,9 @@ def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
     outputs = {}
     for path in partial.rglob(f".*{TEMPORARY}"):
         path.unlink()  # left by a kill in the middle of `write_bytes`
-    for path in sorted(path for path in partial.rglob("*") if path.is_file()):
+    for path in sorted(partial.rglob("*")):
         name = path.relative_to(partial).as_posix()
-        if name != MANIFEST and not name.startswith(f"{WORK}/"):
+        if path.is_file() and name != MANIFEST and not name.startswith(f"{WORK}/"):
             outputs[name] = OutputFile(bytes=path.stat().st_size, sha256=file_digest(path))
             sync(path)
     versions = {"itrpipe": __version__}
@@ -488,9 +487,12 @@ def seal(location: Location) -> None:
     """
     shutil.rmtree(location.partial / WORK, ignore_errors=True)
     if location.folder.exists():
-        names = itertools.chain([REPLACED], (f"{REPLACED}-{number}" for number in itertools.count(2)))
-        aside = (location.folder.with_name(location.name + name) for name in names)
-        os.replace(location.folder, next(path for path in aside if not os.path.lexists(path)))
+        aside = location.folder.with_name(location.name + REPLACED)
+        number = 1
+        while os.path.lexists(aside):
+            number += 1
+            aside = location.folder.with_name(f"{location.name}{REPLACED}-{number}")
+        os.replace(location.folder, aside)
     os.replace(location.partial, location.folder)
     sync(location.folder.parent)
 

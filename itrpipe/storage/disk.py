@@ -337,7 +337,9 @@ def read_stamped_json(path: Path, remedy: str, *, strict: bool = True) -> dict[s
     if strict or _STAMPED.search(content):
         check_stamp(path, remedy, content)
     with reading(path, "a JSON object", remedy):
-        return {key: value for key, value in json.loads(content).items() if key != CHECKSUM}
+        known: dict[str, Any] = json.loads(content)
+        known.pop(CHECKSUM, None)
+        return known
 
 
 def sync(path: Path) -> None:
