@@ -55,6 +55,11 @@ _LENGTH = 8
 _ROOM = 64
 
 
+Shape = tuple[int, ...]
+ArraySpecs = Mapping[str, tuple[Any, Shape]]
+"""Name of an array -> type and shape."""
+
+
 class Rows(Protocol):
     """Rows of numbers that are read some at a time, such as one vector per image."""
 
@@ -64,7 +69,7 @@ class Rows(Protocol):
         ...
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Rows first."""
         ...
 
@@ -88,7 +93,7 @@ class StoredRows:
     path: Path
     offset: int
     dtype: np.dtype
-    shape: tuple[int, ...]
+    shape: Shape
     name: str = ""
 
     @property
@@ -125,7 +130,7 @@ class FetchedRows:
 
     where: str
     dtype: np.dtype
-    shape: tuple[int, ...]
+    shape: Shape
     fetch: Callable[[int, int], np.ndarray]
 
     def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -136,7 +141,9 @@ class FetchedRows:
         """
         rows = range(self.shape[0])[start:stop]
         with reading(self.where, "an array", FETCH_AGAIN):
-            return self.fetch(rows.start, rows.stop) if rows else np.empty((0, *self.shape[1:]), self.dtype)
+            if not rows:
+                return np.empty((0, *self.shape[1:]), self.dtype)
+            return self.fetch(rows.start, rows.stop)
 
 
 FileRows = StoredRows | FetchedRows
@@ -203,9 +210,13 @@ def open_arrays(path: Path, what: str = "arrays", remedy: str = FORMS) -> Arrays
         if first == b"\x93NUM":
             return Arrays(path, remedy, {"": partial(_npy, path)})
         if first.startswith(b"PK"):
+            openers = {}
             with zipfile.ZipFile(path) as archive:
-                names = [name for name in archive.namelist() if name.endswith(".npy")]
-            return Arrays(path, remedy, {name.removesuffix(".npy"): partial(_npz_member, path, name) for name in names})
+                for member in archive.namelist():
+                    name = member.removesuffix(".npy")
+                    if name != member:
+                        openers[name] = partial(_npz_member, path, name)
+            return Arrays(path, remedy, openers)
         if first == b"PAR1" or path.is_dir():
             return Arrays(path, remedy, _parquet(path))
         return Arrays(path, remedy, *_hdf5(path))
@@ -231,7 +242,8 @@ def take(values: Rows, rows: np.ndarray) -> np.ndarray:
     else:  # copied as they come, since joining them in the end takes three times as long
         found = np.empty((len(wanted), *values.shape[1:]), values.dtype)
         for first, stop in pieces:
-            found[first:stop] = values.read(int(wanted[first]), int(wanted[stop - 1]) + 1)
+            begin = int(wanted[first])
+            found[first:stop] = values.read(begin, begin + stop - first)
     return found if np.array_equal(rows, wanted) else found[back]  # rising rows are not copied once more
 
 
@@ -254,7 +266,7 @@ def _where(path: Path, name: str) -> str:
     return f"{path}: '{name}'" if name else str(path)
 
 
-def _filled(file: IO[bytes], offset: int, start: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def _filled(file: IO[bytes], offset: int, start: int, dtype: np.dtype, shape: Shape) -> np.ndarray:
     """Reads rows `start`, ... of an array that begins at `offset`."""
     values = np.empty(shape, dtype)
     if values.nbytes:
@@ -275,11 +287,10 @@ def _npy(path: Path) -> FileRows:
     return StoredRows(path, offset, dtype, shape)
 
 
-def _npz_member(path: Path, member: str) -> FileRows:
-    name = member.removesuffix(".npy")
+def _npz_member(path: Path, name: str) -> FileRows:
     where = _where(path, name)
     with zipfile.ZipFile(path) as archive:
-        info = archive.getinfo(member)
+        info = archive.getinfo(f"{name}.npy")
         stream = archive.open(info)  # stays open without the archive; going back in it unpacks from the front again
         dtype, shape, offset, fortran = _header(stream, info.file_size)
     if fortran:
@@ -297,13 +308,13 @@ def _npz_member(path: Path, member: str) -> FileRows:
     return StoredRows(path, offset, dtype, shape, name)
 
 
-def _by_columns(where: str, dtype: np.dtype, shape: tuple[int, ...], load: Callable[[], np.ndarray]) -> FileRows:
+def _by_columns(where: str, dtype: np.dtype, shape: Shape, load: Callable[[], np.ndarray]) -> FileRows:
     """Rows of an array that lies column by column: each is gathered from all over it."""
     columns = cache(load)
     return FetchedRows(where, dtype, shape, lambda start, stop: columns()[start:stop].copy(order="C"))
 
 
-def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], int, bool]:
+def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, Shape, int, bool]:
     """Type, shape, first byte of the data and whether it lies column by column, of a .npy file of `size` bytes."""
     stream.seek(0)
     head = io.BytesIO(stream.read(_HEADER_ROOM))
@@ -347,7 +358,8 @@ def _hdf5(path: Path) -> tuple[Openers, Attributes]:
             names.append(name)
     for name, other in outside.items():
         raise DataError(f"{path}: '{name}' lies in the file {other!r}, which is never read; copy the values over")
-    return {name: partial(_dataset, path, file, name) for name in names}, lambda group: file[f"/{group}"].attrs
+    openers = {name: partial(_dataset, path, file, name) for name in names}
+    return openers, lambda group: file[f"/{group}"].attrs
 
 
 def _dataset(path: Path, file: h5py.File, name: str) -> FileRows:
@@ -449,20 +461,22 @@ class _Stream:
 class ArrayWriter:
     """Writes the arrays of a file, whose rows come in any order; `array_writer` opens and ends it."""
 
-    def __init__(self, file: IO[bytes], arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any) -> None:
+    def __init__(self, file: IO[bytes], arrays: ArraySpecs, facts: Any) -> None:
         self._file = file
         self._facts = facts
         end = 0
-        self._arrays: dict[str, tuple[int, np.dtype, tuple[int, ...]]] = {}
+        self._arrays: dict[str, tuple[int, np.dtype, Shape]] = {}
         for name, (kind, shape) in arrays.items():
-            self._arrays[name] = end, (dtype := np.dtype(kind).newbyteorder("<")), tuple(shape)
+            dtype = np.dtype(kind).newbyteorder("<")
+            self._arrays[name] = end, dtype, shape
             end += dtype.itemsize * math.prod(shape)
         self._room = len(self._header()) + _ROOM
 
     def write(self, name: str, start: int, rows: np.ndarray) -> None:
         """Writes rows `start`, ... of an array."""
         begin, dtype, shape = self._arrays[name]
-        self._file.seek(_LENGTH + self._room + begin + start * dtype.itemsize * math.prod(shape[1:]))
+        row_bytes = dtype.itemsize * math.prod(shape[1:])
+        self._file.seek(_LENGTH + self._room + begin + start * row_bytes)
         self._file.write(np.ascontiguousarray(rows, dtype).reshape(-1).view(np.uint8).data)
 
     def append(self, name: str, rows: np.ndarray) -> None:
@@ -481,16 +495,15 @@ class ArrayWriter:
         self._file.write(stamp(file_digest(path)))
 
     def _header(self) -> bytes:
-        header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": json.dumps(self._facts, sort_keys=True)}}
+        facts = json.dumps(self._facts, sort_keys=True)
+        header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": facts}}
         for name, (begin, dtype, shape) in self._arrays.items():
             header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": [begin]}
         return json.dumps(header).encode()
 
 
 @contextmanager
-def array_writer(
-    path: Path, arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any = None
-) -> Iterator[ArrayWriter]:
+def array_writer(path: Path, arrays: ArraySpecs, facts: Any = None) -> Iterator[ArrayWriter]:
     """A writer of a file of arrays, which takes its place in the end, whole.
 
     Args:
@@ -539,7 +552,8 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Any = None
     Raises:
         DiskFullError: no space is left.
     """
-    with array_writer(path, {name: (each.dtype, each.shape) for name, each in arrays.items()}, facts) as writer:
+    layout = {name: (each.dtype, each.shape) for name, each in arrays.items()}
+    with array_writer(path, layout, facts) as writer:
         for name, each in arrays.items():
             writer.write(name, 0, each)
 
@@ -557,7 +571,8 @@ def run_indices(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     Returns:
         int64 [sum of counts].
     """
-    return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
+    before = counts.cumsum() - counts
+    return np.arange(counts.sum()) + np.repeat(starts - before, counts)
 
 
 @dataclass(frozen=True)
@@ -592,7 +607,8 @@ class Ragged:
         every image".
         """
         order = np.argsort(owners, kind="stable")
-        return cls.of_counts(np.bincount(owners, minlength=count), order if values is None else values[order])
+        counts = np.bincount(owners, minlength=count)
+        return cls.of_counts(counts, order if values is None else values[order])
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
@@ -625,10 +641,12 @@ class Ragged:
         By default the width is that of the longest list, and 0 where there is no list.
         """
         counts = self.counts
-        width = int(counts.max(initial=0)) if width is None else width
+        if width is None:
+            width = int(counts.max(initial=0))
         table = np.full((len(self), width, *self.values.shape[1:]), fill, dtype=self.values.dtype)
         kept = np.minimum(counts, width)
-        table[np.arange(width) < kept[:, None]] = self.values[run_indices(self.offsets[:-1], kept)]
+        is_kept = np.arange(width) < kept[:, None]
+        table[is_kept] = self.values[run_indices(self.offsets[:-1], kept)]
         return table
 
     def __len__(self) -> int:
@@ -667,7 +685,7 @@ def _array(name: str, given: Any, axes: int, kinds: str, what: str, dtype: DType
     return array.astype(dtype, copy=False)
 
 
-def check_fit(images: tuple[int, ...], texts: tuple[int, ...], owners: np.ndarray) -> None:
+def check_fit(images: Shape, texts: Shape, owners: np.ndarray) -> None:
     """Refuse vectors of two widths, and owners [T] that are not as many as texts, or are no rows of images.
 
     Args:

@@ -557,7 +557,9 @@ class DigestCache:
     def remember(self, path: Path, digest: str) -> str:
         """Keeps the digest that a file has as it is now, and returns it."""
         key = str(path.absolute())
-        self._entries[key] = self._new[key] = [*_version(path.stat()), digest]
+        entry = [*_version(path.stat()), digest]
+        self._entries[key] = entry
+        self._new[key] = entry
         return digest
 
     def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
@@ -577,7 +579,9 @@ class DigestCache:
             for path in sorted(paths):
                 name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
                 # Opening a pipe would wait for a writer for ever.
-                digest = self.digest(path) if path.is_file() and os.access(path, os.R_OK) else "absent"
+                digest = "absent"
+                if path.is_file() and os.access(path, os.R_OK):
+                    digest = self.digest(path)
                 total.update(f"{name}\0{digest}\n".encode())
                 task.advance()
         return total.hexdigest()
@@ -586,7 +590,8 @@ class DigestCache:
         """One digest of a file, or of the files of this pattern in a folder."""
         if not path.is_dir():
             return self.digest(path)
-        return self.combined([file for file in path.glob(pattern) if file.is_file()], path, what)
+        files = [file for file in path.glob(pattern) if file.is_file()]
+        return self.combined(files, path, what)
 
     def save(self) -> None:
         """Writes the cache back if anything was hashed, with what other processes have hashed meanwhile.

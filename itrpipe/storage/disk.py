@@ -317,7 +317,8 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 def write_stamped_json(path: Path, content: Mapping[str, Any]) -> None:
     """`write_bytes` of a JSON object with a stamp in it; NaN and infinity are refused."""
-    text = json.dumps({CHECKSUM: STAMP_HERE, **content}, indent=1, allow_nan=False, ensure_ascii=False)
+    stamped_content = {CHECKSUM: STAMP_HERE, **content}
+    text = json.dumps(stamped_content, indent=1, allow_nan=False, ensure_ascii=False)
     write_bytes(path, stamped(text.encode() + b"\n"))
 
 

@@ -140,11 +140,15 @@ def _acquired(path: Path, on_wait: Callable[[Path], None] | None, moment: float 
             f"command again ({HOURS} says how many hours it waits)"
         ) from None
     try:
-        command = shlex.join(["itrpipe", *sys.argv[1:]])
-        known = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M")}
+        known = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M"),
+            "command": shlex.join(["itrpipe", *sys.argv[1:]]),
+        }
         # A full disk is for the work itself to tell; the lock holds without a name in it.
         with contextlib.suppress(OSError):
-            path.write_text(json.dumps({**known, "command": command}), encoding="utf-8")
+            path.write_text(json.dumps(known), encoding="utf-8")
         yield lock
     finally:
         lock.release()

@@ -43,8 +43,11 @@ class TableFile:
             self.schema = self._file.schema_arrow.remove_metadata()
             known = self._file.metadata.metadata or {}
             self.facts = {key.decode(): text.decode() for key, text in known.items() if key != b"ARROW:schema"}
-        whole = isinstance(expected, pa.Schema)
-        if not (self.schema.equals(expected) if whole else set(expected) <= set(self.schema.names)):
+        if isinstance(expected, pa.Schema):
+            is_expected = self.schema.equals(expected)
+        else:
+            is_expected = set(expected) <= set(self.schema.names)
+        if not is_expected:
             found = ", ".join(f"{field.name} {field.type}" for field in self.schema)
             raise DataError(f"{path} has other columns than this version writes ({found}); {remedy}")
 
