@@ -126,25 +126,26 @@ class Extract(Stage):
         require_space(job.folder, 2 * needed, "the features, once in parts and once joined,")
         _require_equal_notes(job, notes)
         parts: list[Path] = []
-        others: list[OthersMissing] = []
+        others = None
         for name, work in works.items():
             try:
                 made = job.made(work, f"{PARTS}/{name}")
             except OthersMissing as each:  # no extractor waits for another
-                others.append(each)
+                if others is not None:
+                    each.paths += others.paths
+                    each.rows = max(each.rows, others.rows)
+                others = each
                 continue
             if made.rows:
                 job.metrics[f"{name} images/s"] = round(made.rows / made.seconds, 2)
             parts += made.paths
-        if others:
-            paths = [path for each in others for path in each.paths]
-            raise OthersMissing(others[0].share, max(each.rows for each in others), "images", paths, more=False)
+        if others is not None:
+            raise others
         kinds = "+".join(part.kind for part in passes_of("", job.settings).values())
         with job.reporter.task("joining", len(ids) * len(works), "rows") as task:
             failed = join_features(job.folder / FEATURES, ids, parts, kinds, task.advance)
-        job.failed |= {
-            ids[row]: reason_with_file(ids[row], files[row], reason) for row, reason in sorted(failed.items())
-        }
+        for row, reason in sorted(failed.items()):
+            job.failed[ids[row]] = reason_with_file(ids[row], files[row], reason)
         file = FeatureFile.open(job.folder / FEATURES)
         job.metrics["images"] = len(file)
         for name in sorted(GROUPS & file.arrays.keys()):
@@ -189,10 +190,9 @@ def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:
     for name in prepared.splits:
         split = prepared.split(name)
         offsets = split.captions_of_image
-        wanted += [
-            WantedImage(image_id, file, split.texts[offsets[row] : offsets[row + 1]])
-            for row, (image_id, file) in enumerate(zip(split.image_ids.tolist(), split.files, strict=True))
-        ]
+        for row, image_id in enumerate(split.image_ids.tolist()):
+            texts = split.texts[offsets[row] : offsets[row + 1]]
+            wanted.append(WantedImage(image_id, split.files[row], texts))
     return wanted
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.settings import ParseSettings, parser_version
 from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, parsed_part
@@ -75,9 +76,12 @@ class Parse(Stage):
 
         def counted() -> Iterator[pa.Table]:
             for table in parsed_row_groups(made.paths, captions, rows):
-                lengths = {name: flattened(table, name)[0].counts for name in ELEMENTS}
-                counts.update({name: int(each.sum()) for name, each in lengths.items()})
-                counts.update(table["status"].to_pylist(), empty=int((lengths["objects"] == 0).sum()))
+                for name in ELEMENTS:
+                    lengths = flattened(table, name)[0].counts
+                    counts[name] += int(lengths.sum())
+                    if name == "objects":
+                        counts["empty"] += int((lengths == 0).sum())
+                counts.update(table["status"].to_pylist())
                 yield table
 
         write_graphs(job.folder / SCENE_GRAPHS_FILE, counted())
@@ -94,8 +98,7 @@ class Parse(Stage):
             have = "caption has" if counts["cut"] == 1 else "captions have"
             job.warn(f"{counts['cut']:,} {have} more than {LIMIT}; only what comes before is parsed")
         if counts["failed"]:
-            plural = "caption" if counts["failed"] == 1 else "captions"
-            job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
+            job.warn(f"{quantity(counts['failed'], 'caption')} could not be analysed, with empty graphs")
 
 
 def print_graph(settings: Any, text: str, reporter: Reporter) -> None:

@@ -139,8 +139,11 @@ class Prepare(Stage):
         annotations = read_source(settings, definition)
         records = [*annotations.images, *annotations.captions]
         captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
-        paths = (annotations.root / image.file for image in annotations.images)
-        files = [*dict.fromkeys(inside[0] if (inside := in_archive(path)) else path for path in paths)]
+        files = set()
+        for image in annotations.images:
+            path = annotations.root / image.file
+            inside = in_archive(path)
+            files.add(inside[0] if inside else path)
         return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
 
     def run(self, job: Job) -> None:
@@ -227,14 +230,19 @@ def _prepare_files(job: Job) -> None:
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
     annotations = _without_bad_images(job, annotations, problems)
     usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
-    leaks = [(first, second) for first, second in apart if first.split != second.split]
+    leaks = []
+    twice = []
+    for first, second in apart:
+        if first.split == second.split:
+            twice.append((first, second))
+        else:
+            leaks.append((first, second))
     if annotations.has_groups and leaks:
         first, second = leaks[0]
         raise DataError(
             f"{len(leaks):,} photographs have the pixels of one in another group, such as {second.file} those of "
             f"{first.file}, and would be in two splits; give both one group"
         )
-    twice = [(first, second) for first, second in apart if first.split == second.split]
     _list(job, JOINED, "with the pixels of another one, now one image with all captions", joined)
     _list(job, LEAKS, "that are in two splits", leaks)
     _list(job, REPEATS, "that are twice in one split", twice)
@@ -281,18 +289,17 @@ def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[st
         raise DataError(
             f"{count} ({shown}); all are in {listing}; repair them, or leave out --strict (--set bad_images=drop)"
         )
-    images = [image for image in annotations.images if image.file not in problems]
+    images = []
+    for image in annotations.images:
+        if image.file in problems:
+            job.failed[image.image_id] = reason_with_file(image.image_id, image.file, problems[image.file])
+        else:
+            images.append(image)
     if not images:
         raise DataError(f"{count} ({shown}), which leaves none; put the images where the captions name them")
     job.warn(f"{count} and are dropped ({shown})")
     job.metrics["dropped_images"] = len(problems)
-    job.failed |= {
-        image.image_id: reason_with_file(image.image_id, image.file, problems[image.file])
-        for image in annotations.images
-        if image.file in problems
-    }
-    kept = {image.image_id for image in images}
-    captions = [each for each in annotations.captions if each.image_id in kept]
+    captions = [each for each in annotations.captions if each.image_id not in job.failed]
     return replace(annotations, images=images, captions=captions)
 
 

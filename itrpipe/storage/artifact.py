@@ -26,7 +26,7 @@ import re
 import shlex
 import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -562,7 +562,7 @@ class DigestCache:
         self._new[key] = entry
         return digest
 
-    def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
+    def combined(self, paths: Collection[Path], root: Path, what: str) -> str:
         """One digest over many files: their paths relative to `root` and their contents.
 
         What is not there, no file or not readable counts as absent instead of failing: the stage that reads it lists
