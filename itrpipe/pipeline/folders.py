@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from itrpipe.config import declared_stages
@@ -108,15 +108,19 @@ def collect_garbage(
         raise UnavailableError(f"what else is needed depends on something unreadable: {unreadable[0].problem}")
     models = load_definition(root, dataset).named_trainings()
     kept = _referenced(found, models, superseded_too)
-    doomed = [
-        entry
-        for entry in found
-        if entry.state == "damaged" or (not damaged_only and entry.state not in _HELD and entry.folder not in kept)
-    ]
-    linked = [replace(entry, problem="a link; remove it by hand") for entry in doomed if entry.folder.is_symlink()]
-    for entry in (*linked, *(entry for entry in found if entry.state in ("unreadable", "not ours"))):
-        reporter.say(f"  {entry.name:<48} left alone, {entry.problem}")
-    doomed = [entry for entry in doomed if not entry.folder.is_symlink()]
+    doomed = []
+    for entry in found:
+        unneeded = not damaged_only and entry.state not in _HELD and entry.folder not in kept
+        left_alone = ""
+        if entry.state in ("unreadable", "not ours"):
+            left_alone = entry.problem
+        if entry.state == "damaged" or unneeded:
+            if entry.folder.is_symlink():
+                left_alone = "a link; remove it by hand"
+            else:
+                doomed.append(entry)
+        if left_alone:
+            reporter.say(f"  {entry.name:<48} left alone, {left_alone}")
     for folder in (root / dataset, *(root / dataset / stage for stage in declared_stages())):
         for hidden in folder.glob(f".*{_REMOVED}"):  # of removals that a kill has interrupted
             if not hidden.is_symlink():

@@ -132,9 +132,11 @@ class Planner:
             stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
         definition = stage_definition(self.definition, need, self.dataset, self.root)
         settings, execution, resolved = self.configure(need, definition, requested=requested, fill=True)
-        needs = stage.needs(settings, self.definition)
-        wanted = {name: upstream for name, upstream in needs.items() if name not in given}
-        inputs = {name: self.plan(upstream, requested=False) for name, upstream in wanted.items()} | dict(given)
+        inputs = dict[str, Step]()
+        for name, upstream in stage.needs(settings, self.definition).items():
+            if name not in given:
+                inputs[name] = self.plan(upstream, requested=False)
+        inputs |= given
         sources = stage.sources(settings, definition, self._cache)
         digests = {name: step.location.fingerprint for name, step in inputs.items()}
         digests |= {f"source {name}": digest for name, digest in sources.items()}
@@ -149,8 +151,11 @@ class Planner:
         if self.model is not None and self.model.is_trained_by(need, requested=requested):
             name = self.model.name
         step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing", model=name)
-        formers = {name: self._former(each) for name, each in inputs.items()}
-        read = {name: (inputs[name].location.name, each) for name, each in formers.items() if each is not None}
+        read = {}
+        for name, each in inputs.items():
+            former = self._former(each)
+            if former is not None:
+                read[name] = (each.location.name, former)
         state, reason = state_of(step, self._former(step), read)
         # To be replaced by artifacts of the same names and perhaps of other bytes.
         outdated = [name for name, each in inputs.items() if each.state == "stale" and each.location.folder.exists()]

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -363,11 +364,11 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
 
 def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     """Print the cost of steps, a line each, and the sum of what is known."""
-    earlier = {folder: earlier_artifacts(folder) for folder in {step.location.folder.parent for step in steps}}
-    costs = {
-        f"{step.location.stage}/{step.location.name}": cost_of(step, earlier[step.location.folder.parent])
-        for step in steps
-    }
+    earlier = cache(earlier_artifacts)
+    costs = {}
+    for step in steps:
+        location = step.location
+        costs[f"{location.stage}/{location.name}"] = cost_of(step, earlier(location.folder.parent))
     known = [cost.seconds for cost in costs.values() if cost.seconds is not None]
     if not steps:
         return

@@ -71,13 +71,15 @@ def state_of(
             return "running", "in another process, which is waited for"
         return "interrupted", "goes on where it stopped"
     features = step.settings.model_dump().get("features")
-    siblings = [
-        manifest
-        for folder, manifest in _of_same_label(location)
-        if former in (None, folder.name)
-        and manifest.settings.get("features") == features  # runs on different features are different runs
-        and all(manifest.inputs[name].name in known for name, known in read.items() if name in manifest.inputs)
-    ]
+    siblings = []
+    for folder, manifest in _of_same_label(location):
+        # Runs on different features are different runs.
+        is_same_run = former in (None, folder.name) and manifest.settings.get("features") == features
+        for name, known in read.items():
+            if name in manifest.inputs and manifest.inputs[name].name not in known:
+                is_same_run = False
+        if is_same_run:
+            siblings.append(manifest)
     if not siblings:
         return "missing", ""
     newest = max(siblings, key=lambda manifest: manifest.finished)
