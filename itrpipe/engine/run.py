@@ -88,7 +88,7 @@ class MapExecution(Settings):
 
 
 class SharedExecution(MapExecution):
-    """The same of a stage whose parts several jobs can share.
+    """Place where a stage makes the parts of its maps, and share of them that this job makes.
 
     Attributes:
         part: `i/n` makes one of n shares only; empty for all.
@@ -103,13 +103,13 @@ class SharedExecution(MapExecution):
 
 
 def share_of(execution: Settings) -> Share | None:
-    """The share of its parts that a step makes; None where it makes all of them."""
+    """Return the share of its parts that a step makes; None where it makes all of them."""
     part = getattr(execution, "part", "")
     return Share.parse(part) if part else None
 
 
 def whole(execution: Settings) -> Settings:
-    """The same settings of a job that makes all parts."""
+    """Return the settings of a job that makes all parts and is like another in all else."""
     return execution.model_copy(update={"part": ""}) if share_of(execution) else execution
 
 

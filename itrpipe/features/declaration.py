@@ -44,6 +44,16 @@ class FeatureSettings(Settings):
 
     kind: str
 
+    def counted(self) -> dict[str, Any]:
+        """Return the values as a fingerprint sees them: of local files their content counts and not where they lie.
+
+        Of a plug-in, name and version count.
+        """
+        values = self.model_dump(mode="json") | dict.fromkeys(self.local_files(), "local")
+        if package := EXTRACTORS.package(self.kind):
+            values["package"] = package
+        return values
+
     def may_hold(self) -> frozenset[str]:
         """What these features may hold, a part of `EVERYTHING`."""
         return self.holds
@@ -131,7 +141,15 @@ def feature_settings(values: Mapping[str, Any]) -> type[Settings]:
         return _settings_of(values["kind"])
     parts = {name: table for name, table in values.items() if isinstance(table, Mapping) and "kind" in table}
     fields: dict[str, Any] = {name: (_settings_of(table["kind"]), ...) for name, table in parts.items()}
-    return create_model("Combined", __base__=Settings, **fields)
+    return create_model("Combined", __base__=_Combined, **fields)
+
+
+class _Combined(Settings):
+    """Settings of several extractors, each under its name."""
+
+    def counted(self) -> dict[str, Any]:
+        """Return the values of each as a fingerprint sees them."""
+        return {name: part.counted() for name, part in passes_of("", self).items()}
 
 
 def _settings_of(kind: Any) -> type[Settings]:

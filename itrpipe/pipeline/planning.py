@@ -145,7 +145,7 @@ class Planner:
             self.dataset,
             need.stage,
             stage.label(need.conf, settings),
-            artifacts.fingerprint(need.stage, stage.schema_version, stage.fingerprinted(settings), digests),
+            artifacts.fingerprint(need.stage, stage.schema_version, settings.counted(), digests),
         )
         name = ""
         if self.model is not None and self.model.is_trained_by(need, requested=requested):

@@ -221,10 +221,6 @@ class Stage:
             found |= mark.digests(name, value, cache)
         return found
 
-    def fingerprinted(self, settings: Any) -> dict[str, Any]:
-        """Return the settings as the fingerprint sees them."""
-        return settings.counted()
-
     def check_read(self, step: Step) -> None:
         """Refuse settings that the requested step does not read."""
 

@@ -12,7 +12,7 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.declaration import EXTRACTORS, IMPORTERS, feature_settings, passes_of
+from itrpipe.features.declaration import IMPORTERS, feature_settings, passes_of
 from itrpipe.features.hub import require_reachable
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file, source_of
 from itrpipe.storage.artifact import NOTES, DigestCache
@@ -48,7 +48,7 @@ class Extract(Stage):
     execution = Execution
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
-        """Those of the extractor, or of several of a combination."""
+        """Return the class of the extractor, or one with those of several in it for a combination."""
         return feature_settings(values)
 
     def check(self, step: Step) -> None:
@@ -96,18 +96,6 @@ class Extract(Stage):
             for key, weights in part.local_files().items():
                 digests[f"{prefix}{key}"] = cache.place(weights, "hashing weights")
         return digests
-
-    def fingerprinted(self, settings: Settings) -> dict[str, Any]:
-        """The settings as the fingerprint sees them: of local files their content counts and not where they lie.
-
-        Of a plug-in, name and version count.
-        """
-        values = {}
-        for name, part in passes_of("", settings).items():
-            values[name] = part.model_dump(mode="json") | dict.fromkeys(part.local_files(), "local")
-            if package := EXTRACTORS.package(part.kind):
-                values[name]["package"] = package
-        return values.get("", values)
 
     def run(self, job: Job) -> None:
         """Writes features.h5: runs the extractors or the importer, one after the other, and joins their parts."""

@@ -40,6 +40,10 @@ class IndexSettings(Settings):
     model: str = ""
     called: str = ""
 
+    def counted(self) -> dict[str, Any]:
+        """Return nothing: where the model lies and what it is called does not count, and its digest is a source."""
+        return {}
+
 
 class Execution(MapExecution):
     """Settings that do not change the result beyond rounding.
@@ -78,10 +82,6 @@ class Index(Stage):
         known = (model / MANIFEST).is_file()
         digest = read_manifest(model).digest if known else folder_digest(MODEL, model, cache)
         return {MODEL: digest, PHOTOGRAPHS: list_photographs(folder, cache.path.parents[1]).digest}
-
-    def fingerprinted(self, settings: IndexSettings) -> dict[str, Any]:
-        """Nothing: where the model lies and what it is called does not count, and its digest is a source."""
-        return {}
 
     def run(self, job: Job) -> None:
         """Encodes the photographs that no earlier index has, and joins all."""

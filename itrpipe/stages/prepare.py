@@ -109,7 +109,7 @@ class GivenSettings(Settings):
 
     @property
     def splits(self) -> dict[str, GivenFiles]:
-        """Those that are prepared."""
+        """Return the splits that are prepared, with their files."""
         wanted = (self.only,) if self.only else SPLITS
         return {name: files for name in wanted if (files := getattr(self, name)).images}
 
@@ -213,7 +213,7 @@ _WITHOUT = {
     "val": "training chooses the epoch that is kept by it",
     "test": "evaluate and search ask for --split val",
 }
-"""What becomes of a dataset that lacks a split."""
+"""Consequence of a dataset without images in a split."""
 
 
 def _prepare_files(job: Job) -> None:

@@ -92,7 +92,7 @@ def changing(path: Path) -> Iterator[None]:
 
 
 def holder(path: Path) -> str:
-    """Who wrote itself into a lock file: `process 12 on host a since 2026-01-01 10:00 (itrpipe train)`."""
+    """Return who wrote itself into a lock file: `process 12 on host a since 2026-01-01 10:00 (itrpipe train)`."""
     try:
         known = json.loads(path.read_bytes())
         return f"process {known['pid']} on {known['host']} since {known['since']} ({known['command']})"
