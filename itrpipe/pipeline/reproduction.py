@@ -20,7 +20,7 @@ from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
-from itrpipe.storage.artifact import DigestCache, read_manifest
+from itrpipe.storage.artifact import DigestCache, open_artifact, read_manifest
 from itrpipe.training.settings import run_label
 
 TOYS = " (toy models: no result)"
@@ -217,6 +217,7 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
             prepared = next(each for each in steps[0].upstream() if each.location.stage == "prepare")
             if prepared.state != "up to date":
                 run([prepared], whole.reporter)
+            open_artifact(prepared.location.folder)
             counts = PreparedDataset.open(prepared.location.folder).counts()
             sizes = {split: counts.get(split, (0, 0))[0] for split in expected}
             if sizes != expected:
@@ -246,7 +247,10 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     if made:
         (folder,) = run([whole.plan_report(planned, made)], whole.reporter)
         load_stage("report").show(folder, whole.reporter)
-    evaluations = {step.location.name: step.location.folder for step in made}
+    evaluations = {}
+    for step in made:
+        open_artifact(step.location.folder)
+        evaluations[step.location.name] = step.location.folder
     published = [score for each in planned for score in each.published]
     compared = reproductions(published, evaluations, recipe.tolerance, tiny=options.tiny)
     if compared:

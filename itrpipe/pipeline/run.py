@@ -116,10 +116,11 @@ def run(
                 raise
             failures[step.location.folder] = error
             reporter.say(f"  ✗ {step.location.stage}/{step.location.name} failed: {error}", style="red")
-    for step, name in named:
+    for step in named:
         if step.finished is None:
             continue
         location = step.location
+        name = step.model
         remember_training(location.root, location.dataset, name, location.label, location.name)
         definition = load_definition(location.root, location.dataset)
         asked = location.folder in requested
@@ -128,7 +129,7 @@ def run(
     return [step.location.folder for step in steps]
 
 
-def _named(steps: Iterable[Step]) -> list[tuple[Step, str]]:
+def _named(steps: Iterable[Step]) -> list[Step]:
     """Return the trainings of a plan that named models are; one with other settings than its model has no name."""
     found = []
     for step in unique_steps(steps):
@@ -143,7 +144,7 @@ def _named(steps: Iterable[Step]) -> list[tuple[Step, str]]:
             told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
             is_known = told.location.folder == location.folder
         if is_known:
-            found.append((step, name))
+            found.append(step)
     return found
 
 

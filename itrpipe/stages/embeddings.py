@@ -9,6 +9,7 @@ from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, GivenFiles, is_given
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
+from itrpipe.storage.artifact import open_artifact
 from itrpipe.training.settings import Model
 
 GIVEN_FILES = Outside(
@@ -57,6 +58,7 @@ class Embeddings(Stage):
         prepare, settings = step.inputs["prepare"], step.settings
         assert isinstance(settings, EmbeddingsSettings)
         if prepare.finished is not None:
+            open_artifact(prepare.finished)
             split = PreparedDataset.open(prepare.finished).split(settings.split)
             GivenSplit(settings.files, settings.split).places(split, by_row=prepare.need.conf != GIVEN)
 
