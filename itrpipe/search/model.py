@@ -442,7 +442,7 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
     place, name = resolve_device(device), os.fspath(folder_or_model)
     folder = fetch(name, revision)
     if (folder / MANIFEST).is_file():
-        return RetrievalModel(*_trained(folder, place), device=place)
+        return RetrievalModel(*_trained(folder.absolute(), place), device=place)
     if not (folder / CONFIG).is_file():
         raise MissingInputError(
             f"{folder} has no {CONFIG}; name the folder of a model, such as one of `itrpipe export`"

@@ -370,9 +370,10 @@ def open_artifact(folder: Path) -> Manifest:
     """
     manifest = read_manifest(folder)
     is_copy = not is_finished(folder)
-    remedy = damage_remedy(folder, thorough=True, again=f"`{manifest.command}`")
     if is_copy:
         remedy = f"copy it again, or run `{manifest.command}`"
+    else:
+        remedy = damage_remedy(folder, thorough=True, again=f"`{manifest.command}`")
     cache = digests_beside(folder)
     for name, expected in manifest.outputs.items():
         digest = file_digest

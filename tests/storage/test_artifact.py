@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import itrpipe
 from itrpipe.datasets.definition import DEFINITION, ModelDefinition, remember_model
 from itrpipe.errors import DataError, DiskFullError, LockedError, MissingInputError, UnavailableError, UsageError
 from itrpipe.storage import artifact as artifacts
@@ -246,6 +247,15 @@ def test_a_copy_under_another_name_is_checked_in_full(whole: Location, tmp_path:
             open_artifact(copy)
         if file != picture:
             flip(file)
+
+
+def test_a_training_is_opened_by_a_path_of_one_part(
+    whole: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole.folder, tmp_path / "best")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"best/config\.json cannot be read as settings of itrpipe"):
+        itrpipe.load("best")
 
 
 def test_an_input_that_was_made_again_is_not_taken_for_the_one_that_was_read(whole: Location) -> None:
