@@ -206,12 +206,11 @@ def _size_of(folder: Path) -> int:
     def refuse(error: OSError) -> None:
         raise error
 
-    sizes = (
-        os.lstat(os.path.join(place, name)).st_size
-        for place, _, names in os.walk(folder, onerror=refuse)
-        for name in names
-    )
-    return sum(sizes)
+    size = 0
+    for place, _, names in os.walk(folder, onerror=refuse):
+        for name in names:
+            size += os.lstat(os.path.join(place, name)).st_size
+    return size
 
 
 def model_of(entry: Entry, models: Mapping[str, str]) -> str:
@@ -239,11 +238,14 @@ def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: b
         run = (manifest.stage, manifest.label, features, of_two, model_of(entry, models))
         newest[run] = entry.name
     by_name = {entry.name: (entry, manifest) for entry, manifest in whole}
-    evaluated = [entry.name for entry, manifest in whole if manifest.stage == "evaluate" and not superseded_too]
-    running = [entry.folder / artifact.WORK / artifact.INPUTS for entry in found if entry.state == "running"]
-    remedy = "end the process that is working there, and run the same command again"
-    opened = [name for record in running if record.exists() for name in read_stamped_json(record, remedy)]
-    queue = [*newest.values(), *evaluated, *opened]
+    queue = [*newest.values()]
+    if not superseded_too:
+        queue += [entry.name for entry, manifest in whole if manifest.stage == "evaluate"]
+    for entry in found:
+        record = entry.folder / artifact.WORK / artifact.INPUTS
+        if entry.state == "running" and record.exists():
+            remedy = "end the process that is working there, and run the same command again"
+            queue += read_stamped_json(record, remedy)
     kept: set[Path] = set()
     while queue:
         entry, manifest = by_name.get(queue.pop(), (None, None))

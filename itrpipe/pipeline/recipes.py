@@ -58,9 +58,10 @@ COLUMN = 36
 def _by_dotted_keys(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    empty = next(filter(None, (empty_table(key, each) for key, each in value.items())), None)
-    if empty:
-        raise ValueError(f"{empty} is an empty table, which sets nothing; give a value or leave it out")
+    for key, each in value.items():
+        empty = empty_table(key, each)
+        if empty:
+            raise ValueError(f"{empty} is an empty table, which sets nothing; give a value or leave it out")
     return dict(leaves(value))
 
 
@@ -189,9 +190,12 @@ class RecipeRun(Settings):
     @property
     def details(self) -> str:
         """Return the settings in which the run differs from others of its name: ` prior=0.001`."""
-        values = {key.rpartition(".")[2]: value for key, value in self.overrides.items()}
-        shown = {key: ",".join(value) if isinstance(value, list) else value for key, value in values.items()}
-        return "".join(f" {key}={value}" for key, value in shown.items())
+        text = ""
+        for key, value in self.overrides.items():
+            if isinstance(value, list):
+                value = ",".join(value)
+            text += f" {key.rpartition('.')[2]}={value}"
+        return text
 
 
 class Recipe(Settings):
@@ -210,7 +214,9 @@ class Recipe(Settings):
     @field_validator("run", mode="before")
     @classmethod
     def _every_run(cls, value: Any) -> Any:
-        return list(itertools.chain.from_iterable(map(_runs_of, value))) if isinstance(value, list) else value
+        if not isinstance(value, list):
+            return value
+        return list(itertools.chain.from_iterable(map(_runs_of, value)))
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Recipe:
@@ -356,8 +362,10 @@ def load_recipe(name: str) -> Recipe:
         return Recipe.model_validate(tables)
     except ValidationError as error:
         first = error.errors()[0]
-        where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
-        raise DataError(f"{path}: {where}{in_words(first)}") from None
+        where = str(path)
+        if first["loc"]:
+            where += ": " + ".".join(map(str, first["loc"]))
+        raise DataError(f"{where}: {in_words(first)}") from None
     except RecursionError:
         raise DataError(f"{path} has hundreds of tables in each other; write fewer") from None
 
