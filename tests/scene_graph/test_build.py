@@ -103,9 +103,9 @@ def aligned(text: str, tuples: list[list[str]]) -> SceneGraph:
     return parser("lexicon").parse(Item(text, json.dumps(tuples)))
 
 
-def read(path: Path, content: Any, form: str = "") -> list[list[list[str]]]:
+def read(path: Path, content: Any) -> list[list[list[str]]]:
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return [json.loads(item.given) for item in read_foreign(path, form, ["7", "8"], [DOG, CAT])]
+    return [json.loads(item.given) for item in read_foreign(path, ["7", "8"], [DOG, CAT])]
 
 
 @pytest.mark.parametrize(("content", "dog", "cat"), FILES["read"])
@@ -113,16 +113,16 @@ def test_files_of_every_layout_are_read(content: Any, dog: Any, cat: Any, tmp_pa
     assert read(tmp_path / f"graphs.json{'l' * isinstance(content, str)}", content) == [dog, cat]
 
 
-@pytest.mark.parametrize(("content", "form", "parts"), FILES["refused"])
-def test_files_that_cannot_be_used(content: Any, form: str, parts: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "parts"), FILES["refused"])
+def test_files_that_cannot_be_used(content: Any, parts: list[str], tmp_path: Path) -> None:
     path = tmp_path / "graphs.json"
     with pytest.raises(DataError) as caught:
-        read(path, content, form)
+        read(path, content)
     message = str(caught.value)
     assert all(part in message for part in [str(path), *parts]), message
     assert "\n" not in message
     with pytest.raises(MissingInputError, match=r"nowhere\.json"):
-        read_foreign(tmp_path / "nowhere.json", "", ["7"], [DOG])
+        read_foreign(tmp_path / "nowhere.json", ["7"], [DOG])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
