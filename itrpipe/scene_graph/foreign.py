@@ -24,8 +24,8 @@ from typing import Any
 
 from itrpipe.datasets.source_files import ANY, OBJECT, load_json, rows
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import Attribute, Item, Object, Relation, SceneGraph, Token, status_of
-from itrpipe.scene_graph.words import lemma_of, lists
+from itrpipe.scene_graph.graph import Attribute, Item, Object, Relation, SceneGraph, Token
+from itrpipe.scene_graph.words import lemma_of, lists, parsed_part
 
 # SPICE calls the id of what it parses `image_id`; other files that have captions mean the image.
 CAPTION_KEYS = ("caption_id", "caption", "text", "image_id")
@@ -222,9 +222,10 @@ def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
             kind = "verb"
         words = find(name, gaps=True) or used.get(name, ())
         relations.append(Relation(len(relations), subject, target, words, name, kind))
-    status = "failed"
+    status = "partial"
     if all(tuples) and all(element.tokens for element in (*objects, *attributes, *relations)):
-        status = "ok"
-    elif any(tuples):
-        status = "partial"
-    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status_of(text, status))
+        if parsed_part(text) == text:
+            status = "ok"
+    elif not any(tuples):
+        status = "failed"
+    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status)

@@ -37,13 +37,12 @@ def test_the_digest_of_a_caption_is_that_of_its_bytes() -> None:
 # Files
 
 
-def test_a_file_is_read_by_row_groups_and_by_rows(tmp_path: Path) -> None:
+def test_a_file_is_read_by_row_groups(tmp_path: Path) -> None:
     graphs = [graph("abcdefghij"[:row]) for row in range(10)]
     file = SceneGraphFile(write(tmp_path, graphs, [row // 2 for row in range(10)], rows=4))
     assert [len(table) for table in file.row_groups(["text"])] == [4, 4, 2]
     assert len(file) == 10
     assert list(file.graphs()) == graphs
-    assert [file.graph_at(row) for row in (9, 0, 4)] == [graphs[9], graphs[0], graphs[4]]
     assert file.caption_ids[3] == "caption 3"
     assert file.image_ids == [f"image {row // 2}" for row in range(10)]
 

@@ -146,10 +146,6 @@ def test_the_version_names_rules_tagger_and_packages() -> None:
 
 
 def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "HanTa.HanoverTagger", None)
-    with pytest.raises(MissingInputError, match=r"pip install HanTa, or choose --tagger lexicon$"):
-        HantaTagger()
-
     versions = Mock(side_effect=("1", metadata.PackageNotFoundError("HanTa"), "1"))
     monkeypatch.setattr("itrpipe.scene_graph.settings.version", versions)
     with pytest.raises(MissingInputError, match=r"pip install HanTa, or choose --tagger lexicon$"):
