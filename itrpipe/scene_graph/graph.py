@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-KINDS = ("object", "attribute", "relation")
-"""Kinds of the elements of a graph, and of phrases."""
-
 
 class Item(NamedTuple):
     """A caption that a graph is made of.

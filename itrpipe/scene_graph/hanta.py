@@ -62,7 +62,8 @@ class HantaTagger:
         by_lexicon = list(sentence.tags)
         allowed: list[frozenset[str] | None] = [None] * sentence.size
         for i, is_closed in enumerate(closed):
-            if sentence.words[i] == "to":  # before a verb or before a noun: the model decides better than the dictionary
+            if sentence.words[i] == "to":
+                # Before a verb or before a noun: the model decides better than the dictionary.
                 closed[i] = False
                 allowed[i] = frozenset({"TO0", "PRP"})
             elif is_closed:

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import KINDS
 from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
 from itrpipe.storage.ragged import Ragged
 from itrpipe.storage.tables import rows_of
@@ -29,6 +28,8 @@ MAX_WORDS, MAX_PHRASES = 64, 32
 COLUMNS = ("tokens", *ELEMENTS)
 LAST = np.iinfo(np.int64).max
 NONE = -1
+KINDS = ("object", "attribute", "relation")
+"""Kinds of phrases."""
 OBJECT, ATTRIBUTE, RELATION = range(len(KINDS))
 
 

@@ -153,7 +153,7 @@ def lemma_of(word: str, tag: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """Return the singular of a noun that the dictionary lacks: of its last part if it is hyphenated, else by spelling."""
+    """Return the singular of a noun that the dictionary lacks; of its last part if it is hyphenated."""
     front, hyphen, last = word.rpartition("-")
     if hyphen and last:
         return front + hyphen + lemma_of(last, "N")

@@ -46,7 +46,7 @@ class Execution(SharedExecution):
 class Synthesize(Stage):
     """Writes negative sentences."""
 
-    schema_version, execution = 5, Execution
+    schema_version, execution = 6, Execution
 
     def check(self, step: Step) -> None:
         """Refuses a language model that is neither here nor on the hub."""
@@ -135,7 +135,7 @@ class Synthesize(Stage):
 
 
 def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
-    """What makes the sentences of a split: a trained model, or rules with the nouns of the training split.
+    """Open what makes the sentences of a split: a trained model, or rules with the nouns of the training split.
 
     Args:
         settings: which of them.
@@ -147,7 +147,9 @@ def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device
         from itrpipe.synthesis.rules import open_rule_maker
 
         return open_rule_maker(folders["prepare"], folders["parse"], settings)
-    from itrpipe.synthesis.masked import model_maker
+    from itrpipe.synthesis.masked import ModelMaker, UniterSentences
+    from itrpipe.synthesis.masks import caption_masks, token_captions
+    from itrpipe.synthesis.sentences import Opened
     from itrpipe.training.data import Sources, reopened
     from itrpipe.training.saved import load_model
 
@@ -159,9 +161,10 @@ def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device
     sources = Sources(folders["prepare"], folders["extract"], train_share=settings.train_share)
     data = reopened(saved, sources, [settings.split])[settings.split]
     device = resolve_device(device)
-    return model_maker(
-        saved.model, saved.tokens, data.split, data.images, folders.get("parse"), settings, device, memory
-    )
+    captions = token_captions(data.split, saved.tokens, saved.model.text.max_tokens)
+    masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)
+    writer = UniterSentences(saved.model, data.images, device, memory)
+    return Opened(ModelMaker(captions, writer, masks, settings, device), data.split, len(captions.pieces))
 
 
 def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> None:

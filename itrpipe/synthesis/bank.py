@@ -31,7 +31,7 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: b
         DataError: it is damaged, or of other captions.
     """
     file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "text", "kind", "twin_image_id", "detail", "twin_detail"))
+    kept = file.read(("caption_id", "text", "kind", "twin_image_id", "detail", "twin_detail"))
     owners = pc.call_function("index_in", [kept["caption_id"]], pc.SetLookupOptions(pa.array(split.caption_ids)))
     kept, owners = kept.filter(owners.is_valid()), owners.drop_null().to_numpy()
     if not len(kept):

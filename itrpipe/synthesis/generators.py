@@ -121,7 +121,6 @@ class ByModel(SynthesizeSettings):
         compare: the filter against false negatives compares token ids with the captions of the image (`piece`); `off`
             leaves it out.
         exclude_specials: never draw start, end, padding, the unknown word or the mask.
-        write_rejected: give the sentences that were rejected as well, each once.
     """
 
     maker: Literal["model"]
@@ -135,7 +134,6 @@ class ByModel(SynthesizeSettings):
     noise: bool
     compare: Literal["piece", "off"]
     exclude_specials: bool
-    write_rejected: bool
 
     @field_validator("backbone")
     @classmethod

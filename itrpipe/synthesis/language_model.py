@@ -103,7 +103,7 @@ def fluency(
         `sentences` and `captions`, how many were read, each caption once; `perplexity` and `caption_perplexity`, the
         means over them, None where there is none.
     """
-    kept = file.kept(("caption_id", "text"))
+    kept = file.read(("caption_id", "text"))
     drawn = np.random.default_rng(seed).choice(len(kept), size=min(most, len(kept)), replace=False)
     chosen = kept.take(np.sort(drawn))
     own = [captions[name] for name in dict.fromkeys(chosen["caption_id"].to_pylist())]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -52,58 +53,74 @@ class Twins:
         self._captions, self._caption_image, self._image, self._agreeing = captions, caption_image, image, agreeing
         self._saying: dict[Statement, set[int]] = defaultdict(set)
         for row, caption in enumerate(captions):
-            for each in caption.content:
-                self._saying[each].add(row)
+            for statement in caption.content:
+                self._saying[statement].add(row)
 
     def of(self, caption: TaggedCaption, own: Image, option: Option, rng: np.random.Generator) -> int | None:
-        """Row of a caption that says what an edit of another one says, and is of an image that the other is false of.
+        """Find a caption that says what an edit of another one says, of an image that the other is false of.
 
         Args:
             caption: the other one.
             own: the captions of its image.
             option: the edit.
             rng: chooses among captions that have equally much in common.
+
+        Returns:
+            Its row; None where there is none.
         """
         if not settled(own, option.old, self._agreeing):
             return None
-        found = [set.intersection(*(self._saying[each] for each in option.new))]
-        for each in sorted(caption.content.difference(option.old), key=lambda each: (len(self._saying[each]), each)):
-            if closer := found[-1] & self._saying[each]:
-                found.append(closer)
-        for rows in map(sorted, reversed(found)):
+        closest = set.intersection(*(self._saying[statement] for statement in option.new))
+        groups = [closest]
+        others = caption.content.difference(option.old)
+        for statement in sorted(others, key=lambda statement: (len(self._saying[statement]), statement)):
+            closer = closest & self._saying[statement]
+            if closer:
+                groups.append(closer)
+                closest = closer
+        for rows in map(sorted, reversed(groups)):
             for place in rng.permutation(len(rows))[:_TRIES]:
-                if contradicts(self._image(int(self._caption_image[rows[place]])), option, self._agreeing):
+                image = self._image(int(self._caption_image[rows[place]]))
+                if contradicts(image, option, self._agreeing):
                     return rows[place]
         return None
 
 
 def contradicts(image: Image, option: Option, agreeing: int) -> bool:
-    """Whether captions of an image settle what an edit says, of one thing each, and say nothing that it took away."""
-    placed = {noun for each in option.new if each[0] != "count" for noun in nouns_of(each)}
-    gone = {noun for each in option.old for noun in nouns_of(each)}.difference(*map(nouns_of, option.new))
+    """Tell if captions of an image settle what an edit says, of one thing each, and say nothing that it took away."""
+    nouns: set[str] = set()
+    placed: set[str] = set()
+    for statement in option.new:
+        nouns.update(nouns_of(statement))
+        if statement[0] != "count":
+            placed.update(nouns_of(statement))
+    gone = set().union(*map(nouns_of, option.old)) - nouns
     return (
         image.said.isdisjoint(option.old)
         and image.has_one(*placed)
-        and not any(may_be(noun, known) for noun in gone for known in image.nouns)
+        and not any(may_be(*pair) for pair in product(gone, image.nouns))
         and settled(image, option.new, agreeing)
     )
 
 
 def settled(image: Image, statements: Sequence[Statement], agreeing: int) -> bool:
-    """Whether so many captions of an image make these statements, and none a rival one: another colour or number.
+    """Tell if so many captions of an image make these statements, and none a rival one: another colour or number.
 
     Where several have to agree, sizes and ages are never settled: they are so beside others.
     """
-    rivals = {
-        (kind, other, noun)
-        for kind, word, noun in (each for each in statements if each[0] in ("is", "count"))
-        for other in (NUMBER_VALUES if kind == "count" else map(usual_attribute, contradicting_attributes(word)))
-    }
-    named = [each for each in statements if each[0] == NOUN] or statements
+    rivals: set[Statement] = set()
+    for kind, word, *noun in statements:
+        others = ()
+        if kind == "count":
+            others = NUMBER_VALUES
+        elif kind == "is":
+            others = map(usual_attribute, contradicting_attributes(word))
+        rivals.update((kind, other, *noun) for other in others)
+    named = [statement for statement in statements if statement[0] == NOUN] or statements
     return (
-        (agreeing == 1 or RELATIVE.isdisjoint(word for each in statements for word in each[1:2]))
+        (agreeing == 1 or not any(statement[1] in RELATIVE for statement in statements))
         and image.said.isdisjoint(rivals.difference(statements))
-        and sum(each.content.issuperset(named) for each in image.captions) >= agreeing
+        and sum(caption.content.issuperset(named) for caption in image.captions) >= agreeing
     )
 
 
@@ -130,44 +147,60 @@ class RuleMaker:
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `SentenceMaker`."""
-        settings, image_ids = self._settings, self.split.image_ids
-        rng, of_twins = np.random.default_rng([settings.seed, block]), np.random.default_rng([settings.seed, block, 1])
+        settings, split = self._settings, self.split
+        rng = np.random.default_rng([settings.seed, block])
+        twin_rng = np.random.default_rng([settings.seed, block, 1])
         made: list[Sentence] = []
         drawn: Counter[str] = Counter()
         for row in rows:
-            caption, image = self._tagged[row], int(self.split.caption_image[row])
-            own = self._image(image)
-            known, written = {each.text for each in own.captions}, set()
+            caption = self._tagged[row]
+            image = self._image(int(split.caption_image[row]))
+            image_texts = {each.text for each in image.captions}
+            names = str(split.caption_ids[row]), str(split.image_ids[split.caption_image[row]])
             starts = [token.start for token in caption.tokens]
-            caption_id, image_id = str(self.split.caption_ids[row]), str(image_ids[image])
-            for rule in (name for name in RULES if name in settings.rules):
-                options = list(RULES[rule](caption, own, self._corpus))
+            written: set[str] = set()
+            for rule, find_options in RULES.items():
+                if rule not in settings.rules:
+                    continue
+                options = list(find_options(caption, image, self._corpus))
                 for place in rng.choice(len(options), size=min(settings.keep, len(options)), replace=False):
                     option = options[place]
                     edits = sorted(option.edits())
                     text = apply_edits(caption.text, starts, edits)
-                    reason = "duplicate" if text in written else "kept"
-                    if text in known:
-                        reason = "identical" if text == caption.text else "false negative"
+                    twin: tuple[str | None, ...] | None = (None, None, None)
+                    reason = "kept"
+                    if text == caption.text:
+                        reason = "identical"
+                    elif text in image_texts:
+                        reason = "false negative"
+                    elif text in written:
+                        reason = "duplicate"
+                    elif settings.twins:
+                        twin = self._twin(row, option, text, twin_rng)
+                    if twin is None:
+                        reason = "no twin"
+                    elif reason == "kept":
+                        made.append(Sentence(*names, text, edits, None, None, None, None, rule, *twin))
                     written.add(text)
-                    twin: tuple[str | None, ...] = (None, None, None)
-                    if reason == "kept" and settings.twins:
-                        found = self._twins.of(caption, own, option, of_twins) if option.new else None
-                        if option.sides:
-                            twin = image_id, caption.text, text
-                        elif found is None:
-                            reason = "no twin"
-                        else:
-                            twin = str(image_ids[self.split.caption_image[found]]), *option.details
                     drawn[reason] += 1
-                    if reason == "kept":
-                        columns = caption_id, image_id, text, edits, None, None, None, None, True, reason, rule
-                        made.append(Sentence(*columns, *twin))
         return made, dict(sorted(drawn.items()))
+
+    def _twin(self, row: int, option: Option, text: str, rng: np.random.Generator) -> tuple[str, ...] | None:
+        """Return image id, detail and twin's detail of a twin of an edited caption; None where there is none."""
+        split, caption = self.split, self._tagged[row]
+        image = int(split.caption_image[row])
+        if option.sides:
+            return str(split.image_ids[image]), caption.text, text
+        if not option.new:
+            return None
+        found = self._twins.of(caption, self._image(image), option, rng)
+        if found is None:
+            return None
+        return str(split.image_ids[split.caption_image[found]]), *option.details
 
 
 def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
-    """Rules on a whole split, with the words and parts of speech of its scene graphs.
+    """Open the rules on a whole split, with the words and parts of speech of its scene graphs.
 
     Args:
         prepared: artifact of the captions.
@@ -186,24 +219,28 @@ def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
         own, tagged = train, corpus.captions
     else:
         tagged = tagged_captions(parsed, own.caption_ids.tolist())
-    guess = partial(guessed, own=own, train=train) if settings.refined else None
+    guess = None
+    if settings.refined:
+        guess = partial(guessed, own=own, train=train)
     return Opened(RuleMaker(own, tagged, corpus, settings), own, None, guess)
 
 
 def guessed(paths: Sequence[Path], own: Split, train: Split) -> np.ndarray:
-    """Sentences to leave out so that those that stay can be told by no model without the image; bool of each.
+    """Find the sentences to leave out so that no model without the image can tell the others; bool of each.
 
     Args:
-        paths: files of `write_part`, of kept sentences alone.
+        paths: files of `write_part`.
         own: the captions that they were made of.
         train: the captions of the training split.
     """
     every = pa.concat_tables([table.select(["caption_id", "text", "kind"]) for table, _ in read_parts(paths)])
     rows = rows_of(every["caption_id"], own.captions["caption_id"].combine_chunks())
-    trigrams = Trigrams(train.captions["tokens"], train.caption_image if own.name == train.name else None)
+    images = train.caption_image if own.name == train.name else None
+    trigrams = Trigrams(train.captions["tokens"], images)
     texts = [own.texts[row] for row in rows]
     pairs = Pairs(texts, every["text"].to_pylist(), own.caption_image[rows])
-    kinds, out = np.array(every["kind"].to_pylist()), np.ones(len(rows), bool)
+    kinds = np.array(every["kind"].to_pylist())
+    out = np.ones(len(rows), bool)
     for kind in np.unique(kinds):
         places = np.flatnonzero(kinds == kind)
         out[places[blind.refined(pairs.only(places), trigrams)]] = False

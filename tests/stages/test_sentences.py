@@ -118,21 +118,14 @@ def test_asked_for_again_it_shows_the_table_memory_changes_nothing_and_the_block
     assert rows_of(other) != whole
 
 
-def test_single_words_are_masked_without_scene_graphs_and_what_was_rejected_is_written_on_request(
-    root: Path, invoke: Invoke
-) -> None:
+def test_single_words_are_masked_without_scene_graphs(root: Path, invoke: Invoke) -> None:
     shutil.rmtree(root / "scenes" / "parse")
     small = tuple(text for text in SMALL if not text.startswith("parse"))
-    plain, folder = (
-        made(run(invoke, root, "--by", "words", *more, small=small)) for more in ((), sets("write_rejected=true"))
-    )
+    folder = made(run(invoke, root, "--by", "words", small=small))
     assert folder.name.startswith("words.pretrain.uniter-")
     assert sorted(read_manifest(folder).inputs) == ["extract", "prepare", "train"]
     assert not (root / "scenes" / "parse").exists()
-    rows = rows_of(folder)
-    assert [row for row in rows if row["kept"]] == rows_of(plain)
-    assert {row["reason"] for row in rows} >= {"kept", "outranked", "false negative"}
-    assert read_manifest(folder).metrics["kept"] == len(rows_of(plain)) > CAPTIONS
+    assert read_manifest(folder).metrics["kept"] == len(rows_of(folder)) > CAPTIONS
 
 
 def test_a_language_model_measures_how_fluent_they_are(root: Path, invoke: Invoke, saved_gpt2: Path) -> None:
@@ -162,7 +155,7 @@ def test_rules_need_no_model_and_no_features(root: Path, invoke: Invoke) -> None
     folder = ruled()
     assert sorted(read_manifest(folder).inputs) == ["parse", "prepare"]
     rows = rows_of(folder)
-    assert all(row["score"] is None and row["kept"] for row in rows)
+    assert all(row["score"] is None for row in rows)
     assert Counter(row["caption_id"] for row in rows).most_common(1)[0][1] <= 9
     assert len(rows_of(ruled(*sets('rules=["numerals"]')))) < len(rows)
     assert [row["text"] for row in rows_of(ruled("--seed", "1"))] != [row["text"] for row in rows]
@@ -246,7 +239,7 @@ def check_figures(root: Path, label: str) -> None:
     found = figures_of(only(root, f"evaluate/{label}"))
     assert list(found) == ["phrases", "vse-c"]
     for name, figures in found.items():
-        rows = SentenceFile(only(root, f"synthesize/{LABELS[name]}")).kept((*COLUMNS, "kind")).to_pylist()
+        rows = SentenceFile(only(root, f"synthesize/{LABELS[name]}")).read((*COLUMNS, "kind")).to_pylist()
         sentences, captions = scores_one_by_one(root, only(root, f"train/{label}"), rows)
         if figures["kinds"]:  # all of which can be guessed here
             assert (figures["sentences"], figures["percent"]) == (0, None)
@@ -282,7 +275,7 @@ def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_sp
     assert {"sentences_phrases", "sentences_vse-c", "prepare", "train"} == set(manifest.inputs)
     split, train = split_of(tags_chain), split_of(tags_chain, "train")
     for label in LABELS.values():
-        kept = SentenceFile(only(tags_chain, f"synthesize/{label}")).kept(COLUMNS)
+        kept = SentenceFile(only(tags_chain, f"synthesize/{label}")).read(COLUMNS)
         assert set(kept["caption_id"].to_pylist()) <= set(split.caption_ids.tolist())
         assert set(kept["image_id"].to_pylist()) == set(split.image_ids.tolist())
         assert not {*split.texts} & set(kept["text"].to_pylist())

@@ -212,7 +212,7 @@ def digest(content: Any) -> str:
 
 @pytest.mark.parametrize("with_phrases", [True, False])
 def test_a_model_writes_what_it_wrote(tmp_path: Path, with_phrases: bool) -> None:
-    settings = sentence_settings("phrases", copies=6, draws=7, keep=4, write_rejected=True, seed=2)
+    settings = sentence_settings("phrases", copies=6, draws=7, keep=4, seed=2)
     rows = rows_of(run(maker(settings, with_phrases=with_phrases), tmp_path))
     numbers = ("score", "positive_score", "log_probability", "caption_log_probability")
     sums = [sum(row.pop(name) or 0.0 for row in rows) for name in numbers]
