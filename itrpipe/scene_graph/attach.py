@@ -79,6 +79,7 @@ class Clause:
         """Return the head of the last noun phrase."""
         if self.nouns:
             return self.nouns[-1]
+        return None
 
     @property
     def follows_object(self) -> bool:
@@ -194,10 +195,10 @@ class Attacher:
             preposition = self.words[clause.preposition]
             self._link("J", clause.preposition, noun)
             clause.prepositions[noun] = preposition
-            group = clause.subject
-            if group is not None and group == clause.homes.get(noun):
-                if preposition == "of" and self.lemmas[group] in lists.COLLECTIVES:
-                    clause.subject = clause.main_subject = noun  # what a group of people does, the people do
+            group = clause.homes.get(noun)
+            members = group is not None and preposition == "of" and self.lemmas[group] in lists.COLLECTIVES
+            if members and group == clause.subject:  # what a group of people does, the people do
+                clause.subject = clause.main_subject = noun
             if clause.main_verb is not None and clause.verb in clause.bare_participles:
                 # After "filled with hay", a further preposition belongs to the main verb.
                 clause.verb, clause.actor = clause.main_verb, clause.main_subject
