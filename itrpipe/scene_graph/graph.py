@@ -132,7 +132,7 @@ class SceneGraph:
 
     text: str
     tokens: tuple[Token, ...]
-    objects: tuple[Object, ...]
-    attributes: tuple[Attribute, ...]
-    relations: tuple[Relation, ...]
+    objects: tuple[Object, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+    relations: tuple[Relation, ...] = ()
     status: str = "ok"

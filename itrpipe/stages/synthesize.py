@@ -148,8 +148,8 @@ def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device
 
         return open_rule_maker(folders["prepare"], folders["parse"], settings)
     from itrpipe.synthesis.masked import ModelMaker, UniterSentences
-    from itrpipe.synthesis.masks import caption_masks, token_captions
     from itrpipe.synthesis.sentences import Opened
+    from itrpipe.synthesis.tokens import caption_masks, token_captions
     from itrpipe.training.data import Sources, reopened
     from itrpipe.training.saved import load_model
 

@@ -29,7 +29,7 @@ from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, 
 from itrpipe.synthesis.generators import ByModel
 from itrpipe.synthesis.masked import ModelMaker, UniterSentences
 from itrpipe.synthesis.sentences import Edit, Opened, SentenceFile, SentenceMaker, Writing, apply_edits, join_parts
-from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, respell
+from itrpipe.synthesis.tokens import TokenCaptions, graph_candidates, respell
 from tests.definitions import sentence_settings
 from tests.maps import made
 
@@ -159,7 +159,7 @@ def test_scene_graphs_say_what_is_masked_together_in_any_cutting(tmp_path: Path)
     pieces = TokenCaptions.of_pieces(split, tokenizer_of([*PIECES, "t", "-", "shirt", "'"]), 50)
     words = TokenCaptions.of_words(split, Vocabulary.build(split.tokens, 1))
     for own, shirt in ((pieces, ["t", "-", "shirt"]), (words, ["t-shirt"])):
-        found = GraphCandidates(own, stored)(np.array([1, 0]))
+        found = graph_candidates(own, stored)(np.array([1, 0]))
         assert not found[0].any()
         members = [[texts[0][slice(*own.spans[0][word])] for word in np.flatnonzero(row)] for row in found[1]]
         assert members == [[*shirt, "red"], ["dog"], shirt]

@@ -40,8 +40,8 @@ from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.registry import backbones
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.synthesis.bank import read_sentences
-from itrpipe.synthesis.masks import special_tokens, token_captions
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
+from itrpipe.synthesis.tokens import special_tokens, token_captions
 from itrpipe.testing import ToyPairs
 from itrpipe.training import augment as changes
 from itrpipe.training import inputs
