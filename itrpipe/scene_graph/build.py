@@ -25,7 +25,7 @@ from itrpipe.scene_graph.foreign import align
 from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Token
 from itrpipe.scene_graph.hanta import HantaTagger
 from itrpipe.scene_graph.settings import ParseSettings, parser_version
-from itrpipe.scene_graph.stored import GRAPH_SCHEMA, ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
+from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import parsed_part, plain, tokenise
 from itrpipe.storage.artifact import Manifest
@@ -43,17 +43,13 @@ class RulesParser:
 
     Args:
         tagger: see `ParseSettings`.
-        file: that the graphs are given in, if any; the rules then give the words of captions their lemmas.
-
-    Attributes:
-        version: of all that a graph depends on beside its item: the rules, the tagger and the packages behind them.
 
     Raises:
         MissingInputError: lemminflect, or HanTa where the tagger is `hanta`, is not installed.
     """
 
-    def __init__(self, tagger: Literal["hanta", "lexicon"] = "hanta", file: str = "") -> None:
-        self.version = parser_version(tagger, file)
+    def __init__(self, tagger: Literal["hanta", "lexicon"] = "hanta") -> None:
+        parser_version(tagger)
         self._hanta = HantaTagger() if tagger == "hanta" else None
 
     def parse(self, item: Item) -> SceneGraph:
@@ -140,7 +136,7 @@ class Parsing(Work[RulesParser]):
             except Exception as error:
                 error.add_note(f"while parsing the caption {item.text!r}")
                 raise
-        write_arrow(path, graphs_table(graphs, worker.version).cast(GRAPH_SCHEMA))
+        write_arrow(path, graphs_table(graphs))
 
 
 def parsed_row_groups(paths: Sequence[Path], captions: pa.Table, rows: np.ndarray) -> Iterator[pa.Table]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -32,31 +31,15 @@ STRUCTS = {
 CLASSES = {"tokens": Token, "objects": Object, "attributes": Attribute, "relations": Relation}
 ELEMENTS = ("objects", "attributes", "relations")
 GRAPH_SCHEMA = pa.schema(
-    {
-        **{"caption_sha1": pa.binary(20), "text": TEXT, "parser": TEXT, "status": TEXT},
-        **{name: pa.list_(pa.struct(fields)) for name, fields in STRUCTS.items()},
-    }
+    {"text": TEXT, "status": TEXT, **{name: pa.list_(pa.struct(fields)) for name, fields in STRUCTS.items()}}
 )
 SCHEMA = pa.schema([("caption_id", TEXT), ("image_id", TEXT), *GRAPH_SCHEMA])
 
 
-def caption_sha1(text: str) -> bytes:
-    """Return the digest of a caption's UTF-8 bytes, 20 of them."""
-    return hashlib.sha1(text.encode(), usedforsecurity=False).digest()
-
-
-def graphs_table(graphs: Sequence[SceneGraph], parser: str) -> pa.Table:
-    """Return graphs as rows of `GRAPH_SCHEMA`.
-
-    Args:
-        graphs: any number.
-        parser: version of the parser that made them.
-    """
-    texts = [graph.text for graph in graphs]
+def graphs_table(graphs: Sequence[SceneGraph]) -> pa.Table:
+    """Return graphs as rows of `GRAPH_SCHEMA`."""
     columns: list[Any] = [
-        pa.array(map(caption_sha1, texts), pa.binary(20)),
-        pa.array(texts, TEXT),
-        pa.array([parser] * len(graphs), TEXT),
+        pa.array([graph.text for graph in graphs], TEXT),
         pa.array([graph.status for graph in graphs], TEXT),
     ]
     for column, fields in STRUCTS.items():

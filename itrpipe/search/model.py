@@ -323,7 +323,7 @@ class RetrievalModel:
         given = given_split([texts] if isinstance(texts, str) else list(texts))
         if self.saved.settings.reads_phrases:  # through a file of scene graphs, as the artifact of `parse` has one
             assert self._parser is not None
-            table = with_ids(given.captions, graphs_table(parse_captions(self._parser, given.texts), "given"))
+            table = with_ids(given.captions, graphs_table(parse_captions(self._parser, given.texts)))
             with tempfile.TemporaryDirectory() as folder:
                 write_graphs(Path(folder) / SCENE_GRAPHS_FILE, [table])
                 read = self._captions(given, Path(folder))

@@ -33,7 +33,7 @@ _NUMBERS = {word: value for word, value in NUMBER_VALUES.items() if word not in 
 _DIGITS = 4
 
 
-def synthesis_statistics(file: SentenceFile, num_captions: int) -> dict[str, Any]:
+def synthesis_statistics(file: SentenceFile, drawn: Mapping[str, int], num_captions: int) -> dict[str, Any]:
     """Measure the sentences of a file, ready for JSON.
 
     The gap of a sentence is s(I, T') - s(I, T), s being the sigmoid of the model's score: above 0 the model takes the
@@ -41,7 +41,8 @@ def synthesis_statistics(file: SentenceFile, num_captions: int) -> dict[str, Any
     probable the written words are by the model that wrote them, and the caption's words in their places.
 
     Args:
-        file: of `SentenceFile`.
+        file: the sentences.
+        drawn: `kept`, or the reason that sentences were rejected for -> how many were drawn.
         num_captions: captions that sentences were made of.
 
     Returns:
@@ -61,7 +62,7 @@ def synthesis_statistics(file: SentenceFile, num_captions: int) -> dict[str, Any
     if len(kept):
         words_changed = round(len(kept["edits"].combine_chunks().flatten()) / len(kept), _DIGITS)
     return {
-        "drawn": {reason: file.drawn.get(reason, 0) for reason in REASONS},
+        "drawn": {reason: drawn.get(reason, 0) for reason in REASONS},
         "sentences": len(kept),
         "captions": num_captions,
         "captions_without_sentences": num_captions - len(kept["caption_id"].unique()),

@@ -126,7 +126,6 @@ class ByModel(SynthesizeSettings):
         noise: put random words at 10 % of the labelled positions and leave 10 % as they are.
         compare: the filter against false negatives compares token ids with the captions of the image (`piece`); `off`
             leaves it out.
-        exclude_specials: never draw start, end, padding, the unknown word or the mask.
     """
 
     maker: Literal["model"]
@@ -139,7 +138,6 @@ class ByModel(SynthesizeSettings):
     temperature: float = Field(gt=0)
     noise: bool
     compare: Literal["piece", "off"]
-    exclude_specials: bool
 
     @field_validator("backbone")
     @classmethod

@@ -24,13 +24,15 @@ from itrpipe.synthesis.generators import ByModel
 from itrpipe.synthesis.sentences import Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
 
+_RANKED = 1 << 28
+"""Bytes that the words of sentences take while they are ranked."""
 _PARTS_OF_A_WORD = 8
 """Vectors of width d that are in memory for every word: its embedding, queries, keys and values, and temporaries."""
 
 
 @dataclass(frozen=True)
 class ModelMaker:
-    """Makes sentences with a model; see `itrpipe.synthesis.sentences.SentenceMaker`.
+    """Makes sentences with a model.
 
     Attributes:
         captions: of the training set.
@@ -48,7 +50,7 @@ class ModelMaker:
 
     @torch.inference_mode()
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
-        """See `SentenceMaker`; the sentences of a caption come hardest first.
+        """See `itrpipe.synthesis.sentences.MakeSentences`; the sentences of a caption come hardest first.
 
         Masks, refills, filters and ranks in one pass of the model over the masked copies and one over the rest.
         """
@@ -64,9 +66,9 @@ class ModelMaker:
         embedded, images = self.model.embed(images)
         logits = self.model.mlm_logits(embedded, images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
-        excluded = self.masks.specials.all if settings.exclude_specials else ()
+        specials = self.masks.specials.all
         drawn = synthetic.refill(
-            copies, labels, logits, settings.draws, settings.temperature, excluded, generator
+            copies, labels, logits, settings.draws, settings.temperature, specials, generator
         )  # [T K, L, W]
         likely = synthetic.log_probabilities(drawn, labels, logits)
         own = synthetic.log_probabilities(originals.repeat_interleave(settings.copies, 0)[:, None], labels, logits)
@@ -106,7 +108,6 @@ class UniterSentences:
         model: is moved to the device and set to evaluation mode.
         images: int64 rows [B] of the training images to their features.
         device: where it computes.
-        memory: bytes that the words of sentences take while they are ranked.
     """
 
     def __init__(
@@ -114,10 +115,9 @@ class UniterSentences:
         model: UniterEncoder,
         images: Callable[[np.ndarray], ImageBatch],
         device: torch.device | str = "cpu",
-        memory: int = 1 << 28,
     ) -> None:
         self._model = model.to(device).eval()
-        self._load, self._device, self._memory = images, device, memory
+        self._load, self._device = images, device
 
     def embed(self, images: Tensor) -> tuple[UniterImages, Tensor]:
         """Encode images of rows [n], each once, and return the number int64 [n] of each row among them."""
@@ -147,7 +147,7 @@ class UniterSentences:
         model = self._model
         bytes_of_a_text = 4 * _PARTS_OF_A_WORD * model.settings.embed_dim * texts.tokens.shape[1]
         scores = []
-        for part in torch.arange(len(numbers)).split(max(1, self._memory // bytes_of_a_text)):
+        for part in torch.arange(len(numbers)).split(max(1, _RANKED // bytes_of_a_text)):
             read = model.encode_texts(TextBatch(texts.tokens[part], texts.lengths[part]))
             scores.append(model.score_at(images, read, numbers[part], torch.arange(len(part))))
         return torch.cat(scores).float()

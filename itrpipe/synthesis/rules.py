@@ -125,7 +125,7 @@ def settled(image: Image, statements: Sequence[Statement], agreeing: int) -> boo
 
 
 class RuleMaker:
-    """Makes sentences by rules; see `itrpipe.synthesis.sentences.SentenceMaker`.
+    """Makes sentences by rules.
 
     A sentence that two rules make, or that a caption of the image is already, is left out.
 
@@ -146,7 +146,7 @@ class RuleMaker:
         return Twins(self._tagged, self.split.caption_image, self._image, self._settings.twins)
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
-        """See `SentenceMaker`."""
+        """See `itrpipe.synthesis.sentences.MakeSentences`."""
         settings, split = self._settings, self.split
         rng = np.random.default_rng([settings.seed, block])
         twin_rng = np.random.default_rng([settings.seed, block, 1])
@@ -222,7 +222,7 @@ def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
     guess = None
     if settings.refined:
         guess = partial(guessed, own=own, train=train)
-    return Opened(RuleMaker(own, tagged, corpus, settings), own, None, guess)
+    return Opened(RuleMaker(own, tagged, corpus, settings).make, own, None, guess)
 
 
 def guessed(paths: Sequence[Path], own: Split, train: Split) -> np.ndarray:

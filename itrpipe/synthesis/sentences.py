@@ -16,8 +16,8 @@
                                            one, mirrored, or another; null where none is known
     detail, twin_detail      string        what is true of the image alone, and what of the twin alone
 
-How many sentences were drawn in all, by what became of them (`itrpipe.learning.sentences.REASONS`), stands in the
-file's metadata.
+The files of parts also say how many sentences were drawn, by what became of them: see `REASONS` of
+`itrpipe.learning.sentences`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -109,40 +109,30 @@ class Sentence(NamedTuple):
     twin_detail: str | None = None
 
 
-class SentenceMaker(Protocol):
-    """Makes negative sentences."""
-
-    def make(self, rows: range, block: int) -> tuple[Sequence[Sentence], Mapping[str, int]]:
-        """Make the sentences of some captions, in their order.
-
-        Args:
-            rows: of the captions.
-            block: number of the block, which everything random depends on beside the seed.
-
-        Returns:
-            The rows of the file, and how many sentences were drawn, by what became of them.
-        """
-        ...
+MakeSentences = Callable[[range, int], tuple[Sequence[Sentence], Mapping[str, int]]]
+"""Makes the sentences of some captions: their rows, and the number of the block, which everything random depends on
+beside the seed, to the rows of the file in the order of the captions, and how many sentences were drawn, by what became
+of them."""
 
 
 class Opened(NamedTuple):
     """A maker of sentences whose sources are read.
 
     Attributes:
-        maker: makes the sentences.
+        make: makes the sentences.
         split: the captions that sentences are made of, T of them.
         num_tokens: V, token ids that a model chooses from; None for rules.
         guessed: tells of files of `write_part` which sentences can be told without the image, bool of each; None: none
             is asked.
     """
 
-    maker: SentenceMaker
+    make: MakeSentences
     split: Split
     num_tokens: int | None
     guessed: Callable[[Sequence[Path]], np.ndarray] | None = None
 
 
-class Writing(Work[SentenceMaker]):
+class Writing(Work[Opened]):
     """Sentences of captions: a map over blocks of them, each a file of Arrow.
 
     Args:
@@ -166,11 +156,11 @@ class Writing(Work[SentenceMaker]):
         """Return blocks of captions."""
         return cut(range(len(self.opened.split.captions)), self._block_size)
 
-    def open(self) -> SentenceMaker:
+    def open(self) -> Opened:
         """Return the maker."""
-        return self.opened.maker
+        return self.opened
 
-    def make(self, worker: SentenceMaker, part: Part, path: Path) -> None:
+    def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Writes the sentences of a block."""
         write_part(path, *worker.make(part.content, int(part.name)))
 
@@ -204,13 +194,16 @@ def read_parts(paths: Sequence[Path]) -> Iterator[tuple[pa.Table, dict[str, int]
         yield table.replace_schema_metadata(None), drawn
 
 
-def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None = None) -> None:
+def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None = None) -> dict[str, int]:
     """Writes `sentences.parquet` into a folder from files of `write_part`; each becomes a row group.
 
     Args:
         paths: of the files.
         folder: exists.
         guessed: bool of every sentence, those that are left out because they can be told without the image.
+
+    Returns:
+        `kept`, or the reason that sentences were rejected for -> how many were drawn.
 
     Raises:
         DataError: a file is damaged.
@@ -229,7 +222,7 @@ def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None =
                 drawn.update(guessed=count, kept=-count)
             if table.num_rows:
                 out.write_table(table, row_group_size=table.num_rows)
-        out.add_key_value_metadata({_DRAWN: json.dumps(dict(sorted(drawn.items())))})
+    return dict(sorted(drawn.items()))
 
 
 class SentenceFile(TableFile):
@@ -237,12 +230,7 @@ class SentenceFile(TableFile):
 
     Args:
         folder: holds it.
-
-    Attributes:
-        drawn: `kept`, or the reason that sentences were rejected for -> how many were drawn.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / SENTENCES_FILE, SCHEMA, "run `itrpipe synthesize` again")
-        with reading(self.path, "sentences", self._remedy):
-            self.drawn: dict[str, int] = json.loads(self.facts[_DRAWN])

@@ -242,7 +242,8 @@ def write_sentences(kept: bool, job: Job) -> None:
     drawn = {"kept": 3 * count, "identical": count} if kept else {}
     write_part(job.work / "part.parquet", rows if kept else [], drawn)
     join_parts([job.work / "part.parquet"], job.folder)
-    (job.folder / "statistics.json").write_text(json.dumps(synthesis_statistics(SentenceFile(job.folder), 2 * count)))
+    statistics = synthesis_statistics(SentenceFile(job.folder), drawn, 2 * count)
+    (job.folder / "statistics.json").write_text(json.dumps(statistics))
 
 
 def with_sentences(toy: Toy, *, kept: bool = True) -> str:

@@ -17,7 +17,7 @@ from itrpipe.scene_graph import build
 from itrpipe.scene_graph.build import Parsing, parsed_row_groups
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.scene_graph.graph import Item, Object, SceneGraph, Token
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1, graphs_of
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, graphs_of
 from tests.maps import made
 from tests.scene_graph.shared import parser, write
 
@@ -25,13 +25,6 @@ from tests.scene_graph.shared import parser, write
 def graph(text: str, status: str = "ok") -> SceneGraph:
     tokens = tuple(Token(word, at, at + 1, "N", word) for at, word in enumerate(text))
     return SceneGraph(text, tokens, tuple(Object(at, at, (at,), word) for at, word in enumerate(text)), (), (), status)
-
-
-# Rows
-
-
-def test_the_digest_of_a_caption_is_that_of_its_bytes() -> None:
-    assert caption_sha1("é").hex() == "bf15be717ac1b080b4f1c456692825891ff5073d"
 
 
 # Files
@@ -60,8 +53,6 @@ def test_no_file_and_a_file_of_another_version_are_refused(tmp_path: Path) -> No
 
 class Letters:
     """A parser whose objects are letters."""
-
-    version = "letters/1"
 
     def parse(self, item: Item) -> SceneGraph:
         if item.text == "broken":

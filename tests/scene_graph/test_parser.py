@@ -140,8 +140,8 @@ def test_texts_are_parsed_up_to_their_limits() -> None:
 def test_the_version_names_rules_tagger_and_packages() -> None:
     own = [f"{name}-{metadata.version(name)}" for name in ("lemminflect", "HanTa")]
     given = ParseSettings(tagger="lexicon", file="graphs.json")
-    assert parser("hanta").version == f"{RULES_VERSION} hanta {own[0]} {own[1]}"
-    assert parser("lexicon").version == f"{RULES_VERSION} lexicon {own[0]}"
+    assert parser_version("hanta") == f"{RULES_VERSION} hanta {own[0]} {own[1]}"
+    assert parser_version("lexicon") == f"{RULES_VERSION} lexicon {own[0]}"
     assert parser_version(given.tagger, given.file) == f"foreign/{FOREIGN_VERSION} {parser('lexicon').version}"
 
 

@@ -108,7 +108,7 @@ def test_elements_that_a_foreign_parser_found_without_words_are_left_out(tmp_pat
     bare = replace(graph, attributes=(replace(graph.attributes[0], tokens=()), *graph.attributes[1:]))
     headless = replace(graph, objects=(replace(graph.objects[0], head=-1), *graph.objects[1:]))
     ids = pa.table({"caption_id": ["a", "b"], "image_id": ["i", "i"]})
-    write_graphs(tmp_path / SCENE_GRAPHS_FILE, [with_ids(ids, graphs_table([bare, headless], "test"))])
+    write_graphs(tmp_path / SCENE_GRAPHS_FILE, [with_ids(ids, graphs_table([bare, headless]))])
     first, second = tagged_captions(tmp_path, ["a", "b"])
     assert first.attributes == graph.attributes[1:]
     assert second.objects == second.attributes == second.relations == ()
