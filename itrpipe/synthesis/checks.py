@@ -14,6 +14,7 @@ import numpy as np
 
 from itrpipe.errors import DataError
 from itrpipe.learning.sentences import REASONS
+from itrpipe.mining.statistics import QUANTILES
 from itrpipe.printable import quantity
 from itrpipe.scenes.layout import Scene
 from itrpipe.scenes.oracle import describes
@@ -21,7 +22,6 @@ from itrpipe.scenes.readback import CaptionReader
 from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES
 from itrpipe.synthesis.sentences import SentenceFile
 
-QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
 VERDICTS = ("untrue", "true", "undecided", "unreadable")
 """Verdicts on a sentence of an image.
 
