@@ -29,14 +29,40 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
         Objects in the order of their heads; no relation joins an object to itself, no pronoun or quantity is an object,
         and nothing is said twice.
     """
-    return _Extraction(analysis).graph(text, analysis.status)
+    rules = _Extraction(analysis)
+    rules.say_of_verbs()
+    rules.say_of_nouns()
+    # Nouns that only say what another one is are no objects, but where something else is said of them.
+    bare = {words[-1] for _, words, kind in rules.properties if kind == "copula"}
+    bare -= {noun for noun, _, kind in rules.properties if kind != "compound"}
+    for subject, _, thing, _ in rules.edges:
+        bare -= {subject, thing}
+    objects, number = [], {}
+    for noun in rules.nouns:
+        if noun not in bare:
+            words = rules.named(noun)
+            number[noun] = len(objects)
+            objects.append(Object(len(objects), noun, words, rules.lemma(words)))
+    attributes: dict[tuple[int, str], Attribute] = {}
+    for noun, words, kind in sorted(rules.properties):
+        if noun in number:
+            lemma = rules.lemma(words)
+            attribute = Attribute(len(attributes), number[noun], words, lemma, kind)
+            attributes.setdefault((noun, lemma), attribute)
+    relations: dict[tuple[int, int, str], Relation] = {}
+    for subject, words, thing, kind in sorted(rules.edges):
+        if subject in number and thing in number and subject != thing:
+            lemma = kind if kind == "have" else rules.lemma(words)
+            relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
+            relations.setdefault((subject, thing, lemma), relation)
+    parts = [tuple(part) for part in (objects, attributes.values(), relations.values())]
+    return SceneGraph(text, analysis.tokens, *parts, analysis.status)
 
 
 class _Extraction:
     """The rules over the links of one caption.
 
     Attributes:
-        tokens: of the caption.
         words: see `itrpipe.scene_graph.words.plain`.
         lemmas: of the tokens.
         pairs: heads and dependents of each kind of link, rising.
@@ -48,7 +74,6 @@ class _Extraction:
     """
 
     def __init__(self, analysis: Analysis) -> None:
-        self.tokens = analysis.tokens
         self.words = [plain(token.text) for token in analysis.tokens]
         self.lemmas = [token.lemma for token in analysis.tokens]
         self.properties: set[tuple[int, Words, str]] = set()
@@ -69,7 +94,7 @@ class _Extraction:
             self._lists.update(dict.fromkeys(merged, merged))
 
         # Rule 13: nouns that neither modify, nor count, nor only say where.
-        found = {i for i, token in enumerate(self.tokens) if token.tag == "N"}
+        found = {i for i, token in enumerate(analysis.tokens) if token.tag == "N"}
         for kind in NOUN_ROLES:
             found.update(noun for _, noun in self.pairs[kind])
         for kind in ("AN", "IX", "K"):
@@ -282,7 +307,8 @@ class _Extraction:
     def _relate(self, subject: int, words: Iterable[int], thing: int, kind: str) -> None:
         self.edges.add((subject, tuple(sorted(words)), thing, kind))
 
-    def _say_of_verbs(self) -> None:
+    def say_of_verbs(self) -> None:
+        """Finds what verbs say of nouns."""
         verbs = {verb for verb, _ in self.pairs["S"]}
         for kind in ("Pg", "Pv", "Mg", "Mv", "RS"):
             verbs.update(verb for _, verb in self.pairs[kind])
@@ -326,7 +352,8 @@ class _Extraction:
 
     # -- what nouns say ------------------------------------------------------------------------------------------------
 
-    def _say_of_nouns(self) -> None:
+    def say_of_nouns(self) -> None:
+        """Finds what nouns and the words at them say."""
         for noun, preposition in self.pairs["Mp"]:
             for subject in self._content(noun):
                 self._locate(subject, preposition, nearest=True)
@@ -352,35 +379,3 @@ class _Extraction:
             self._say(noun, [number], kind)
         for noun, modifier in self.pairs["AN"]:
             self._say(noun, [modifier], "compound")
-
-    # -- assembly ------------------------------------------------------------------------------------------------------
-
-    def graph(self, text: str, status: str) -> SceneGraph:
-        """Return the graph of what the words say, each property and edge once."""
-        self._say_of_verbs()
-        self._say_of_nouns()
-        # Nouns that only say what another one is are no objects, but where something else is said of them.
-        bare = {words[-1] for _, words, kind in self.properties if kind == "copula"}
-        bare -= {noun for noun, _, kind in self.properties if kind != "compound"}
-        for subject, _, thing, _ in self.edges:
-            bare -= {subject, thing}
-        objects, number = [], {}
-        for noun in self.nouns:
-            if noun not in bare:
-                words = self.named(noun)
-                number[noun] = len(objects)
-                objects.append(Object(len(objects), noun, words, self.lemma(words)))
-        attributes: dict[tuple[int, str], Attribute] = {}
-        for noun, words, kind in sorted(self.properties):
-            if noun in number:
-                lemma = self.lemma(words)
-                attribute = Attribute(len(attributes), number[noun], words, lemma, kind)
-                attributes.setdefault((noun, lemma), attribute)
-        relations: dict[tuple[int, int, str], Relation] = {}
-        for subject, words, thing, kind in sorted(self.edges):
-            if subject in number and thing in number and subject != thing:
-                lemma = kind if kind == "have" else self.lemma(words)
-                relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
-                relations.setdefault((subject, thing, lemma), relation)
-        parts = [tuple(part) for part in (objects, attributes.values(), relations.values())]
-        return SceneGraph(text, self.tokens, *parts, status)

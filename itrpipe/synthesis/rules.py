@@ -11,7 +11,7 @@ Source: ours; Thrush et al., "Winoground" (CVPR 2022), for such quadruples.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -33,97 +33,6 @@ _TRIES = 8
 """Captions with equally much in common that are looked at."""
 
 
-class Twins:
-    """Finds captions that say what an edit of another caption says.
-
-    Args:
-        captions: of the training split, T of them.
-        caption_image: [T] row of the image of each.
-        image: gives all captions of an image by its row.
-        agreeing: captions of an image that have to say what is told of it.
-    """
-
-    def __init__(
-        self,
-        captions: Sequence[TaggedCaption],
-        caption_image: np.ndarray,
-        image: Callable[[int], Image],
-        agreeing: int = 1,
-    ) -> None:
-        self._captions, self._caption_image, self._image, self._agreeing = captions, caption_image, image, agreeing
-        self._saying: dict[Statement, set[int]] = defaultdict(set)
-        for row, caption in enumerate(captions):
-            for statement in caption.content:
-                self._saying[statement].add(row)
-
-    def of(self, caption: TaggedCaption, own: Image, option: Option, rng: np.random.Generator) -> int | None:
-        """Find a caption that says what an edit of another one says, of an image that the other is false of.
-
-        Args:
-            caption: the other one.
-            own: the captions of its image.
-            option: the edit.
-            rng: chooses among captions that have equally much in common.
-
-        Returns:
-            Its row; None where there is none.
-        """
-        if not settled(own, option.old, self._agreeing):
-            return None
-        closest = set.intersection(*(self._saying[statement] for statement in option.new))
-        groups = [closest]
-        others = caption.content.difference(option.old)
-        for statement in sorted(others, key=lambda statement: (len(self._saying[statement]), statement)):
-            closer = closest & self._saying[statement]
-            if closer:
-                groups.append(closer)
-                closest = closer
-        for rows in map(sorted, reversed(groups)):
-            for place in rng.permutation(len(rows))[:_TRIES]:
-                image = self._image(int(self._caption_image[rows[place]]))
-                if contradicts(image, option, self._agreeing):
-                    return rows[place]
-        return None
-
-
-def contradicts(image: Image, option: Option, agreeing: int) -> bool:
-    """Tell if captions of an image settle what an edit says, of one thing each, and say nothing that it took away."""
-    nouns: set[str] = set()
-    placed: set[str] = set()
-    for statement in option.new:
-        nouns.update(nouns_of(statement))
-        if statement[0] != "count":
-            placed.update(nouns_of(statement))
-    gone = set().union(*map(nouns_of, option.old)) - nouns
-    return (
-        image.said.isdisjoint(option.old)
-        and image.has_one(*placed)
-        and not any(may_be(*pair) for pair in product(gone, image.nouns))
-        and settled(image, option.new, agreeing)
-    )
-
-
-def settled(image: Image, statements: Sequence[Statement], agreeing: int) -> bool:
-    """Tell if so many captions of an image make these statements, and none a rival one: another colour or number.
-
-    Where several have to agree, sizes and ages are never settled: they are so beside others.
-    """
-    rivals: set[Statement] = set()
-    for kind, word, *noun in statements:
-        others = ()
-        if kind == "count":
-            others = NUMBER_VALUES
-        elif kind == "is":
-            others = map(usual_attribute, contradicting_attributes(word))
-        rivals.update((kind, other, *noun) for other in others)
-    named = [statement for statement in statements if statement[0] == NOUN] or statements
-    return (
-        (agreeing == 1 or not any(statement[1] in RELATIVE for statement in statements))
-        and image.said.isdisjoint(rivals.difference(statements))
-        and sum(caption.content.issuperset(named) for caption in image.captions) >= agreeing
-    )
-
-
 class RuleMaker:
     """Makes sentences by rules.
 
@@ -140,10 +49,6 @@ class RuleMaker:
         self.split, self._tagged, self._corpus, self._settings = split, tagged, corpus, settings
         starts = split.captions_of_image
         self._image = cache(lambda image: Image(tagged[slice(*starts[image : image + 2])]))
-
-    @cached_property
-    def _twins(self) -> Twins:
-        return Twins(self._tagged, self.split.caption_image, self._image, self._settings.twins)
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `itrpipe.synthesis.sentences.MakeSentences`."""
@@ -185,18 +90,87 @@ class RuleMaker:
                     drawn[reason] += 1
         return made, dict(sorted(drawn.items()))
 
+    @cached_property
+    def _saying(self) -> dict[Statement, set[int]]:
+        """Return statement -> rows of the captions that make it."""
+        saying: dict[Statement, set[int]] = defaultdict(set)
+        for row, caption in enumerate(self._tagged):
+            for statement in caption.content:
+                saying[statement].add(row)
+        return saying
+
     def _twin(self, row: int, option: Option, text: str, rng: np.random.Generator) -> tuple[str, ...] | None:
-        """Return image id, detail and twin's detail of a twin of an edited caption; None where there is none."""
-        split, caption = self.split, self._tagged[row]
-        image = int(split.caption_image[row])
+        """Find an image that an edited caption is true of, and the caption is false of.
+
+        Captions of other images say what the edit says; of those that have most in common with the caption, one is
+        drawn.
+
+        Args:
+            row: of the caption.
+            option: the edit.
+            text: the edited caption.
+            rng: draws.
+
+        Returns:
+            The id of the image, the detail of the caption, and that of the edit; None where there is no such image.
+        """
+        caption, image_of = self._tagged[row], self.split.caption_image
         if option.sides:
-            return str(split.image_ids[image]), caption.text, text
-        if not option.new:
+            return str(self.split.image_ids[image_of[row]]), caption.text, text
+        if not option.new or not self._settled(self._image(image_of[row]), option.old):
             return None
-        found = self._twins.of(caption, self._image(image), option, rng)
-        if found is None:
-            return None
-        return str(split.image_ids[split.caption_image[found]]), *option.details
+        saying = self._saying
+        closest = set.intersection(*(saying[statement] for statement in option.new))
+        groups = [closest]
+        others = caption.content.difference(option.old)
+        for statement in sorted(others, key=lambda statement: (len(saying[statement]), statement)):
+            closer = closest & saying[statement]
+            if closer:
+                groups.append(closer)
+                closest = closer
+        for rows in map(sorted, reversed(groups)):
+            for place in rng.permutation(len(rows))[:_TRIES]:
+                image = image_of[rows[place]]
+                if self._contradicts(self._image(image), option):
+                    return str(self.split.image_ids[image]), *option.details
+        return None
+
+    def _contradicts(self, image: Image, option: Option) -> bool:
+        """Return whether captions of an image settle what an edit says, of one thing each, not what it took away."""
+        nouns: set[str] = set()
+        placed: set[str] = set()
+        for statement in option.new:
+            nouns.update(nouns_of(statement))
+            if statement[0] != "count":
+                placed.update(nouns_of(statement))
+        gone = set().union(*map(nouns_of, option.old)) - nouns
+        return (
+            image.said.isdisjoint(option.old)
+            and image.has_one(*placed)
+            and not any(may_be(*pair) for pair in product(gone, image.nouns))
+            and self._settled(image, option.new)
+        )
+
+    def _settled(self, image: Image, statements: Sequence[Statement]) -> bool:
+        """Return whether enough captions of an image make these statements, and none a rival one: another colour.
+
+        Where several have to agree, sizes and ages are never settled: they are so beside others.
+        """
+        rivals: set[Statement] = set()
+        for kind, word, *noun in statements:
+            others = ()
+            if kind == "count":
+                others = NUMBER_VALUES
+            elif kind == "is":
+                others = map(usual_attribute, contradicting_attributes(word))
+            rivals.update((kind, other, *noun) for other in others)
+        agreeing = self._settings.twins
+        named = [statement for statement in statements if statement[0] == NOUN] or statements
+        return (
+            (agreeing == 1 or not any(statement[1] in RELATIVE for statement in statements))
+            and image.said.isdisjoint(rivals.difference(statements))
+            and sum(caption.content.issuperset(named) for caption in image.captions) >= agreeing
+        )
 
 
 def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:

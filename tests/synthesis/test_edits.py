@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids
 from itrpipe.scenes import generate
 from itrpipe.synthesis import english
 from itrpipe.synthesis.edits import RULES, Corpus
-from itrpipe.synthesis.rules import RuleMaker, Twins
+from itrpipe.synthesis.rules import RuleMaker
 from itrpipe.synthesis.sentences import apply_edits
 from itrpipe.synthesis.tagged import Image, Option, TaggedCaption, tagged_captions
 from tests.definitions import sentence_settings
@@ -133,15 +134,14 @@ RED, BLUE = "a red cup on a table", "a blue cup"
 def test_a_twin_says_what_the_edit_says_and_contradicts_the_caption(
     kind: str, text: str, others: list[list[str]], expected: str | None
 ) -> None:
-    texts = [[text], *others]
-    captions = [[tagged(each) for each in own] for own in texts]
-    every = [each for own in captions for each in own]
-    owners = np.repeat(np.arange(len(texts)), [len(own) for own in texts])
-    option = next(iter(RULES[kind](captions[0][0], Image(captions[0]), Corpus(every, 1))))
-    found = Twins(every, owners, lambda row: Image(captions[row])).of(
-        captions[0][0], Image(captions[0]), option, np.random.default_rng(0)
-    )
-    assert (None if found is None else every[found].text) == expected
+    texts = [text, *itertools.chain.from_iterable(others)]
+    owners = [0, *(number for number, own in enumerate(others, 1) for _ in own)]
+    captions = list(map(tagged, texts))
+    corpus, told = Corpus(captions, 1), sentence_settings("vse-c", rules=(kind,), twins=1)
+    option = next(iter(RULES[kind](captions[0], Image(captions[:1]), corpus)))
+    maker = RuleMaker(split_of(texts, owners), captions, corpus, told)
+    found = maker._twin(0, option, "", np.random.default_rng(0))
+    assert (None if found is None else texts[owners.index(int(found[0]))]) == expected
 
 
 @pytest.mark.parametrize(
