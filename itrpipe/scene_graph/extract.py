@@ -55,8 +55,8 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
             lemma = kind if kind == "have" else rules.lemma(words)
             relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
             relations.setdefault((subject, thing, lemma), relation)
-    parts = [tuple(part) for part in (objects, attributes.values(), relations.values())]
-    return SceneGraph(text, analysis.tokens, *parts, analysis.status)
+    elements = tuple(objects), tuple(attributes.values()), tuple(relations.values())
+    return SceneGraph(text, analysis.tokens, *elements, analysis.status)
 
 
 class _Extraction:

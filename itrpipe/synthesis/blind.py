@@ -56,8 +56,8 @@ class Pairs(NamedTuple):
 
     def only(self, rows: np.ndarray) -> Pairs:
         """Return the pairs of some rows."""
-        captions = [self.captions[row] for row in rows]
-        negatives = [self.negatives[row] for row in rows]
+        captions = [self.captions[int(row)] for row in rows]
+        negatives = [self.negatives[int(row)] for row in rows]
         return Pairs(captions, negatives, self.images[rows])
 
 

@@ -11,10 +11,11 @@ Source: ours; Thrush et al., "Winoground" (CVPR 2022), for such quadruples.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +49,7 @@ class RuleMaker:
     def __init__(self, split: Split, tagged: Sequence[TaggedCaption], corpus: Corpus, settings: ByRules) -> None:
         self.split, self._tagged, self._corpus, self._settings = split, tagged, corpus, settings
         starts = split.captions_of_image
-        self._image = cache(lambda image: Image(tagged[slice(*starts[image : image + 2])]))
+        self._image: Callable[[Any], Image] = cache(lambda image: Image(tagged[slice(*starts[image : image + 2])]))
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `itrpipe.synthesis.sentences.MakeSentences`."""

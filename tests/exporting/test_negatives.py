@@ -292,7 +292,7 @@ def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_pat
 def test_twins_are_each_others_negatives(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Image 0 and image 4, found twice, image 2 and its mirror image, and a sentence without a twin."""
     (tmp_path / "twins").mkdir()
-    rows = [(0, "i4", "a red sled", "a blue sled")] * 2 + [(2, "i2", "a cat left", "a cat right")]
+    rows: list[Any] = [(0, "i4", "a red sled", "a blue sled")] * 2 + [(2, "i2", "a cat left", "a cat right")]
     rows.append((5, None, None, None))
     sentences = [
         Sentence("c0", f"i{image}", "", (), None, None, None, None, "", twin, detail, twin_detail)

@@ -142,7 +142,7 @@ def test_the_version_names_rules_tagger_and_packages() -> None:
     given = ParseSettings(tagger="lexicon", file="graphs.json")
     assert parser_version("hanta") == f"{RULES_VERSION} hanta {own[0]} {own[1]}"
     assert parser_version("lexicon") == f"{RULES_VERSION} lexicon {own[0]}"
-    assert parser_version(given.tagger, given.file) == f"foreign/{FOREIGN_VERSION} {parser('lexicon').version}"
+    assert parser_version(given.tagger, given.file) == f"foreign/{FOREIGN_VERSION} {parser_version('lexicon')}"
 
 
 def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
