@@ -90,7 +90,7 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
     """The card of exported negatives.
 
     Args:
-        facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.Table`),
+        facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.TableFiles`),
             `negatives` and `sentences` of a row at most, by which `writer`, whether they are `guarded` by estimates,
             whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`, whether it is a
             `whole` path, of which the last part alone is told, or images are `copied`, or the tables have them
