@@ -49,7 +49,22 @@ def model_card(facts: Mapping[str, Any]) -> str:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     results, dataset, split = facts["results"], facts["dataset"], facts["split"]
-    names = [name for name in TITLES if any(name in metrics for metrics in results.values())]
+    evaluated = []
+    for protocol, metrics in results.items():
+        for name, title in TITLES.items():
+            if name in metrics:
+                result = EvalResult(
+                    task_type=TASK,
+                    task_name="Image-text retrieval",
+                    dataset_type=dataset,
+                    dataset_name=dataset,
+                    dataset_config=protocol,
+                    dataset_split=split,
+                    metric_type=name,
+                    metric_name=title,
+                    metric_value=round(metrics[name]["value"], 4),
+                )
+                evaluated.append(result)
     data = ModelCardData(
         license=facts["license"],
         library_name=LIBRARY,
@@ -59,30 +74,22 @@ def model_card(facts: Mapping[str, Any]) -> str:
         datasets=[dataset],
         metrics=["recall"],
         model_name=facts["title"],
-        eval_results=[
-            EvalResult(
-                task_type=TASK,
-                task_name="Image-text retrieval",
-                dataset_type=dataset,
-                dataset_name=dataset,
-                dataset_config=protocol,
-                dataset_split=split,
-                metric_type=name,
-                metric_name=TITLES[name],
-                metric_value=round(metrics[name]["value"], 4),
-            )
-            for protocol, metrics in results.items()
-            for name in names
-            if name in metrics
-        ],
+        eval_results=evaluated,
         **_configs(facts["tables"], split, ", ".join(facts["fingerprints"].values())),
     )
-    chance = random_recalls(*facts["counts"][split]) if "full" in results else {}
-    columns = [*results.values(), *([chance] if chance else [])]
-    rows = [Row(TITLES[name], [Number.of(metrics.get(name)) for metrics in columns]) for name in names]
-    scores = as_markdown(Table("", [*results, *(["chance"] if chance else [])], rows, head="metric"))
-    protocols = {name: _PROTOCOLS[name] for name in results}
-    shown = {"scores": scores, "protocols": protocols, "bibtex": bibliography(facts["papers"])}
+    columns = dict(results)
+    if "full" in results:
+        columns["chance"] = random_recalls(*facts["counts"][split])
+    names = dict.fromkeys(each.metric_type for each in evaluated)
+    rows = []
+    for name, title in TITLES.items():
+        if name in names:
+            rows.append(Row(title, [Number.of(metrics.get(name)) for metrics in columns.values()]))
+    shown = {
+        "scores": as_markdown(Table("", list(columns), rows, head="metric")),
+        "protocols": {name: _PROTOCOLS[name] for name in results},
+        "bibtex": bibliography(facts["papers"]),
+    }
     return f"{ModelCard.from_template(data, template_str=_template('model'), **facts, **shown)}\n"
 
 
@@ -110,17 +117,20 @@ def _configs(patterns: Mapping[str, str], split: str, made_from: str) -> dict[st
     It caches what it reads by the name of the folder and these settings, not by what the files hold, so they differ
     where the files do.
     """
-    configs = [
-        {
+    configs: list[dict[str, Any]] = []
+    for name, pattern in patterns.items():
+        config = {
             "config_name": name,
             "description": f"made from {made_from}",
             "data_files": [{"split": split, "path": pattern}],
-            **({"sep": "\t"} if pattern.endswith(".tsv") else {}),
-            **({} if number else {"default": True}),
         }
-        for number, (name, pattern) in enumerate(patterns.items())
-    ]
-    return {"configs": configs} if configs else {}
+        if pattern.endswith(".tsv"):
+            config["sep"] = "\t"
+        configs.append(config)
+    if not configs:
+        return {}
+    configs[0]["default"] = True
+    return {"configs": configs}
 
 
 def _template(name: str) -> str:

@@ -22,7 +22,7 @@ from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
+from itrpipe.features.declaration import FeatureSettings, recorded_passes
 from itrpipe.features.photographs import Photographs
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.printable import printable
@@ -408,7 +408,7 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
         DataError: the photograph cannot be used.
     """
     manifest = read_manifest(folder)
-    parts = passes_of(manifest.conf, feature_settings(manifest.settings).model_validate(manifest.settings))
+    parts = recorded_passes(manifest.conf, manifest.settings)
     refuse_imported(parts, f"--image {path}")
     try:
         (features,) = Photographs.by(manifest.conf, parts, device).features([path], batch=1, ids=[str(path)])
