@@ -301,15 +301,9 @@ class Run:
             self._read[file] = read_table(path, (), _REMEDY).to_pylist() if is_table else read_checked_json(path)
         return self._read.get(file)
 
-    def ranks(self, *, oracle: bool = False) -> Ranks | None:
-        """Ranks of both directions; None when all correct matches are asked for but not known."""
-        sides = []
-        for table in self.rankings.values():
-            column = table["oracle_rank" if oracle else "rank"]
-            if column.null_count:
-                return None
-            sides.append(column.to_numpy().astype(np.int64))
-        return Ranks(*sides)
+    def ranks(self, column: str = "rank") -> Ranks:
+        """Ranks of both directions: `rank`, or where all correct matches are known `oracle_rank`."""
+        return Ranks(*(table[column].to_numpy().astype(np.int64) for table in self.rankings.values()))
 
     def _input(self, name: str) -> Artifact:
         found = self.evaluation.input(name)
