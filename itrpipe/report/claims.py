@@ -168,16 +168,16 @@ def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Run, Run]
     return {seed: (first[seed], second[seed]) for seed in first if seed in second}
 
 
-def score_of(series: Series, metric: str = RSUM, protocol: str = FULL) -> Number | None:
-    """Return the mean of a metric over seeds; of one seed with its interval over images; None if not measured."""
-    return mean([Number.of(run.metrics.get(protocol, {}).get(metric)) for run in by_seed(series).values()])
+def score_of(series: Series, metric: str = RSUM) -> Number:
+    """Return the mean of a metric over seeds; of one seed with its interval over images."""
+    score = mean([Number.of(run.metrics[FULL][metric]) for run in by_seed(series).values()])
+    assert score is not None
+    return score
 
 
 def rsum_of(series: Series) -> float:
     """Return the mean RSum over seeds."""
-    found = score_of(series)
-    assert found is not None
-    return found.value
+    return score_of(series).value
 
 
 # -- Which baseline

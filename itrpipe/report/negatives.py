@@ -22,7 +22,7 @@ from itrpipe.mining.files import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
-from itrpipe.report.pictures import SHOWN, Examples, Gallery, Picture
+from itrpipe.report.pictures import SHOWN, Examples, Picture, SplitPictures
 from itrpipe.report.runs import Series
 from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.integrity import read_checked_json
@@ -43,7 +43,7 @@ _REJECTED = {
 """Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
 _SENTENCE = ("caption_id", "text", "score", "positive_score", "kept", "kind", "twin_image_id", "detail", "twin_detail")
 
-Galleries = Callable[[Artifact, str], Gallery | None]
+Galleries = Callable[[Artifact, str], SplitPictures | None]
 """Gives a split of the dataset that an artifact was made from; None where that was removed."""
 
 
@@ -142,7 +142,7 @@ def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
     return f"{name}, seed {settings['seed']}" if settings["seed"] else name
 
 
-def _mined_examples(name: str, folder: Path, gallery: Gallery, count: int, seed: int) -> list[Examples]:
+def _mined_examples(name: str, folder: Path, gallery: SplitPictures, count: int, seed: int) -> list[Examples]:
     image_list, caption_list = (read_list(folder, direction) for direction in _LISTS)
     # Candidates are rows of the split without the images that have no features, so ids lead to those of the gallery.
     images = [gallery.image_row[each] for each in image_list.anchor_ids.tolist()]
@@ -257,7 +257,7 @@ def split_of(artifact: Artifact) -> str:
     return artifact.manifest.settings.get("split", TRAIN)
 
 
-def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: int) -> EditedSentences | None:
+def _written_examples(artifact: Artifact, gallery: SplitPictures, count: int, seed: int) -> EditedSentences | None:
     file, name = SentenceFile(artifact.folder), generator_name(artifact)
     captions = file.kept(["caption_id"])["caption_id"].unique().to_pylist()
     chosen = [captions[place] for place in np.random.default_rng([seed, 20]).permutation(len(captions))[:count]]
@@ -285,7 +285,7 @@ def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: in
     return EditedSentences("Captions with the hardest sentences made of them", note, images)
 
 
-def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) -> EditedSentences:
+def _twins(name: str, rows: list[dict[str, Any]], gallery: SplitPictures, count: int) -> EditedSentences:
     """Return some twins of each kind, the image before its twin."""
     kinds = {row["kind"] for row in rows}
     shown = Counter[str]()

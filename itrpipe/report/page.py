@@ -26,7 +26,7 @@ from itrpipe.evaluation.tables import (
 )
 from itrpipe.printable import printable_lines
 from itrpipe.report.claims import Comparison
-from itrpipe.report.contents import Report
+from itrpipe.report.contents import ReportPage
 from itrpipe.report.names import shown
 from itrpipe.report.published import Published
 from itrpipe.report.runs import Run
@@ -35,12 +35,12 @@ BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 """The lines between which a document gets the tables of a dataset; or of a backbone, named behind it."""
 
 
-def html(report: Report) -> str:
+def html(report: ReportPage) -> str:
     """The page. Whatever comes from a dataset is escaped; only the drawings of `plots` are taken as they are."""
     return page_environment().get_template("page.html.j2").render(report=report)
 
 
-def text(report: Report) -> str:
+def text(report: ReportPage) -> str:
     """Return the answer and the main table of each test set, as text for a terminal, and what is remarkable."""
     lines = wrapped(report.title)
     for group in report.groups:
@@ -55,7 +55,7 @@ def text(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown(report: Report) -> str:
+def markdown(report: ReportPage) -> str:
     """The answer and the main table of each test set, for a README or a paper's repository."""
     parts = []
     for group in report.groups:
@@ -78,7 +78,7 @@ def inserted(document: str, asked: str, tables: str) -> str | None:
     return found if count else None
 
 
-def results(report: Report, published: Sequence[Published]) -> dict[str, Any]:
+def results(report: ReportPage, published: Sequence[Published]) -> dict[str, Any]:
     """Return all numbers of a report but times, unrounded: `runs`, `claims` against baselines, and tables."""
     runs, claims, tables = [], [], []
     for group in report.groups:

@@ -164,7 +164,7 @@ class Known(dict[str, int]):
         raise DataError(f"{self._folder} does not have {name}, which an artifact made from it names; make that again")
 
 
-class Gallery:
+class SplitPictures:
     """The captions and images of a split, to be shown as candidates.
 
     Args:
@@ -256,7 +256,7 @@ class Examples:
 
 
 def retrieval_examples(
-    series: Series, baseline: Series | None, gallery: Gallery, count: int, seed: int
+    series: Series, baseline: Series | None, gallery: SplitPictures, count: int, seed: int
 ) -> list[Examples]:
     """Queries of both directions, captions for images last, by the first run of a series.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from itrpipe.evaluation.tables import Number
+from itrpipe.report.claims import rsum_of, score_of
 from itrpipe.report.runs import FIRST, Model, Series
 
 if TYPE_CHECKING:
@@ -125,34 +126,43 @@ def looks_of(series: Sequence[Series]) -> dict[str, Look]:
 
 
 def intervals(
-    name: str, title: str, labels: Sequence[str], rows: Sequence[Number], looks: Sequence[Look], band: Number | None
+    name: str, series: Sequence[Series], looks: Mapping[str, Look], baseline: Series | None, most: int
 ) -> Plot:
-    """Draw values with their intervals below each other.
+    """Draw the RSum of the best models and of the baseline with its interval, below each other.
 
     Args:
         name: of the drawing.
-        title: of it.
-        labels: of the rows.
-        rows: each with an interval.
-        looks: of the rows.
-        band: what they are to be compared with, drawn across with its interval; or None.
+        series: of all runs on a test set.
+        looks: of a series, by its name.
+        baseline: what they are to be compared with, drawn across, too; or None.
+        most: models that are drawn.
     """
     figure, axes = panel()
-    places, names, end = [], [], 0.0
-    for label, row, look in zip(labels, rows, looks, strict=True):
+    title = "RSum" if baseline is None else f"RSum; shaded: {baseline.name}, with its interval"
+    has_one_backbone = len({each.first.backbone for each in series}) == 1
+    places, labels, names, end = [], [], [], 0.0
+    ranked = sorted(series, key=rsum_of, reverse=True)
+    hidden = [each for each in ranked if each is not baseline][most - (baseline is not None) :]
+    for each in ranked:
+        if each in hidden:
+            continue
+        label = each.method if has_one_backbone else each.name
         lines = textwrap.wrap(label, _LABEL_LENGTH)
         height = 1 + _LABEL_LINE * (len(lines) - 1)
         place = end + height / 2
         end += height
+        labels.append(label)
         places.append(place)
         names.append("\n".join(lines))
-        axes.plot(_ends(row), [place, place], color=look.colour, linewidth=2.2)
-        axes.plot([row.value], [place], "o", color=look.colour, markersize=6.5, markeredgewidth=1.6)
+        rsum, colour = score_of(each), looks[each.name].colour
+        axes.plot(_ends(rsum), [place, place], color=colour, linewidth=2.2)
+        axes.plot([rsum.value], [place], "o", color=colour, markersize=6.5, markeredgewidth=1.6)
         over = {"xytext": (0, 6), "textcoords": "offset points", "horizontalalignment": "center"}
-        axes.annotate(row.text, xy=(row.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
-    if band is not None:
-        axes.axvline(band.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
-        axes.axvspan(*_ends(band), color=_RULE, alpha=_BAND, linewidth=0)
+        axes.annotate(rsum.text, xy=(rsum.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
+    if baseline is not None:
+        rsum = score_of(baseline)
+        axes.axvline(rsum.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        axes.axvspan(*_ends(rsum), color=_RULE, alpha=_BAND, linewidth=0)
     figure.set_figheight(0.5 + 0.34 * max(end, 2))
     axes.set_yticks(places, names)
     axes.set_ylim(end, -0.3)

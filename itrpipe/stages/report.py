@@ -46,15 +46,14 @@ class Report(Stage):
 
     def run(self, job: Job) -> None:
         """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
-        from itrpipe.report.contents import gather
+        from itrpipe.report.contents import report_of
         from itrpipe.report.page import html, markdown, results, text
 
         settings = job.settings
-        report = gather(
+        report = report_of(
             [(each.folder, each.manifest) for each in job.inputs.values()],
             settings,
             _declared(job),
-            dict(settings.names),
             lambda prepare: _photographs(job, prepare),
             job.warn,
         )
