@@ -24,14 +24,12 @@ from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, pair_scores, 
 from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.search.model import Captions, RetrievalModel, Stored, best
-from itrpipe.search.photos import Rows
+from itrpipe.search.photos import PHOTOGRAPH, indexed_photographs, indexed_vectors
 from itrpipe.storage.artifact import existing_input, read_manifest
 
 Mark = Literal["", "own", "true"]
 """`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
 MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
-PHOTOGRAPH = "photograph"
-"""In the place of the split of an image that is in none."""
 FOLDER = "folder"
 """In the place of a split, where photographs of a folder were searched, which have no captions."""
 _AT_ONCE = 256
@@ -239,9 +237,8 @@ class Gallery:
         Raises:
             DataError: a file of it is damaged.
         """
-        rows = Rows.of_index(index)
-        files = [each.file for each in rows.photographs]
-        return cls(str(folder), model, rows.vectors, files, files, [FOLDER] * len(files))
+        files = [each.file for each in indexed_photographs(index)]
+        return cls(str(folder), model, indexed_vectors(index), files, files, [FOLDER] * len(files))
 
     @property
     def compares_images(self) -> bool:

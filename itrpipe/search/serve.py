@@ -48,7 +48,7 @@ from itrpipe.report.pictures import shrink
 from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, RANDOM, SAMPLE, Candidates, Queue, agreements
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
-from itrpipe.search.photos import PhotoFile, Rows
+from itrpipe.search.photos import PhotoFile, indexed_photographs
 from itrpipe.storage.disk import make_folder, write_bytes
 from itrpipe.training.data import Sources
 
@@ -196,7 +196,7 @@ class Pictures:
     @classmethod
     def of_folder(cls, index: Path, root: Path, kept: Path) -> Pictures:
         """Return those of an indexed folder: another size or time of a file is another photograph."""
-        files = {each.file: (each.file, each.digest) for each in Rows.of_index(index).photographs}
+        files = {each.file: (each.file, each.digest) for each in indexed_photographs(index)}
         return cls(files, lambda file, path, read: PhotoFile.of(file, path).digest, root, kept, root)
 
     def small(self, image_id: str, side: int) -> bytes:

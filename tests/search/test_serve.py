@@ -323,8 +323,8 @@ def test_a_photograph_that_changed_is_neither_shown_nor_kept(
     if of_folder:
         path = next(folder.rglob("*.jpg"))
         image_id = path.relative_to(folder).as_posix()
-        rows = SimpleNamespace(photographs=[PhotoFile.of(image_id, path)])
-        monkeypatch.setattr(serve.Rows, "of_index", lambda index: rows)
+        photographs = [PhotoFile.of(image_id, path)]
+        monkeypatch.setattr(serve, "indexed_photographs", lambda index: photographs)
         pictures = Pictures.of_folder(tmp_path, folder, kept)
     else:
         pictures, image_id = Pictures.of_dataset(candidates.prepared, folder, kept), str(candidates.image_ids[0])
