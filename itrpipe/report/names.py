@@ -69,8 +69,8 @@ def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
     return ", ".join(choice for choice in choices_of(settings).values() if choice)
 
 
-Declared = Callable[[Manifest], Mapping[str, Any] | None]
-"""What the declarations give the configuration, backbone and dataset of an artifact; None where they do not say."""
+Declared = Callable[[Manifest], Mapping[str, Any]]
+"""What the declarations give the configuration, backbone and dataset of an artifact; empty where they do not say."""
 EPOCHS = "epochs"
 MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
@@ -138,8 +138,10 @@ def distinctions(
     """
     for title, own in zip(titles, facts, strict=True):
         rivals = [other for name, other in zip(titles, facts, strict=True) if name == title and other]
-        differing = {key: value for key, value in own.items() if len({str(each.get(key)) for each in rivals}) > 1}
-        parts = []
+        differing, parts = {}, []
+        for key, value in own.items():
+            if len({str(each.get(key)) for each in rivals}) > 1:
+                differing[key] = value
         for key, value in differing.items():
             if len(rivals) > 1:  # itself is one
                 parts.append(f"{key} {shown(value)}")
@@ -169,8 +171,7 @@ def shown(value: Any) -> str:
 def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
     """Return departures that no name tells, on a dataset that declarations speak of; on others its owner declares."""
     manifest = artifact.manifest
-    expected = declared(manifest) if manifest and manifest.dataset in DATASET_SELECTORS else None
-    if manifest is None or expected is None:
+    if manifest is None or manifest.dataset not in DATASET_SELECTORS:
         return {}
     skipped = set(_TOLD)
     if artifact.stage == _TRAIN:
@@ -180,7 +181,7 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
             skipped |= {f"loss.{key}" for key in loss.chosen}
     given = dict(leaves(manifest.settings))
     found = {}
-    for key, value in leaves(expected):
+    for key, value in leaves(declared(manifest)):
         # A setting that is newer than the artifact says nothing about it.
         if key in given and key not in skipped and not key.startswith(_FILES) and given[key] != value:
             found[key] = Departure(given[key], value)

@@ -198,7 +198,6 @@ class Run:
     evaluation: Artifact
     declared: Declared
     names: Mapping[str, str] = field(default_factory=dict, compare=False)
-    _read: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def manifest(self) -> Manifest:
@@ -234,12 +233,15 @@ class Run:
     @property
     def backbone(self) -> str:
         """The backbones as papers write them, and the seeds of members that differ in theirs."""
-        has_several_seeds = len({each.seed for each in self.members}) > 1
         names = []
         for each in self.members:
-            seed = f" seed {each.seed}" if has_several_seeds and each.seed else ""
-            names.append(f"{each.backbone}{seed}")
+            has_own_seed = each.seed and not self._has_one_seed
+            names.append(f"{each.backbone} seed {each.seed}" if has_own_seed else each.backbone)
         return " + ".join(names)
+
+    @property
+    def _has_one_seed(self) -> bool:
+        return len({each.seed for each in self.members}) == 1
 
     @property
     def method(self) -> str:
@@ -251,25 +253,28 @@ class Run:
     def name(self) -> str:
         """For people: backbone, method, how it was re-ranked if it was, and the seed when it is not 0."""
         title = model_title(self.backbone, self.method)
-        has_one_seed = len({each.seed for each in self.members}) == 1
-        return f"{title}, seed {self.seed}" if self.seed and has_one_seed else title
+        return f"{title}, seed {self.seed}" if self.seed and self._has_one_seed else title
 
     @property
     def departures(self) -> dict[str, Departure]:
         """Settings of its models that are not as declared; of further members with their number before the key."""
-        return {
-            f"{member_prefix(number)}{key}": each
-            for number, member in enumerate(self.members, 1)
-            for key, each in member.departures.items()
-        }
+        departures = {}
+        for number, member in enumerate(self.members, 1):
+            for key, each in member.departures.items():
+                departures[f"{member_prefix(number)}{key}"] = each
+        return departures
 
     @property
     def seconds(self) -> float | None:
         """Return the seconds of training with the models, lists and sentences that it read; None if one was removed."""
         chain = {each.path: each for member in self.members for each in member.artifact.chain()}
-        manifests = [each.manifest for each in chain.values() if each.stage in _COSTS]
-        present = [manifest for manifest in manifests if manifest is not None]
-        return sum(manifest.timings["total"] for manifest in present) if len(present) == len(manifests) else None
+        seconds = 0.0
+        for each in chain.values():
+            if each.stage in _COSTS:
+                if each.manifest is None:
+                    return None
+                seconds += each.manifest.timings["total"]
+        return seconds
 
     @cached_property
     def prepare(self) -> Artifact:
@@ -295,11 +300,12 @@ class Run:
 
     def wrote(self, file: str) -> Any:
         """Return what the evaluation wrote to a file: JSON, or the rows of a table; None where it did not write any."""
-        if file not in self._read and file in self.manifest.outputs:
-            path = self.evaluation.folder / file
-            is_table = file.endswith(".parquet")
-            self._read[file] = read_table(path, (), _REMEDY).to_pylist() if is_table else read_checked_json(path)
-        return self._read.get(file)
+        if file not in self.manifest.outputs:
+            return None
+        path = self.evaluation.folder / file
+        if file.endswith(".parquet"):
+            return read_table(path, (), _REMEDY).to_pylist()
+        return read_checked_json(path)
 
     def ranks(self, column: str = "rank") -> Ranks:
         """Ranks of both directions: `rank`, or where all correct matches are known `oracle_rank`."""
@@ -348,9 +354,9 @@ def collect(
         runs.append(Run(label, artifact, declared, names))
 
     def place(run: Run) -> tuple[str | int, ...]:
-        # Others may begin with what comes first.
-        is_first = FIRST in run.roles or (run.roles and len(run.members) == 1)
-        place = 1 if not run.roles else 0 if is_first else 2
+        place = 1
+        if run.roles:  # others may begin with what comes first
+            place = 0 if FIRST in run.roles or len(run.members) == 1 else 2
         settings = run.settings
         return settings["backbone"], place, settings["method"], len(run.members), run.rerank, run.seed, run.label
 
@@ -404,27 +410,28 @@ def series_of(items: Sequence[Run]) -> list[Series]:
 
     Members with different seeds, and removed models, whose settings are not known any more, stay alone.
     """
-    groups: dict[str, tuple[str, dict[str, Any], list[Run]]] = {}
+    groups: dict[str, list[Run]] = {}
+    titles, facts_of = [], []
     for index, item in enumerate(items):
-        title, facts, key = model_title(item.backbone, item.method), {}, str(index)
-        is_known = all(member.artifact.manifest is not None for member in item.members)
-        if is_known:
+        facts, key = {}, str(index)
+        if all(member.artifact.manifest is not None for member in item.members):
             for number, member in enumerate(item.members, 1):
-                # Of a training elsewhere its name tells all.
-                values = {} if member.is_seed_elsewhere else member.values
                 skipped = unread(member.settings)
-                for name, value in values.items():
-                    if name not in skipped:
+                for name, value in member.values.items():
+                    # Of a training elsewhere its name tells all.
+                    if name not in skipped and not member.is_seed_elsewhere:
                         facts[f"{member_prefix(number)}{name}"] = value
             facts |= {name: each.value for name, each in item.departures.items()}
-        if is_known and len({member.seed for member in item.members}) == 1:
-            # The title of a run's method also says how it was re-ranked, which its models do not know.
-            told = [item.method, [member.method_name for member in item.members], facts]
-            key = json.dumps(told, sort_keys=True, default=str)
-        groups.setdefault(key, (title, facts, []))[2].append(item)
+            if len({member.seed for member in item.members}) == 1:
+                # The title of a run's method also says how it was re-ranked, which its models do not know.
+                told = [item.method, [member.method_name for member in item.members], facts]
+                key = json.dumps(told, sort_keys=True, default=str)
+        if key not in groups:
+            titles.append(model_title(item.backbone, item.method))
+            facts_of.append(facts)
+        groups.setdefault(key, []).append(item)
     found = []
-    titles, facts_of, runs_of = zip(*groups.values(), strict=True)
-    for title, runs, (differing, parts) in zip(titles, runs_of, distinctions(titles, facts_of), strict=True):
+    for title, runs, (differing, parts) in zip(titles, groups.values(), distinctions(titles, facts_of), strict=True):
         more = len(differing) - len(parts)
         if more:
             parts.append(f"{more} more setting{'s' if more > 1 else ''}")

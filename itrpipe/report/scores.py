@@ -49,6 +49,7 @@ def glance(
     if claims:
         columns.append(_WORD)
 
+    metrics = [_GLANCE.get(column, "") for column in columns]
     baselines = {each.baseline.name for each in claims}
     rows = []
     for each in sorted(series, key=rsum_of, reverse=True):
@@ -72,8 +73,8 @@ def glance(
         if each.first.departures:
             notes.append(listed(each.first.departures, _LISTED))
         rows.append(Row(name, [cells.get(column) for column in columns], "; ".join(notes)))
-        rows += [_quoted(one, columns, _GLANCE) for one in _published(each, published, FULL) if RSUM in one.scores]
-    rows.append(_chance(series[0], columns, _GLANCE))
+        rows += [_quoted(one, metrics) for one in _published(each, published, FULL) if RSUM in one.scores]
+    rows.append(_chance(series[0], metrics))
     level = f"{100 * series[0].first.settings['interval_level']:g} %"
     caption = (
         f"RSum is the sum of six recalls, 600 at best. Below a number its {level} interval over images, or its "
@@ -96,22 +97,21 @@ def _published(series: Series, published: Sequence[Published], protocol: str) ->
     return [each for each in published if each.run in names and each.protocol == protocol]
 
 
-def _quoted(published: Published, columns: Sequence[Any], metrics: Mapping[Any, str], name: str = "published") -> Row:
-    cells = [Number.of(published.scores.get(metrics.get(column, ""))) for column in columns]
-    return Row(name, cells, published.source, quoted=True)
+def _quoted(published: Published, metrics: Iterable[str], name: str = "published") -> Row:
+    return Row(name, [Number.of(published.scores.get(metric)) for metric in metrics], published.source, quoted=True)
 
 
-def _chance(series: Series, columns: Sequence[Any], metrics: Mapping[Any, str]) -> Row:
+def _chance(series: Series, metrics: Iterable[str]) -> Row:
     recalls = random_recalls(*series.first.size)
-    return Row("chance", [Number.of(recalls.get(metrics.get(column, ""))) for column in columns], quoted=True)
+    return Row("chance", [Number.of(recalls.get(metric)) for metric in metrics], quoted=True)
 
 
 # -- Every protocol
 
-_PLACES = {
-    name: ("", "RSum") if name == RSUM else (DIRECTIONS[name[:3]], f"R@{name.rpartition('r')[2]}") for name in COMPARED
-}
-_SAME = {name: name for name in COMPARED}
+_PLACES = {}
+for _side, _title in DIRECTIONS.items():
+    _PLACES |= {f"{_side}_r{_rank}": (_title, f"R@{_rank}") for _rank in (1, 5, 10)}
+_PLACES[RSUM] = ("", "RSum")
 _TITLES = {FULL: "Own image or caption right", ORACLE: "All correct matches counted"}
 _MEANINGS = {
     FULL: "Recall in percent, the whole split ranked at once.",
@@ -154,9 +154,9 @@ def score_tables(series: Sequence[Series], published: Sequence[Published]) -> li
         (table,) = measured_tables([Measured(title, METRICS, partial(_recalls, protocol), meaning)], series)
         rows = [*table.rows]
         for each in series:
-            rows += [_quoted(one, COMPARED, _SAME, one.name) for one in _published(each, published, protocol)]
+            rows += [_quoted(one, COMPARED, one.name) for one in _published(each, published, protocol)]
         if protocol == FULL:
-            rows.append(_chance(series[0], COMPARED, _SAME))
+            rows.append(_chance(series[0], COMPARED))
         found.append(replace(table, rows=rows))
     return [*found, *measured_tables([_GATHERED], series)]
 
