@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from itrpipe.evaluation.metrics import PROTOCOLS, random_recalls
 from itrpipe.evaluation.tables import Number, Row, Table, as_markdown
 from itrpipe.papers import Paper
@@ -148,10 +150,8 @@ def write_picture(folder: Path, pictures: Sequence[bytes]) -> None:
 
     images = [Image.open(io.BytesIO(each)) for each in pictures]
     height = min(each.height for each in images)
-    images = [each.resize((round(each.width * height / each.height), height)) for each in images]
-    strip = Image.new("RGB", (sum(each.width + _GAP for each in images) - _GAP, height), "white")
-    left = 0
+    gap = np.full((height, _GAP, 3), 255, np.uint8)
+    parts = []
     for each in images:
-        strip.paste(each, (left, 0))
-        left += each.width + _GAP
-    strip.save(folder / PICTURE, quality=80)
+        parts += [np.asarray(each.resize((round(each.width * height / each.height), height))), gap]
+    Image.fromarray(np.hstack(parts[:-1])).save(folder / PICTURE, quality=80)

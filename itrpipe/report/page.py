@@ -104,9 +104,12 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
     data, trained = run.prepare.manifest, run.members[0].settings
     setting: dict[str, Any] = {}
     if data is not None and trained:
-        setting = {key: trained.get(key) for key in ("train_share", "batch_size")}
-        setting["training"] = data.metrics.get("train")
-        setting["data"] = {key: shown(value) for key, value in leaves(data.settings)}
+        setting = {
+            "train_share": trained.get("train_share"),
+            "batch_size": trained.get("batch_size"),
+            "training": data.metrics.get("train"),
+            "data": {key: shown(value) for key, value in leaves(data.settings)},
+        }
     return {
         "label": run.label,
         "name": run.name,
@@ -125,10 +128,9 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
 
 
 def _claim(comparison: Comparison) -> dict[str, Any]:
-    sides: dict[str, Any] = {"own": comparison.claim.differences, "oracle": comparison.oracle}
-    for side, differences in sides.items():
-        if differences is not None:
-            sides[side] = {name: each.as_json() for name, each in differences.items()}
+    sides: dict[str, Any] = {}
+    for side, differences in (("own", comparison.claim.differences), ("oracle", comparison.oracle)):
+        sides[side] = differences and {name: each.as_json() for name, each in differences.items()}
     return {
         "model": comparison.series.name,
         "baseline": comparison.baseline.name,

@@ -272,15 +272,16 @@ def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter("{x:g}")
     for series, models in drawn.items():
-        look, several = looks[series], len(models) > 1
+        look, several, curves = looks[series], len(models) > 1, []
         for model in models:
             epochs, values = ([row[key] for row in model.history] for key in ("epoch", column))
+            curves.append(values)
             if several:
                 axes.plot(epochs, values, color=look.colour, linewidth=0.8, alpha=0.6)
             best = max(number for number, row in enumerate(model.history) if row["best"])
             axes.plot([epochs[best]], [values[best]], "o", markersize=4 if several else 7, color=look.colour)
-        shared = min(len(model.history) for model in models)
-        middle = np.mean([[row[column] for row in model.history[:shared]] for model in models], axis=0)
+        shared = min(map(len, curves))
+        middle = np.mean([values[:shared] for values in curves], axis=0)
         epochs = [row["epoch"] for row in models[0].history[:shared]]
         style = (0, look.dashes) if look.dashes else "-"
         marker = "o" if shared <= _MOST_MARKED else ""
