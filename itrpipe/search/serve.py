@@ -37,7 +37,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from itrpipe.analysis.word_maps import has_word_maps, pair_map
 from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import DECODER_ERRORS, decode_rgb, read_image, refusal
@@ -50,7 +49,6 @@ from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
 from itrpipe.search.photos import PhotoFile, indexed_photographs
 from itrpipe.storage.disk import make_folder, write_bytes
-from itrpipe.training.data import Sources
 
 HERE = Path(__file__).parent
 STYLE = HERE.parent / "report" / "templates" / "base.css"
@@ -425,23 +423,14 @@ class Site:
         searches: where is searched.
         pictures: the photographs.
         reviews: what is judged; None of photographs without captions.
-        sources: what the model was trained on; None of photographs.
 
     Attributes:
         reviews: as given.
     """
 
-    def __init__(
-        self,
-        searches: Searches,
-        pictures: Pictures,
-        reviews: Reviews | None = None,
-        sources: Sources | None = None,
-    ) -> None:
+    def __init__(self, searches: Searches, pictures: Pictures, reviews: Reviews | None = None) -> None:
         self.reviews = reviews
-        self._searches, self._pictures, self._sources = searches, pictures, sources
-        self._maps = sources is not None and has_word_maps(searches.gallery.model.saved)
-        self._drawing = threading.Lock()
+        self._searches, self._pictures = searches, pictures
         self._templates = page_environment(HERE)
 
     def app(self) -> Starlette:
@@ -455,8 +444,6 @@ class Site:
             Route("/base.css", lambda request: FileResponse(STYLE, media_type="text/css")),
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ]
-        if self._maps:
-            routes.append(Route("/api/why", self._why))
         if self.reviews is not None:
             routes += [Route("/review", self._review), Route("/api/review", self._upcoming)]
             routes.append(Route("/api/review", self._answer, methods=["POST"]))
@@ -476,7 +463,7 @@ class Site:
 
     def _search(self, request: Request) -> Response:
         compares = self._searches.gallery.compares_images
-        return self._page("search", maps=self._maps, compares=compares, proposals=self._searches.proposals())
+        return self._page("search", compares=compares, proposals=self._searches.proposals())
 
     def _found(self, request: Request) -> Response:
         asked = {name: request.query_params.get(name, "").strip() for name in ("q", "like", "photograph")}
@@ -490,17 +477,6 @@ class Site:
     async def _upload(self, request: Request) -> Response:
         content = await _read(request, LARGEST_PHOTOGRAPH)
         return JSONResponse({"photograph": await run_in_threadpool(self._searches.add, content)})
-
-    def _why(self, request: Request) -> Response:
-        sentence, image_id = (request.query_params.get(name, "").strip() for name in ("q", "image"))
-        gallery = self._searches.gallery
-        assert self._sources is not None
-        if image_id not in gallery.rows:
-            raise HTTPException(404, "there is no such image")
-        with self._drawing:
-            split = gallery.splits[gallery.rows[image_id]]
-            words = pair_map(gallery.model.saved, self._sources, split, image_id, sentence)
-        return JSONResponse({"words": words})
 
     def _review(self, request: Request) -> Response:
         assert self.reviews is not None

@@ -168,7 +168,7 @@ def test_a_photograph_finds_images_like_it(pictures: Pictures) -> None:
     assert [each["image"] for each in found["answers"]] == ["red", "green", "blue"]
     assert [each["score"] for each in found["answers"]] == pytest.approx([200 / 255, 90 / 255, 30 / 255], abs=0.01)
     assert "Review" not in pages.get("/").text
-    assert [pages.get(path).status_code for path in ("/review", "/api/review", "/api/why")] == [404] * 3
+    assert [pages.get(path).status_code for path in ("/review", "/api/review")] == [404] * 2
 
 
 def test_what_is_no_photograph_is_refused(pages: Any) -> None:
