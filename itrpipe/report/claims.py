@@ -16,22 +16,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow.compute as pc
-
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, mark_significant
 from itrpipe.evaluation.intervals import Difference, paired_differences
 from itrpipe.evaluation.metrics import (
-    MOST,
     RSUM,
-    SIDES,
-    is_alike,
     random_recalls,
     reaches_chance,
     remedy_of_chance,
-    share_of_hubs,
 )
 from itrpipe.evaluation.tables import Number, mean
 from itrpipe.report.names import shown, some
@@ -253,19 +247,6 @@ def is_at_chance(run: Run) -> bool:
     return reaches_chance(run.metrics[FULL], random_recalls(*run.size))
 
 
-def why_collapsed(run: Run) -> str:
-    """Return that it is at chance, or gives few answers to most queries; empty for a run that has not collapsed."""
-    if is_at_chance(run):
-        rsum, chance = run.metrics[FULL][RSUM]["value"], random_recalls(*run.size)[RSUM]
-        return f"its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f}"
-    for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
-        first = pc.call_function("list_element", [run.rankings[side]["candidate_ids"], 0]).to_pylist()
-        share = share_of_hubs(first)
-        if is_alike(share, items, len(first)):
-            return f"{MOST} {what} are its first answer to {100 * share:.0f} % of the queries"
-    return ""
-
-
 def differing_settings(claim: Comparison) -> list[str]:
     """Return the settings in which the trainings of a claim differ, apart from negatives and seed.
 
@@ -305,15 +286,18 @@ def _differing(baseline: Model, model: Model) -> list[str]:
 
 def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
     """Return which models are better than their baselines, or what there is in place of that, and which collapsed."""
-    reasons = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
+    lost = [each for each in series if all(map(is_at_chance, each.all))]
     collapsed = ""
-    if reasons:
-        are_both = len(series) == 2 and all(is_at_chance(each.first) for each in series)
-        verdict = AT_CHANCE.capitalize() if are_both else "Learned little"
+    if lost:
+        reasons = []
+        for each in lost:
+            rsum, chance = each.first.metrics[FULL][RSUM]["value"], random_recalls(*each.first.size)[RSUM]
+            reasons.append(f"{each.name} (its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f})")
+        verdict = AT_CHANCE.capitalize() if len(lost) == len(series) == 2 else "Learned little"
         collapsed = f"{verdict}: {some(reasons, _NAMED, '; ')}."
         if any(UNTRAINED not in each.first.roles for each in series):
             collapsed += f" {remedy_of_chance(series[0].first.size[0]).capitalize()}."
-    if all(is_at_chance(run) for each in series for run in each.all):
+    if len(lost) == len(series):
         return collapsed
     asked = [each for each in claims if PLAIN not in each.series.first.roles]
     asked = asked or list(claims)

@@ -169,16 +169,6 @@ def test_models_at_chance_have_collapsed(copy: Toy) -> None:
         assert all(each in found.results["answers"][0] for each in told)
 
 
-def test_a_model_with_the_same_answers_to_most_queries_is_compared_all_the_same(
-    copy: Toy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("itrpipe.report.claims.is_alike", lambda *of: True)
-    found = copy.report(examples=2)
-    assert rows_of(found.page.all("figure", "numbers")[0])["VSE++, AOQ"][-1] == "one seed is too few"
-    assert "against" in found.results["answers"][0]
-    assert "first answer to" in found.results["answers"][0]
-
-
 def test_what_is_to_be_known_before_the_answer_is_used_stands_below_it(copy: Toy) -> None:
     rows = [{"val_rsum": score} for score in (100.0, 200.0, 300.0)]
     schedule = {"schedule": "step", "decay_every": 9, "decay_at": [], "epochs": 3, "patience": 0}
