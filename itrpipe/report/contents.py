@@ -17,7 +17,7 @@ from itrpipe.errors import MissingInputError
 from itrpipe.evaluation.tables import Measured, Table
 from itrpipe.exporting.places import text_without_places
 from itrpipe.report import negatives, scores
-from itrpipe.report.chain import Artifact, commands_of
+from itrpipe.report.chain import ChainArtifact, commands_of
 from itrpipe.report.claims import TIME, Comparison, answer, claims_of, judged, rsum_of, two
 from itrpipe.report.names import Declared, listed, shown, some
 from itrpipe.report.negatives import EditedSentences
@@ -125,7 +125,7 @@ class ReportPage:
     level: float
     groups: list[Group]
     sections: list[Section]
-    removed: list[Artifact]
+    removed: list[ChainArtifact]
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,13 @@ class ShownData:
         galleries: their splits, by this name and their own.
     """
 
-    find_root: Callable[[Artifact], Path | None]
+    find_root: Callable[[ChainArtifact], Path | None]
     datasets: dict[str, tuple[PreparedDataset, Album]] = field(default_factory=dict)
     galleries: dict[tuple[str, str], SplitPictures] = field(default_factory=dict)
 
-    def gallery(self, artifact: Artifact, split: str) -> SplitPictures | None:
+    def gallery(self, artifact: ChainArtifact, split: str) -> SplitPictures | None:
         """Return a split of the dataset that an artifact was made from; None where that was removed."""
-        prepare = artifact.input("prepare")
+        prepare = artifact.inputs.get("prepare")
         if prepare is None or prepare.manifest is None:
             return None
         key = prepare.name, split
@@ -162,7 +162,7 @@ def report_of(
     evaluations: Iterable[tuple[Path, Manifest]],
     options: ReportSettings,
     declared: Declared,
-    find_root: Callable[[Artifact], Path | None],
+    find_root: Callable[[ChainArtifact], Path | None],
     warn: Callable[[str], None],
 ) -> ReportPage:
     """Follow the evaluations to everything they were made from and compute what a report says.
@@ -287,7 +287,7 @@ def _group(
 
 
 def _sections(
-    groups: Sequence[Group], data: ShownData, artifacts: Sequence[Artifact], options: ReportSettings
+    groups: Sequence[Group], data: ShownData, artifacts: Sequence[ChainArtifact], options: ReportSettings
 ) -> Iterator[Section]:
     chosen = options.examples, options.seed
     written = negatives.written(artifacts, data.gallery, *chosen)
@@ -342,7 +342,7 @@ def _settings_that_differ(series: Sequence[Series]) -> list[Facts]:
     return [Facts("Settings that differ", facts, note)] if facts else []
 
 
-def _provenance(artifacts: Sequence[Artifact]) -> Iterator[Facts]:
+def _provenance(artifacts: Sequence[ChainArtifact]) -> Iterator[Facts]:
     # Each version, and each artifact, once and in the order of the artifacts.
     versions: dict[str, dict[str, None]] = defaultdict(dict)
     paths: dict[str, list[str]] = defaultdict(list)

@@ -14,7 +14,7 @@ from typing import Any
 from itrpipe.config import DATASET_SELECTORS, backbone_shown_as, conf_title, leaves
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import Composed, MethodSettings, methods
-from itrpipe.report.chain import Artifact
+from itrpipe.report.chain import ChainArtifact
 from itrpipe.storage.artifact import Manifest
 from itrpipe.training.settings import unread
 
@@ -98,7 +98,7 @@ class Departure:
         return f"{shown(self.value)} instead of {shown(self.declared)}"
 
 
-def departures(model: Artifact, declared: Declared) -> dict[str, Departure]:
+def departures(model: ChainArtifact, declared: Declared) -> dict[str, Departure]:
     """Return what is not as declared of a model and of the models, mined lists and sentences that it was trained with.
 
     Args:
@@ -168,7 +168,7 @@ def shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
+def _of(artifact: ChainArtifact, declared: Declared) -> dict[str, Departure]:
     """Return departures that no name tells, on a dataset that declarations speak of; on others its owner declares."""
     manifest = artifact.manifest
     if manifest is None or manifest.dataset not in DATASET_SELECTORS:
@@ -188,7 +188,7 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
     return found
 
 
-def _kind(artifact: Artifact, model: Artifact) -> str | None:
+def _kind(artifact: ChainArtifact, model: ChainArtifact) -> str | None:
     """Return what stands before the keys of an artifact behind a model; None where its settings do not count."""
     if artifact.stage != _TRAIN or artifact.manifest is None or model.manifest is None:
         return _PREFIXES.get(artifact.stage)

@@ -20,7 +20,7 @@ from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.features.declaration import read_model
 from itrpipe.mining.files import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
-from itrpipe.report.chain import Artifact
+from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
 from itrpipe.report.pictures import SHOWN, Examples, Picture, SplitPictures
 from itrpipe.report.runs import Series
@@ -43,7 +43,7 @@ _REJECTED = {
 """Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
 _SENTENCE = ("caption_id", "text", "score", "positive_score", "kept", "kind", "twin_image_id", "detail", "twin_detail")
 
-Galleries = Callable[[Artifact, str], SplitPictures | None]
+Galleries = Callable[[ChainArtifact, str], SplitPictures | None]
 """Gives a split of the dataset that an artifact was made from; None where that was removed."""
 
 
@@ -86,7 +86,7 @@ class EditedSentences:
 
 
 def mined(
-    artifacts: Iterable[Artifact], names: Mapping[str, str], gallery_of: Galleries, count: int, seed: int
+    artifacts: Iterable[ChainArtifact], names: Mapping[str, str], gallery_of: Galleries, count: int, seed: int
 ) -> list[Table | Examples]:
     """Tell how hard mined candidates are, with examples of the first lists.
 
@@ -131,7 +131,7 @@ def mined(
     return [table, *examples] if rows else []
 
 
-def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
+def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
     """Name a mining for people: the backbone that mined, the one that rescored, the model's own name and its seed."""
     assert mining.manifest is not None
     settings, miner = mining.manifest.settings, read_model(mining.manifest.inputs)
@@ -196,7 +196,7 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
 
 
 def written(
-    artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, seed: int
+    artifacts: Iterable[ChainArtifact], gallery_of: Galleries, count: int, seed: int
 ) -> list[Table | EditedSentences]:
     """Tell what became of the sentences of each generator, with some of the hardest of the first, or twins.
 
@@ -244,7 +244,7 @@ def written(
     return [table]
 
 
-def generator_name(artifact: Artifact) -> str:
+def generator_name(artifact: ChainArtifact) -> str:
     """Name a generator for people: what its configuration is shown as, who wrote, and an unusual seed or split."""
     assert artifact.manifest is not None
     settings, conf, split = artifact.manifest.settings, artifact.manifest.conf, split_of(artifact)
@@ -259,13 +259,13 @@ def generator_name(artifact: Artifact) -> str:
     return ", ".join(details)
 
 
-def split_of(artifact: Artifact) -> str:
+def split_of(artifact: ChainArtifact) -> str:
     """Return the split whose captions sentences are of; manifests name no training split."""
     assert artifact.manifest is not None
     return artifact.manifest.settings.get("split", TRAIN)
 
 
-def _written_examples(artifact: Artifact, gallery: SplitPictures, count: int, seed: int) -> EditedSentences | None:
+def _written_examples(artifact: ChainArtifact, gallery: SplitPictures, count: int, seed: int) -> EditedSentences | None:
     file, name = SentenceFile(artifact.folder), generator_name(artifact)
     captions = file.kept(["caption_id"])["caption_id"].unique()
     if not len(captions) or not count:

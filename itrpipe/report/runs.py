@@ -19,7 +19,7 @@ from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import Ranks
 from itrpipe.features.declaration import GIVEN, model_inputs
 from itrpipe.methods.declaration import mined_by
-from itrpipe.report.chain import Artifact
+from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import (
     Declared,
     Departure,
@@ -74,7 +74,7 @@ class Model:
     method_name: str
     backbone_name: str
     seed: int
-    artifact: Artifact
+    artifact: ChainArtifact
     declared: Declared
     named: str = ""
     is_seed_elsewhere: bool = False
@@ -141,9 +141,9 @@ class Model:
         return f"{title} ({'; '.join(notes)})" if notes else title
 
     @cached_property
-    def mining(self) -> Artifact | None:
+    def mining(self) -> ChainArtifact | None:
         """The mined lists it was trained with; None where it was trained with none, or was removed."""
-        return self.artifact.input("mine_negatives")
+        return self.artifact.inputs.get("mine_negatives")
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -167,11 +167,11 @@ class Model:
             if not history:
                 return None
             done += history[-1]["epoch"]
-            artifact = artifact.input(_START)
+            artifact = artifact.inputs.get(_START)
         return round(done, 3)
 
 
-def _history(artifact: Artifact) -> list[dict[str, Any]]:
+def _history(artifact: ChainArtifact) -> list[dict[str, Any]]:
     if artifact.manifest is None or HISTORY not in artifact.manifest.outputs:
         return []
     return read_table(artifact.folder / HISTORY, (), _REMEDY).to_pylist()
@@ -190,14 +190,12 @@ class Run:
         label: `method.backbone`, with seed, other members and split where they are not the usual ones; the
             artifact's name where several evaluations share that.
         evaluation: its artifact, which exists.
-        declared: settings by the declarations.
-        names: folder of a training artifact -> name of its model, where it has one.
+        members: the models whose scores were averaged, first the one that settings name; often it is the only one.
     """
 
     label: str
-    evaluation: Artifact
-    declared: Declared
-    names: Mapping[str, str] = field(default_factory=dict, compare=False)
+    evaluation: ChainArtifact
+    members: tuple[Model, ...]
 
     @property
     def manifest(self) -> Manifest:
@@ -209,11 +207,6 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """Settings of the evaluation: method, backbone, seed, features, split."""
         return self.manifest.settings
-
-    @cached_property
-    def members(self) -> tuple[Model, ...]:
-        """The models whose scores were averaged, first the one that settings name; often it is the only one."""
-        return tuple(map(self._model, model_inputs(self.manifest.inputs)))
 
     @property
     def seed(self) -> int:
@@ -277,9 +270,9 @@ class Run:
         return seconds
 
     @cached_property
-    def prepare(self) -> Artifact:
+    def prepare(self) -> ChainArtifact:
         """The dataset."""
-        return self._input("prepare")
+        return self.evaluation.inputs["prepare"]
 
     @cached_property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
@@ -311,26 +304,22 @@ class Run:
         """Ranks of both directions: `rank`, or where all correct matches are known `oracle_rank`."""
         return Ranks(*(table[column].to_numpy().astype(np.int64) for table in self.rankings.values()))
 
-    def _input(self, name: str) -> Artifact:
-        found = self.evaluation.input(name)
-        assert found is not None
-        return found
 
-    def _model(self, name: str) -> Model:
-        artifact = self._input(name)
-        if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
-            backbone, _, seed = artifact.name.partition(".")[0].partition("@")
-            title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
-            return Model(GIVEN, backbone, int(seed or 0), artifact, self.declared, title, bool(seed))
-        found = _NAMED.fullmatch(artifact.name)  # told by its name even when it was removed
-        assert found is not None
-        conf, backbone, seed = found.groups()
-        named = self.names.get(artifact.name, "")
-        is_trained_here = artifact.manifest is None or trains(artifact.manifest.settings)
-        repeated = None if is_trained_here else _SEED_ELSEWHERE.fullmatch(named)
-        if repeated is not None:
-            named, seed = repeated.groups()
-        return Model(conf, backbone, int(seed or 0), artifact, self.declared, named, repeated is not None)
+def _model(artifact: ChainArtifact, declared: Declared, names: Mapping[str, str]) -> Model:
+    """Return what an evaluation read as a model; see `collect`."""
+    if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
+        backbone, _, seed = artifact.name.partition(".")[0].partition("@")
+        title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
+        return Model(GIVEN, backbone, int(seed or 0), artifact, declared, title, bool(seed))
+    found = _NAMED.fullmatch(artifact.name)  # told by its name even when it was removed
+    assert found is not None
+    conf, backbone, seed = found.groups()
+    named = names.get(artifact.name, "")
+    is_trained_here = artifact.manifest is None or trains(artifact.manifest.settings)
+    repeated = None if is_trained_here else _SEED_ELSEWHERE.fullmatch(named)
+    if repeated is not None:
+        named, seed = repeated.groups()
+    return Model(conf, backbone, int(seed or 0), artifact, declared, named, repeated is not None)
 
 
 def collect(
@@ -349,9 +338,10 @@ def collect(
     found: dict[Path, Manifest | None] = {}
     labels = Counter(manifest.label for _, manifest in evaluations)
     for folder, manifest in evaluations:
-        artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
+        artifact = ChainArtifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
         label = manifest.label if labels[manifest.label] == 1 else folder.name
-        runs.append(Run(label, artifact, declared, names))
+        models = [_model(artifact.inputs[name], declared, names) for name in model_inputs(manifest.inputs)]
+        runs.append(Run(label, artifact, tuple(models)))
 
     def place(run: Run) -> tuple[str | int, ...]:
         place = 1
@@ -366,7 +356,7 @@ def collect(
     return [group for _, group in sorted(groups.items())]
 
 
-def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
+def all_artifacts(runs: Iterable[Run]) -> list[ChainArtifact]:
     """Everything the runs were made from, each once, in the order of the stages."""
     order = list(declared_stages())
     found = {artifact.path: artifact for run in runs for artifact in run.evaluation.chain()}

@@ -19,7 +19,7 @@ from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import DigestCache, checked
 
 if TYPE_CHECKING:
-    from itrpipe.report.chain import Artifact
+    from itrpipe.report.chain import ChainArtifact
     from itrpipe.report.names import Declared
 
 PAGE, MARKDOWN = "index.html", "summary.md"
@@ -116,7 +116,7 @@ def _declared_settings(manifest: Manifest) -> dict[str, Any]:
     return settings.model_dump(mode="json")
 
 
-def _photographs(job: Job, prepare: Artifact) -> Path | None:
+def _photographs(job: Job, prepare: ChainArtifact) -> Path | None:
     """Folder of a dataset's photographs; None, with a warning, when its source cannot be read any more."""
     assert prepare.manifest is not None
     # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.

@@ -273,7 +273,7 @@ def trained(settings: dict[str, Any] | None, seed: int = 0, mining: Any = None, 
     usual = {"adapter": "none", "method": "aoq", "seed": seed}
     manifests = [each and SimpleNamespace(settings={**usual, **each}) for each in (settings, mining)]
     lists = mining and SimpleNamespace(manifest=manifests[1])
-    artifact: Any = SimpleNamespace(manifest=manifests[0], input=lambda _: lists)
+    artifact: Any = SimpleNamespace(manifest=manifests[0], inputs={"mine_negatives": lists})
     return Model("aoq", "vsrn", seed, artifact, lambda _: None, name)
 
 
