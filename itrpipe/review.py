@@ -315,7 +315,7 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
 
 
 _Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
-"""Of one direction: anchors [A], candidates [A, K] with -1 for none, their scores, and probabilities where known."""
+"""One direction: anchors [A], candidates [A, K] with -1 for none, their scores, and probabilities where known."""
 
 
 def _each_once(

@@ -41,7 +41,7 @@ FILES = {
 
 
 _WORDS = ("vocab", "tokenizer")
-"""What the files begin with that read captions."""
+"""Beginnings of the names of files that read captions."""
 
 
 def described_inputs(trained: Path) -> dict[str, Any]:

@@ -70,14 +70,14 @@ def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
 
 
 Declared = Callable[[Manifest], Mapping[str, Any]]
-"""What the declarations give the configuration, backbone and dataset of an artifact; empty where they do not say."""
+"""Gives what is declared of the configuration, backbone and dataset of an artifact; empty where they do not say."""
 EPOCHS = "epochs"
 MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
 _TOLD = {"method", "backbone", "features", "seed", "name", "split", "guard", "loss.teacher"}
-"""What runs are named by, and what the step asks for that reads an artifact."""
+"""Settings that runs are named by, or that the step asks for that reads an artifact."""
 _FILES = "files."
-"""What the files of given embeddings stand below, which no declaration can name."""
+"""Begins the keys of the files of given embeddings, which no declaration can name."""
 _TRAIN = "train"
 _PREFIXES = {"mine_negatives": "mining ", "synthesize": "sentences "}
 

@@ -40,7 +40,7 @@ _REJECTED = {
     "guessed": "guessed without image",
     "no twin": "without a twin",
 }
-"""Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
+"""Reason for which a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
 _SENTENCE = ("caption_id", "text", "score", "positive_score", "kept", "kind", "twin_image_id", "detail", "twin_detail")
 
 Galleries = Callable[[ChainArtifact, str], SplitPictures | None]

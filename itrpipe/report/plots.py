@@ -34,10 +34,10 @@ _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unsc
 _TICKS = 6
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
 _LABEL_LENGTH, _LABEL_LINE = 28, 0.32
-"""Of labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
+"""Labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
 _BAND = 0.5
 _VALUE_SIZE = 8.0
-"""Of the numbers above points, in points."""
+"""Size of the numbers above points, in points."""
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "itrpipe",
@@ -96,12 +96,10 @@ class Panels:
     Attributes:
         plots: of it.
         looks: of the legend below them, by name.
-        caption: below all.
     """
 
     plots: Sequence[Plot]
     looks: Mapping[str, Look]
-    caption: str
 
 
 def looks_of(series: Sequence[Series]) -> dict[str, Look]:
@@ -179,13 +177,13 @@ def _ends(number: Number) -> tuple[float, float]:
     return number.value - half, number.value + half
 
 
-def panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
+def panel() -> tuple[Any, Axes]:
     """A figure with one pair of axes, as wide as a phone."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
     with style.context(["default", _STYLE]):  # whatever a matplotlibrc says
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         axes.locator_params(axis="x", nbins=_TICKS)  # else other ticks than those that the layout left room for
         return figure, axes
@@ -229,11 +227,7 @@ _LOG_RATIO = 12.0
 _MOST_MARKED = 40
 """Validations that bear a point each, which says that nothing was measured between them."""
 _BEYOND = 1.03
-"""Where the axis of epochs ends, as a share of the last one."""
-_CURVES = (
-    "Losses of different methods are different functions: compare their course, not their height. A large point is the "
-    "epoch that validated best, whose weights are evaluated. Several seeds are thin lines around their mean."
-)
+"""End of the axis of epochs, as a share of the last one."""
 
 
 def training_curves(series: Sequence[Series], looks: Mapping[str, Look], prefix: str) -> list[Panels]:
@@ -255,7 +249,7 @@ def training_curves(series: Sequence[Series], looks: Mapping[str, Look], prefix:
         measured = {name: own for name, own in trained.items() if own[0].history[0].get(column) is not None}
         if measured:
             drawn.append(_by_epoch(f"{prefix}-{column}", title, column, measured, looks))
-    return [Panels(drawn, {name: looks[name] for name in trained}, _CURVES)] if drawn else []
+    return [Panels(drawn, {name: looks[name] for name in trained})] if drawn else []
 
 
 def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model]], looks: Mapping[str, Look]) -> Plot:

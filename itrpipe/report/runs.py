@@ -45,7 +45,7 @@ FIRST, DECLARED, PLAIN, UNTRAINED = "first", "declared", "plain", "untrained"
 take other negatives, weights and batches, and takes in-batch ones; a pretrained model as it is, or embeddings from
 files, in which seeds change nothing: it is not one of several seeds that were trained elsewhere."""
 MINING, SEED = "mining ", "seed"
-"""What stands before the keys of a mining; the setting that repeats a training."""
+"""Begins the keys of a mining; the setting that repeats a training."""
 LIKELY = 0.5
 """Probability above which a candidate is likelier a match than not."""
 _START = "start"
@@ -110,7 +110,7 @@ class Model:
 
     @cached_property
     def is_trained(self) -> bool:
-        """Whether it was trained here, unlike embeddings from files and pretrained models; one that was removed was."""
+        """Tell whether it was trained here, unlike embeddings from files and pretrained models; removed ones were."""
         return self.artifact.stage == "train" and (not self.settings or trains(self.settings))
 
     @cached_property

@@ -58,7 +58,7 @@ _FEATURES = ".h5"
 _IMAGES_KEPT = 1_024
 """Images whose encodings are kept while all texts pass by."""
 _FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
-"""What is fetched of a model of the hub beside its configuration, and its weights where these are no safetensors."""
+"""Files that are fetched of a model of the hub beside its configuration, and weights that are no safetensors."""
 _COLOURS, _IMAGES_AT_ONCE = 3, 64
 
 

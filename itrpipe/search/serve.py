@@ -90,7 +90,7 @@ ORDER_TITLES = {
     HARMFUL: "harmful: highest score first",
 }
 _PROPOSALS = ("people at a table", "an animal", "a street at night")
-"""What is proposed to search for where there are no captions."""
+"""Sentences that are proposed where there are no captions."""
 
 
 class Connection(H11Protocol):

@@ -26,7 +26,7 @@ NO_SOURCE = "no photographs are named; run `itrpipe index --photos FOLDER --mode
 
 
 class IndexSettings(Settings):
-    """How a folder is indexed.
+    """Settings of an index.
 
     Attributes:
         model: folder of the model.

@@ -93,7 +93,7 @@ def _declared(job: Job) -> Declared:
 
 
 def _declared_settings(manifest: Manifest) -> dict[str, Any]:
-    """What the declarations give the configuration of an artifact on its backbone and dataset.
+    """Return what is declared of the configuration of an artifact on its backbone and dataset.
 
     Returns:
         None of them where there is no such configuration any more.
