@@ -24,7 +24,7 @@ from itrpipe.report.negatives import EditedSentences
 from itrpipe.report.pictures import Album, Examples, SplitPictures, retrieval_examples
 from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
 from itrpipe.report.published import ReportSettings
-from itrpipe.report.runs import Run, Series, all_artifacts, collect, series_of
+from itrpipe.report.runs import Run, Series, all_artifacts, collect, contents_of, series_of
 from itrpipe.storage.artifact import DISCRIMINATION, Manifest
 from itrpipe.training.convergence import why_longer
 
@@ -183,7 +183,7 @@ def report_of(
     if not sets:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
     runs = [*itertools.chain.from_iterable(sets)]
-    known = {name for run in runs for name in (run.label, run.evaluation.name)}
+    known = set(itertools.chain.from_iterable(run.names for run in runs))
     for name in dict.fromkeys(each.run for each in options.published):
         if name not in known:
             warn(f"published scores are given for {name!r}, but no such run is evaluated")
@@ -240,11 +240,8 @@ def _group(
 ) -> Group:
     said = []
     for each in claims:
-        written = []
-        for side in (each.series, each.baseline):
-            contents = [run.wrote(DISCRIMINATION) for run in side.all]
-            written.append([content for content in contents if content])
-        for often, kinds in zip(("", "less often "), discrimination.gained_and_lost(*written), strict=True):
+        sides = [contents_of(side.all, DISCRIMINATION) for side in (each.series, each.baseline)]
+        for often, kinds in zip(("", "less often "), discrimination.gained_and_lost(*sides), strict=True):
             if kinds:
                 said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
 
@@ -290,10 +287,10 @@ def _sections(
     groups: Sequence[Group], data: ShownData, artifacts: Sequence[ChainArtifact], options: ReportSettings
 ) -> Iterator[Section]:
     chosen = options.examples, options.seed
-    written = negatives.written(artifacts, data.gallery, *chosen)
+    sentences = negatives.written(artifacts, data.gallery, *chosen)
     details = _measured(groups, discrimination.SHOWN)
     if details:
-        details, written = [*details, *written[1:]], written[:1]
+        details, sentences = [*details, *sentences[1:]], sentences[:1]
     yield Section("Details", details, open=True)
     # Queries of a model that has a baseline, else of the best.
     claim = groups[0].claims[0] if groups[0].claims else None
@@ -316,7 +313,7 @@ def _sections(
     for group in groups:
         curves += training_curves(group.series, group.looks, group.prefix)
     yield Section("Training", curves)
-    yield Section("Written sentences", written)
+    yield Section("Written sentences", sentences)
     yield Section("Cost", [scores.cost_table(group.series) for group in groups], timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
 

@@ -123,7 +123,7 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "epochs": [member.epochs for member in run.members],
         "models": [member.artifact.name for member in run.members],
         "metrics": run.metrics,
-        "published": [each.model_dump() for each in published if each.run in (run.label, run.evaluation.name)],
+        "published": [each.model_dump() for each in published if each.run in run.names],
     }
 
 

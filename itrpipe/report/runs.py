@@ -204,6 +204,11 @@ class Run:
         return self.evaluation.manifest
 
     @property
+    def names(self) -> tuple[str, str]:
+        """Return what it can be called: its label and the folder of its evaluation."""
+        return self.label, self.evaluation.name
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Settings of the evaluation: method, backbone, seed, features, split."""
         return self.manifest.settings
@@ -260,7 +265,9 @@ class Run:
     @property
     def seconds(self) -> float | None:
         """Return the seconds of training with the models, lists and sentences that it read; None if one was removed."""
-        chain = {each.path: each for member in self.members for each in member.artifact.chain()}
+        chain: dict[str, ChainArtifact] = {}
+        for member in self.members:
+            chain |= {each.path: each for each in member.artifact.chain()}
         seconds = 0.0
         for each in chain.values():
             if each.stage in _COSTS:
@@ -387,6 +394,12 @@ class Series:
     def method(self) -> str:
         """The name without the backbone."""
         return self.name.removeprefix(f"{self.first.backbone}, ")
+
+
+def contents_of(runs: Iterable[Run], file: str) -> list[Any]:
+    """Return what runs wrote to a file of their evaluations, of those that wrote any."""
+    contents = [run.wrote(file) for run in runs]
+    return [content for content in contents if content]
 
 
 def by_seed(series: Series) -> dict[int, Run]:

@@ -274,7 +274,7 @@ def trained(settings: dict[str, Any] | None, seed: int = 0, mining: Any = None, 
     manifests = [each and SimpleNamespace(settings={**usual, **each}) for each in (settings, mining)]
     lists = mining and SimpleNamespace(manifest=manifests[1])
     artifact: Any = SimpleNamespace(manifest=manifests[0], inputs={"mine_negatives": lists})
-    return Model("aoq", "vsrn", seed, artifact, lambda _: None, name)
+    return Model("aoq", "vsrn", seed, artifact, lambda _: {}, name)
 
 
 def run(settings: dict[str, Any] | None, seed: int = 0, mining: dict[str, Any] | None = None, **given: Any) -> Any:
