@@ -220,10 +220,10 @@ class Gallery:
             gallery.caption_ids += each.caption_ids.tolist()
             gallery.texts += each.texts
             if features is not None:
-                gallery.images, sentences = Stored(features, gallery.image_ids), Captions(each, graphs)
+                gallery.images, gallery.sentences = Stored(features, gallery.image_ids), Captions(each, graphs)
         if features is None:
-            gallery.images = np.concatenate(images)
-        gallery.sentences, gallery.owners = sentences, np.concatenate(owners)
+            gallery.images, gallery.sentences = np.concatenate(images), sentences
+        gallery.owners = np.concatenate(owners)
         return gallery
 
     @classmethod
