@@ -47,12 +47,12 @@ SHOWN = (
 
 
 def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked of every model."""
+    """Tell that every model is asked."""
     return True
 
 
 def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes query_length.json, where any caption has words: of given embeddings they may not be known."""
+    """Write query_length.json, where any caption has words: of given embeddings they may not be known."""
     captions = PreparedDataset.open(evaluation.prepare).split(evaluation.settings.split)
     counts = pc.call_function("list_value_length", [captions.tokens]).to_pylist()
     if any(counts):
@@ -63,7 +63,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
 
 
 def recall_by_length(ranks: np.ndarray, words: np.ndarray) -> list[dict[str, Any]]:
-    """Recall of caption queries in each bucket of lengths.
+    """Return the recall of caption queries in each bucket of lengths.
 
     Args:
         ranks: [T] 0-based ranks of the image of each caption.
@@ -74,10 +74,12 @@ def recall_by_length(ranks: np.ndarray, words: np.ndarray) -> list[dict[str, Any
         `t2i_r5` and `t2i_r10` in percent, None where the bucket is empty.
     """
     bucket = np.maximum(np.searchsorted(SHORTEST, words, side="right") - 1, 0)
-    ends = [*(start - 1 for start in SHORTEST[1:]), None]
+    longest = [*(start - 1 for start in SHORTEST[1:]), None]
     found = []
-    for number, (start, end) in enumerate(zip(SHORTEST, ends, strict=True)):
+    for number, (start, end) in enumerate(zip(SHORTEST, longest, strict=True)):
         own = ranks[bucket == number]
-        recalls = {f"t2i_r{k}": recall(own, k) if len(own) else None for k in CUTOFFS}
-        found.append({"from": start, "to": end, "captions": len(own), **recalls})
+        figures = {"from": start, "to": end, "captions": len(own)}
+        for k in CUTOFFS:
+            figures[f"t2i_r{k}"] = recall(own, k) if len(own) else None
+        found.append(figures)
     return found

@@ -23,14 +23,24 @@ _COLUMNS = {
 
 
 def _cells(found: Mapping[str, Any]) -> Cells:
-    told = found | found["discrimination"]
-    return {key: Number.of(told[name] and told[name]["percent"]) for key, name in _COLUMNS.items()}
+    figures = found | found["discrimination"]
+    cells = {}
+    for key, name in _COLUMNS.items():
+        cells[key] = None
+        if figures[name] is not None:
+            cells[key] = Number.of(figures[name]["percent"])
+    return cells
 
 
 def _perplexities(found: Mapping[str, Any]) -> Cells:
-    fluency = found.get("fluency") or {}
-    names = {"captions": "captions", "written": "with wrong words", "corrected": "corrected"}
-    return {(fluency["name"], title): Number.of(fluency[name]) for name, title in names.items() if fluency}
+    fluency = found.get("fluency")
+    if fluency is None:
+        return {}
+    return {
+        (fluency["name"], "captions"): Number.of(fluency["captions"]),
+        (fluency["name"], "with wrong words"): Number.of(fluency["written"]),
+        (fluency["name"], "corrected"): Number.of(fluency["corrected"]),
+    }
 
 
 SHOWN = (
@@ -48,7 +58,7 @@ SHOWN = (
 
 
 def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked of single models whose backbone can judge words."""
+    """Tell whether a single model is evaluated whose backbone can judge words."""
     return evaluation.is_single and "words" in evaluation.backbone.answers
 
 
@@ -60,20 +70,21 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """
     from itrpipe.analysis.words import WordTest, has_word_heads
     from itrpipe.synthesis.language_model import LanguageModel
-    from itrpipe.training.data import Sources, reopened
 
-    name, saved = evaluation.settings.language_model, evaluation.saved
+    name = evaluation.settings.language_model
+    saved = evaluation.saved
     if not has_word_heads(saved):
         if name:
             evaluation.warn("the tokenizer does not map pieces to characters: no perplexity was measured")
         return
-    graphs = evaluation.existing("parse") if saved.config["loss"]["mask"] == "phrases" else None
-    sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))
-    tested = evaluation.settings.split
-    data = reopened(saved, sources, [tested])[tested]
-    model = LanguageModel(name, evaluation.place, evaluation.warn) if name else None
-    test = WordTest(saved, data, evaluation.place, graphs)
-    figures = test.run(language_model=model)
+    graphs = None
+    if saved.config["loss"]["mask"] == "phrases":
+        graphs = evaluation.existing("parse")
+    data = evaluation.data()
+    model = None
+    if name:
+        model = LanguageModel(name, evaluation.place, evaluation.warn)
+    figures = WordTest(saved, data, evaluation.place, graphs).run(language_model=model)
     if model is not None:
-        figures["fluency"] = {"name": Path(name).name, **figures["fluency"]}
+        figures["fluency"]["name"] = Path(name).name
     write_json(evaluation.folder / WORDS, figures)
