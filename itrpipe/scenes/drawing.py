@@ -72,6 +72,11 @@ def in_pixels(box: Box, image: Image.Image) -> Box:
     return x0 * image.width, y0 * image.height, x1 * image.width, y1 * image.height
 
 
+def box_around(x: float, y: float, across: float, up: float) -> Box:
+    """Return the box around a centre, half of its width and half of its height away."""
+    return x - across, y - up, x + across, y + up
+
+
 @cache
 def _light_field() -> Image.Image:
     """Return how much darker a shape is towards its lower right: 8-bit opacity of black."""
