@@ -1,12 +1,14 @@
 """Drawing of objects: colours, and a pen that draws shaded and patterned shapes inside a box.
 
-Kinds are lists of strokes in drawings.json: `[tool, where, colour, options]`. The tools are the methods of `Pen`. A
-place x, y is in fractions of the width and of the height of the box, and so are lengths, of the height; `[a, b]` for
-one of these numbers is a of its own side and b of the other one, so that heads stay round in boxes of any shape. Where a
-hand is depends on the pose, whose names then stand before the places. A colour is `own`, that of the object; `own*F`,
-darkened (F < 1) or lightened; `dark*F`, which stands out from the body; `gloss`, `stripe`, `sleeve` or `pollen`, which
-follow from it; `skin`, `hair` or `legs` of a person; or another one as `#rrggbb`. A kind that looks different in a state
-has a second list for that state (`bird fly`).
+Kinds are lists of strokes in drawings.json: `[tool, where, colour, options]`. The tools are the methods of `Pen`.
+
+- A place x, y is in fractions of the width and of the height of the box, and a length in fractions of the height.
+  `[a, b]` for such a number is a of its own side and b of the other one: heads stay round in boxes of any shape.
+- A hand is elsewhere in every pose: `where` then has a place for each.
+- A colour is `own`, that of the object; `own*F`, darkened (F < 1) or lightened; `dark*F`, which stands out from the
+  body; `gloss`, `stripe`, `sleeve` or `pollen`, which follow from it; `skin`, `hair` or `legs` of a person; or another
+  one as `#rrggbb`.
+- A kind that looks different in a state has a second list for that state (`bird fly`).
 """
 
 from __future__ import annotations

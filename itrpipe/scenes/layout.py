@@ -39,11 +39,10 @@ Triple = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
-class PlacedObject:
-    """One object of a scene.
+class PlacedObject(SceneObject):
+    """One object of a scene, with a place.
 
     Attributes:
-        kind, colour, pattern, size: as in `SceneObject`.
         box: x0, y0, x1, y1 in 0..1, x0 < x1 and y0 < y1.
         depth: greater is nearer to the viewer and drawn later.
         state: "ground", "on" (another object), "held" or "fly".
@@ -51,10 +50,6 @@ class PlacedObject:
         facing: -1 looks to the left, 1 to the right.
     """
 
-    kind: str
-    colour: str
-    pattern: str
-    size: str
     box: Box
     depth: float
     state: str = "ground"

@@ -142,7 +142,7 @@ def _draw_parts(image: Image.Image, material: str, parts: list[Box], fill: int |
 
 
 def _sample_patch(rng: Random, item: PlacedObject) -> tuple[str, list[Box]]:
-    """Draw something in front of one side of an object: its material, and boxes of its parts, fractions of the canvas."""
+    """Return the material of something in front of one side of an object, and boxes of its parts."""
     materials = ["fog", "leaves"]
     if item.state == "ground":
         materials.append("planks")  # they stand on the ground

@@ -21,7 +21,6 @@ from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitScores, read_embeddings
 from itrpipe.storage.artifact import ALIGNMENT
-from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
     import torch
@@ -60,29 +59,28 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell whether a single model is evaluated that embeds, or whose backbone has vectors to take instead."""
-    return evaluation.is_single and (evaluation.backbone.embeds or "mean-vectors" in evaluation.backbone.answers)
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model that embeds, or whose backbone has vectors to take instead.
 
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write alignment.json. Mean vectors are named in it: they say nothing of how the model ranks.
+    Mean vectors are named in the figures: they say nothing of how the model ranks.
 
     Raises:
         MissingInputError: what a model without embeddings was trained on was removed since.
     """
+    if not evaluation.is_single:
+        return None
     if evaluation.backbone.embeds:
         found = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
-        if found.measure == INNER_PRODUCT:
-            figures = alignment_and_uniformity(found.images, found.texts, found.caption_image)
-            write_json(evaluation.folder / ALIGNMENT, figures)
-        return
+        if found.measure != INNER_PRODUCT:
+            return None
+        return alignment_and_uniformity(found.images, found.texts, found.caption_image)
+    if "mean-vectors" not in evaluation.backbone.answers:
+        return None
     import torch
 
     data = evaluation.data()
     vectors = mean_vectors(evaluation.saved.model, data, torch.device(evaluation.place), evaluation.block)
-    figures = alignment_and_uniformity(*vectors, data.caption_image)
-    write_json(evaluation.folder / ALIGNMENT, {"vectors": VECTORS, **figures})
+    return {"vectors": VECTORS, **alignment_and_uniformity(*vectors, data.caption_image)}
 
 
 def mean_vectors(

@@ -16,7 +16,7 @@ from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import settings_of
 from itrpipe.storage.artifact import existing_input
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.disk import write_json
 from itrpipe.training.settings import method_of
 
 if TYPE_CHECKING:
@@ -162,13 +162,12 @@ def answer_questions(evaluation: EvaluatedModel, split: SplitScores) -> str:
     """
     lines = []
     for question in questions():
-        if question.asks(evaluation):
-            question.answer(evaluation, split)
+        figures = question.answer(evaluation, split)
+        if figures is None:
+            continue
         for shown in question.SHOWN:
-            path = evaluation.folder / shown.file
-            if shown.usual or not path.is_file():
-                continue
-            table = shown.table([("this model", [read_checked_json(path)])])
-            if table is not None:
+            write_json(evaluation.folder / shown.file, figures)
+            table = shown.table([("this model", [figures])])
+            if table is not None and not shown.usual:
                 lines += ["", *as_lines(table)]
     return "\n".join(lines)

@@ -25,7 +25,7 @@ from itrpipe.features.declaration import feature_settings, passes_of
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import BENCHMARKS, SCENES_FILE, read_manifest
-from itrpipe.storage.disk import make_folder, require_space, write_json
+from itrpipe.storage.disk import make_folder, require_space
 from itrpipe.storage.tables import rows_of, write_table
 from itrpipe.synthesis.blind import FEWEST, Pairs, Trigrams, blind_accuracy, blind_points, refined
 
@@ -87,19 +87,16 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell whether a single model is evaluated, and benchmarks are named."""
-    return evaluation.is_single and bool(evaluation.settings.benchmark)
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write benchmarks.json and benchmark_pairs.parquet.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model on the named benchmarks; benchmark_pairs.parquet has the scores of every pair.
 
     Raises:
         MissingInputError: what the model was trained on was removed since.
         DataError: an image of a benchmark cannot be used.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
+    if not (evaluation.is_single and evaluation.settings.benchmark):
+        return None
     from itrpipe.analysis.sentences import compared, sentence_parser
 
     parse = sentence_parser(evaluation)
@@ -148,8 +145,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
                 percent = f"{figures[name][measure]['value']:.1f} %"
                 parts.append(percent if measure == "accuracy" else f"{measure} {percent}")
         evaluation.job.metrics[f"{name} benchmark"] = ", ".join(parts)
-    write_json(evaluation.folder / BENCHMARKS, figures)
     write_table(evaluation.folder / BENCHMARK_PAIRS, pa.concat_tables(tables))
+    return figures
 
 
 _TEXTS = ("id", "file", "category", "group", "caption", "negative")

@@ -17,7 +17,6 @@ from itrpipe.evaluation.results import Figures, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import CORRECTED
-from itrpipe.storage.disk import write_json
 
 DEPTH = 10
 """Places of a ranking that the recalls look at."""
@@ -53,13 +52,8 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell whether a file of decisions is named."""
-    return bool(evaluation.settings.decisions)
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write corrected.json.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure recall with the decisions of a file, where one is named.
 
     `corrected` counts what fits as right and all that nobody judged as wrong; `at_most`, of recalls and RSum alone,
     counts as right whatever was not judged among the first ten, too. An interval that knows how much was judged goes
@@ -69,19 +63,20 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     Raises:
         DataError: the file is damaged, or no pair of this split was judged.
     """
+    if not evaluation.settings.decisions:
+        return None
     verdicts = read_decisions(Path(evaluation.settings.decisions).expanduser()).verdicts
     fits = verdicts.pairs(split.image_ids, split.caption_ids, FITS)
     differs = verdicts.pairs(split.image_ids, split.caption_ids, DIFFERS)
     unsure = verdicts.pairs(split.image_ids, split.caption_ids, DISPUTED, UNSURE)
     unjudged, judged = _first_places(split, fits, differs)
     at_most = _figures(evaluation, split, fits, unjudged)
-    found = {
+    return {
         "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(unsure)},
         "judged_percent": judged,
         "corrected": _figures(evaluation, split, fits),
         "at_most": {name: at_most[name] for name in COMPARED},
     }
-    write_json(evaluation.folder / CORRECTED, found)
 
 
 def _first_places(split: SplitScores, fits: PairSet, differs: PairSet) -> tuple[PairSet, dict[str, float]]:

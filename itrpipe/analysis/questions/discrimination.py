@@ -24,7 +24,6 @@ from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import DISCRIMINATION
-from itrpipe.storage.disk import write_json
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
 from itrpipe.synthesis.sentences import SentenceFile
@@ -117,19 +116,16 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell whether a single model is evaluated, and generators of sentences are named."""
-    return evaluation.is_single and bool(evaluation.settings.discriminate)
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write discrimination.json.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model on the sentences of the named generators.
 
     Raises:
         MissingInputError: what the model was trained on was removed since.
         DataError: sentences are of other captions.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
+    if not (evaluation.is_single and evaluation.settings.discriminate):
+        return None
     from itrpipe.analysis.sentences import compared, sentence_parser
 
     parse = sentence_parser(evaluation)
@@ -155,7 +151,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
         found[name] = {**_figures(columns, ~np.isin(kinds, guessed), evaluation.sampling), "kinds": by_kind}
         if found[name]["percent"] is not None:
             evaluation.job.metrics[f"preferred to {name}"] = f"{found[name]['percent']['value']:.1f} %"
-    write_json(evaluation.folder / DISCRIMINATION, found)
+    return dict(sorted(found.items()))
 
 
 def _figures(columns: Sequence[np.ndarray], rows: np.ndarray, sampling: tuple[int, float]) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, precision_of_matc
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import ECCV_CAPTION
-from itrpipe.storage.disk import write_json
 
 Truth = Mapping[str, Mapping[int, Sequence[int]]]
 """`i2t` -> image id -> caption ids, and `t2i` -> caption id -> image ids, with COCO's own ids."""
@@ -56,21 +55,18 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell whether it is asked for."""
-    return evaluation.settings.eccv
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write eccv_caption.json.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure with the matches of the package, where that is asked for.
 
     Raises:
         DataError: the split is not COCO's 5K test split.
     """
+    if not evaluation.settings.eccv:
+        return None
     ids = (split.image_ids.tolist(), split.caption_ids.tolist())
     found = eccv_caption_metrics(split.matrix, *ids, *ground_truth())
     found["package"] = f"{ECCV_PACKAGE} {metadata.version(ECCV_PACKAGE)}"
-    write_json(evaluation.folder / ECCV_CAPTION, found)
+    return found
 
 
 def ground_truth() -> tuple[Truth, Truth, Truth]:

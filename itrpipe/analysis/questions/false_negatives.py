@@ -22,7 +22,6 @@ from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES
-from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
     from itrpipe.learning.false_negatives import Gaussians
@@ -65,20 +64,20 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell whether a single model is evaluated whose method estimates them."""
-    return evaluation.is_single and "false-negatives" in evaluation.method.answers
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model whose method estimates them, on the training split whichever is evaluated.
 
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write false_negatives.json and .parquet, about the training split whichever is evaluated."""
+    false_negatives.parquet has the candidates.
+    """
+    if not (evaluation.is_single and "false-negatives" in evaluation.method.answers):
+        return None
     trained = evaluation.manifest.settings
     embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, "train")
     matches = known_pairs(evaluation.prepare, embeddings.image_ids, embeddings.caption_ids)
     settings: Any = evaluation.method.model_validate(trained["loss"])
     figures, candidates = analyse(embeddings, matches, settings, trained["batch_size"])
-    write_json(evaluation.folder / FALSE_NEGATIVES, figures)
     pq.write_table(candidates, evaluation.folder / HARD_CANDIDATES)
+    return figures
 
 
 def analyse(

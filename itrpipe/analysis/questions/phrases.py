@@ -11,7 +11,6 @@ from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import MATCHING
-from itrpipe.storage.disk import write_json
 
 
 def _cells(negatives: str, found: Mapping[str, Any]) -> Cells:
@@ -43,24 +42,19 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell whether a single model that scores phrases is evaluated."""
-    return (
-        evaluation.is_single
-        and evaluation.backbone.reads_phrases
-        and evaluation.manifest.settings["model"].get("phase") == "inter"
-    )
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write matching.json.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model that scores phrases.
 
     Raises:
         MissingInputError: what the model was trained on was removed since.
     """
+    if not (evaluation.is_single and evaluation.backbone.reads_phrases):
+        return None
+    if evaluation.manifest.settings["model"].get("phase") != "inter":
+        return None
     from itrpipe.analysis.phrases import PhraseModel, matching_accuracy
 
-    write_json(evaluation.folder / MATCHING, matching_accuracy(PhraseModel.open(evaluation)))
+    return matching_accuracy(PhraseModel.open(evaluation))
 
 
 def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:

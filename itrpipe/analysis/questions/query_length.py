@@ -17,7 +17,6 @@ from itrpipe.evaluation.metrics import CUTOFFS, ranks, recall
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import QUERY_LENGTH
-from itrpipe.storage.disk import write_json
 
 SHORTEST = (1, 8, 10, 12, 15)
 """Least number of words of each bucket: up to 7, 8 and 9, 10 and 11, 12 to 14, 15 and more."""
@@ -46,20 +45,15 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell that every model is asked."""
-    return True
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write query_length.json, where any caption has words: of given embeddings they may not be known."""
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure any model, where any caption has words: of given embeddings they may not be known."""
     captions = PreparedDataset.open(evaluation.prepare).split(evaluation.settings.split)
     counts = pc.call_function("list_value_length", [captions.tokens]).to_pylist()
-    if any(counts):
-        words = dict(zip(captions.caption_ids.tolist(), counts, strict=True))
-        lengths = np.array([words[caption] for caption in split.caption_ids.tolist()])
-        found = ranks(split.matrix, split.caption_image).texts_to_images
-        write_json(evaluation.folder / QUERY_LENGTH, recall_by_length(found, lengths))
+    if not any(counts):
+        return None
+    words = dict(zip(captions.caption_ids.tolist(), counts, strict=True))
+    lengths = np.array([words[caption] for caption in split.caption_ids.tolist()])
+    return recall_by_length(ranks(split.matrix, split.caption_image).texts_to_images, lengths)
 
 
 def recall_by_length(ranks: np.ndarray, words: np.ndarray) -> list[dict[str, Any]]:

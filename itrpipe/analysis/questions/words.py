@@ -10,7 +10,6 @@ from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import WORDS
-from itrpipe.storage.disk import write_json
 
 _COLUMNS = {
     ("Rightly judged", "all words"): "all",
@@ -57,17 +56,14 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Tell whether a single model is evaluated whose backbone can judge words."""
-    return evaluation.is_single and "words" in evaluation.backbone.answers
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write words.json, where the model was trained for it.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model whose backbone can judge words, where it was trained for it.
 
     Raises:
         MissingInputError: what the model was trained on was removed since.
     """
+    if not (evaluation.is_single and "words" in evaluation.backbone.answers):
+        return None
     from itrpipe.analysis.words import WordTest, has_word_heads
     from itrpipe.synthesis.language_model import LanguageModel
 
@@ -76,7 +72,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     if not has_word_heads(saved):
         if name:
             evaluation.warn("the tokenizer does not map pieces to characters: no perplexity was measured")
-        return
+        return None
     graphs = None
     if saved.config["loss"]["mask"] == "phrases":
         graphs = evaluation.existing("parse")
@@ -87,4 +83,4 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     figures = WordTest(saved, data, evaluation.place, graphs).run(language_model=model)
     if model is not None:
         figures["fluency"]["name"] = Path(name).name
-    write_json(evaluation.folder / WORDS, figures)
+    return figures
