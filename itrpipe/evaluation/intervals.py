@@ -107,17 +107,17 @@ def as_figures(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]
 
 
 def mean_intervals(
-    values: Mapping[str, np.ndarray], query_image: np.ndarray, images: int, samples: int, level: float
+    values: Mapping[str, np.ndarray], query_image: np.ndarray, samples: int, level: float
 ) -> dict[str, Interval]:
-    """Percentile interval of means over queries.
+    """Return percentile intervals of means over queries; the images that have a query are resampled.
 
     Args:
         values: name -> one number [Q] of every query, such as its average precision.
-        query_image: [Q] row of the image each query is or belongs to.
-        images: N.
+        query_image: [Q] number of the image each query is or belongs to.
         samples, level: as for `fold_intervals`.
     """
-    drawn = _means(values, query_image, images, len(query_image), samples)
+    images, rows = np.unique(query_image, return_inverse=True)
+    drawn = _means(values, rows, len(images), len(rows), samples)
     return {name: _interval(np.mean(each), drawn[name], level) for name, each in values.items()}
 
 
@@ -125,32 +125,32 @@ def group_mean_interval(
     values: np.ndarray,
     query_image: np.ndarray,
     query_group: np.ndarray,
-    sizes: tuple[int, int],
     samples: int,
     level: float,
 ) -> Interval:
-    """Percentile interval of the mean over groups of their means over queries.
+    """Return the percentile interval of the mean over groups of their means over queries.
 
     A group that a resampled test set has no query of does not count there.
 
     Args:
         values: [Q] one number of every query.
-        query_image: [Q] row of the image each query belongs to.
-        query_group: [Q] row of its group; every group has a query.
-        sizes: N images and G groups.
+        query_image: [Q] number of the image each query belongs to.
+        query_group: [Q] its group.
         samples, level: as for `fold_intervals`.
     """
-    images, groups = sizes
-    cells = query_image * groups + query_group
-    sums = np.bincount(cells, values, images * groups).reshape(sizes)
-    counts = np.bincount(cells, minlength=images * groups).reshape(sizes).astype(np.float64)
+    images, rows = np.unique(query_image, return_inverse=True)
+    groups, columns = np.unique(query_group, return_inverse=True)
+    sums = np.zeros((len(images), len(groups)))
+    counts = np.zeros((len(images), len(groups)))
+    np.add.at(sums, (rows, columns), values)
+    np.add.at(counts, (rows, columns), 1)
 
     def mean(weights: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             return np.nanmean(weights @ sums / (weights @ counts), axis=-1)
 
-    drawn = [mean(weights) for weights in _image_weights(images, len(values), samples)]
-    return _interval(mean(np.ones(images)), np.concatenate(drawn), level)
+    drawn = [mean(weights) for weights in _image_weights(len(images), len(values), samples)]
+    return _interval(mean(np.ones(len(images))), np.concatenate(drawn), level)
 
 
 def _interval(value: Any, drawn: np.ndarray, level: float) -> Interval:

@@ -137,7 +137,7 @@ def with_matches(
     }
     for side, (query_image, (average, r_precision)) in sides.items():
         percent = {f"{side}_map_at_r": 100.0 * average, f"{side}_r_precision": 100.0 * r_precision}
-        found |= as_figures(mean_intervals(percent, query_image, len(matrix), samples, level))
+        found |= as_figures(mean_intervals(percent, query_image, samples, level))
     return found
 
 

@@ -243,8 +243,7 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
         value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
         than half by the whole interval.
     """
-    used, rows = np.unique(images, return_inverse=True)
-    found = mean_intervals(dict(zip(MODELS, points.T, strict=True)), rows, len(used), samples, level)
+    found = mean_intervals(dict(zip(MODELS, points.T, strict=True)), images, samples, level)
     by = max(found, key=lambda name: found[name].value)
     return {**found[by]._asdict(), "by": by, "guessed": found[by].value > LIMIT and found[by].low > 50.0}
 

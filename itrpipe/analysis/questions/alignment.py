@@ -23,10 +23,8 @@ from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitScores, 
 from itrpipe.storage.artifact import ALIGNMENT
 
 if TYPE_CHECKING:
-    import torch
-
-    from itrpipe.models.ascl.network import AsclEncoder
     from itrpipe.training.data import SplitData
+    from itrpipe.training.encoding import Encoder
 
 VECTORS = "mean regions and mean words after their projection"
 """What the vectors of AsCL are, as files say it."""
@@ -78,36 +76,28 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         return None
     import torch
 
+    from itrpipe.training.encoding import Encoder
+
     data = evaluation.data()
-    vectors = mean_vectors(evaluation.saved.model, data, torch.device(evaluation.place), evaluation.block)
+    encoder = Encoder(evaluation.saved.model, torch.device(evaluation.place), evaluation.block)
+    vectors = mean_vectors(encoder, data)
     return {"vectors": VECTORS, **alignment_and_uniformity(*vectors, data.caption_image)}
 
 
-def mean_vectors(
-    model: AsclEncoder, data: SplitData, device: torch.device, block: int
-) -> tuple[np.ndarray, np.ndarray]:
+def mean_vectors(encoder: Encoder, data: SplitData) -> tuple[np.ndarray, np.ndarray]:
     """Return unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
 
     Args:
-        model: in evaluation mode, on `device`.
+        encoder: with an `AsclEncoder` as its model.
         data: the split.
-        device: where to compute.
-        block: images or captions per forward pass.
     """
     import torch
 
-    from itrpipe.training.data import blocks
-
-    images = []
-    texts = []
+    model = encoder.model
     with torch.inference_mode():
-        for rows in blocks(data.num_images, block):
-            vectors = model.embed_images(model.encode_images(data.images(rows).to(device)))
-            images.append(vectors.float().cpu().numpy())
-        for rows in blocks(data.num_captions, block):
-            vectors = model.embed_texts(model.encode_texts(data.texts(rows).to(device)))
-            texts.append(vectors.float().cpu().numpy())
-    return np.concatenate(images), np.concatenate(texts)
+        images = [model.embed_images(block) for block in encoder.images(data, np.arange(data.num_images))]
+        texts = [model.embed_texts(block) for block in encoder.texts(data, np.arange(data.num_captions))]
+        return torch.cat(images).float().cpu().numpy(), torch.cat(texts).float().cpu().numpy()
 
 
 def alignment_and_uniformity(

@@ -316,8 +316,7 @@ def accuracy(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interv
 
     Source: SugarCrepe (Hsieh et al., 2023), section 4; the micro accuracy of ARO.
     """
-    images, rows = np.unique(pairs.images, return_inverse=True)
-    return mean_intervals({"accuracy": 100.0 * pairs.right}, rows, len(images), samples, level)
+    return mean_intervals({"accuracy": 100.0 * pairs.right}, pairs.images, samples, level)
 
 
 def macro(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
@@ -330,10 +329,7 @@ def macro(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]
     grouped = pairs.only(pairs.groups != "")
     if not len(grouped.scores):
         return {}
-    images, rows = np.unique(grouped.images, return_inverse=True)
-    names, groups = np.unique(grouped.groups, return_inverse=True)
-    sizes = (len(images), len(names))
-    return {"macro": group_mean_interval(100.0 * grouped.right, rows, groups, sizes, samples, level)}
+    return {"macro": group_mean_interval(100.0 * grouped.right, grouped.images, grouped.groups, samples, level)}
 
 
 def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
@@ -352,7 +348,7 @@ def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interv
     text = pairs.right[sides].all(axis=1)
     image = (pairs.scores[sides] > pairs.negative_scores[sides[:, ::-1]]).all(axis=1)
     percent = {"text": 100.0 * text, "image": 100.0 * image, "group": 100.0 * (text & image)}
-    return mean_intervals(percent, np.arange(len(sides)), len(sides), samples, level)
+    return mean_intervals(percent, np.arange(len(sides)), samples, level)
 
 
 MEASURES: dict[str, Callable[[ScoredPairs, int, float], dict[str, Interval]]] = {

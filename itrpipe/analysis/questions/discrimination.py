@@ -199,7 +199,6 @@ def discrimination(
     """
     found = {"percent": None, "gap": None, "sentences": len(owners), "captions": len(np.unique(owners))}
     if len(owners):
-        used, rows = np.unique(images, return_inverse=True)
         values = {"percent": 100.0 * (scores < caption_scores), "gap": scores.astype(np.float64) - caption_scores}
-        found |= as_figures(mean_intervals(values, rows, len(used), samples, level))
+        found |= as_figures(mean_intervals(values, images, samples, level))
     return found
