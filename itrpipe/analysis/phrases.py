@@ -44,7 +44,9 @@ class PhraseModel:
         Raises:
             MissingInputError: what the model was trained on was removed since.
         """
-        return cls(evaluation.saved.model, evaluation.data("parse"), torch.device(evaluation.place))
+        return cls(
+            evaluation.saved.model, evaluation.data(evaluation.existing("parse")), torch.device(evaluation.place)
+        )
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
         """Return encoded captions at the given rows."""

@@ -30,7 +30,7 @@ BENCHMARKS = Outside(
 
 
 class EvaluateSettings(Settings):
-    """What is evaluated and how.
+    """Models that are evaluated, and what is asked of them.
 
     Attributes:
         method: configuration of `train` (triplet, aoq).

@@ -41,27 +41,32 @@ def has_word_maps(saved: SavedModel) -> bool:
 
 
 def located_words(tokens: WordIds | PieceIds, split: Split) -> list[Located]:
-    """The words of the captions of a split, T of them, and where each stands.
+    """Return the captions of a split, T of them, and where each of their words stands.
 
     Pieces belong to the word that they end in; what is read of a caption beside words, such as its ends, is in none.
     """
     reading = tokens.reading
-    if isinstance(tokens, WordIds):
-        texts = reading.texts(split) if reading.cleaned else split.texts
-        found = [[each.span() for each in _SPACED.finditer(text)] if reading.cleaned else spans(text) for text in texts]
-        words = [[(*span, (at,)) for at, span in enumerate(own[: reading.max_words], 1)] for own in found]
-        return list(zip(texts, words, strict=True))
     texts = reading.texts(split)
+    located: list[Located] = []
+    if isinstance(tokens, WordIds):
+        if not reading.cleaned:
+            texts = split.texts
+        for text in texts:
+            places = [each.span() for each in _SPACED.finditer(text)] if reading.cleaned else spans(text)
+            words = [(start, end, (at,)) for at, (start, end) in enumerate(places[: reading.max_words], 1)]
+            located.append((text, words))
+        return located
     read = tokens.tokenizer(texts, truncation=True, max_length=tokens.max_tokens, return_offsets_mapping=True)
-    words = []
     for text, pieces in zip(texts, read["offset_mapping"], strict=True):
-        located = []
-        for start, end in (each.span() for each in _WORD.finditer(text)):
+        words = []
+        for word in _WORD.finditer(text):
+            start, end = word.span()
             # Some pieces begin with the space before them.
-            places = tuple(at for at, (first, last) in enumerate(pieces) if first < last and start < last <= end)
-            located += [(start, end, places)] if places else []
-        words.append(located)
-    return list(zip(texts, words, strict=True))
+            places = [at for at, (first, last) in enumerate(pieces) if first < last and start < last <= end]
+            if places:
+                words.append((start, end, tuple(places)))
+        located.append((text, words))
+    return located
 
 
 @torch.inference_mode()
@@ -87,16 +92,19 @@ def pair_map(saved: SavedModel, sources: Sources, split: str, image_id: str, sen
     features = FeatureFile.open(sources.extract / FEATURES)
     data = open_split(pair, features, saved.tokens, saved.settings, saved.frame)
     model, tokens = saved.model, cast(Any, saved.tokens)
-    grid, frame, device = model.vision.grid(), model.vision.frame, next(model.parameters()).device
+    grid = model.vision.grid()
+    device = next(model.parameters()).device
 
     # How photographs became pixels; of pixels that were imported nobody knows, and they count as whole.
     made = {key.rpartition(".")[2]: value for key, value in leaves(read_manifest(sources.extract).settings)}
     _, stored_height, stored_width, *_ = features.arrays["pixels"].shape
-    (height,), (width,) = (shown[side].to_pylist() for side in ("height", "width"))
+    height = shown["height"][0].as_py()
+    width = shown["width"][0].as_py()
     resize = Resize(stored_height, stored_width, made.get("fit", "stretch"))
     left, top, right, bottom = resize.part(height, width)
-    down = (bottom - top) * grid.rows * grid.cell_height / frame[0]
-    across = (right - left) * grid.columns * grid.cell_width / frame[1]
+    frame_height, frame_width = model.vision.frame
+    down = (bottom - top) * grid.rows * grid.cell_height / frame_height
+    across = (right - left) * grid.columns * grid.cell_width / frame_width
     area = [left / width, top / height, (left + across) / width, (top + down) / height]
 
     row = np.zeros(1, dtype=np.int64)

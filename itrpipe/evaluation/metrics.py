@@ -32,10 +32,10 @@ COMPARED = (*RECALLS, RSUM)
 MOST = 10
 """Items that are returned most often."""
 MANY = 0.5
-"""Of the way from the share in random answers to all queries, from which on most queries are answered alike."""
+"""Part of the way from the share in random answers to all queries, from which on most queries are answered alike."""
 REMEDY = "use better features, another method or another learning rate"
 ENOUGH_IMAGES = 50
-"""Of a test set; with fewer, chance reaches into the interval of a model that is twice as good."""
+"""Images of a test set; with fewer, chance reaches into the interval of a model that is twice as good."""
 _DRAWS = 200
 """Random answers to all queries, whose mean share is taken."""
 _BLOCK_VALUES = 1 << 20

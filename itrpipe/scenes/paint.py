@@ -37,7 +37,7 @@ _GREY = 127.5
 
 @dataclass(frozen=True)
 class Difficulty:
-    """How hard pictures are to see.
+    """Hindrances to seeing what pictures show.
 
     Attributes:
         noise: 0..1; at 1 Gaussian noise of 30 levels, a blur of 0.7 pixels, and 30 % of the contrast lost.

@@ -12,7 +12,7 @@ compares without saying of which embeddings; the means of regions and words are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from itrpipe.training.encoding import Encoder
 
 VECTORS = "mean regions and mean words after their projection"
-"""What the vectors of AsCL are, as files say it."""
+"""Name of the vectors of AsCL in files."""
 _BLOCK_VALUES = 1 << 22
 """Values held at a time."""
 _TINY = 1e-12
@@ -39,7 +39,7 @@ _DISTANCES = {
 }
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
+def _cells(found: Any) -> Cells:
     return {key: Number.of(found[name]["mean"], digits=3) for key, name in _DISTANCES.items()}
 
 

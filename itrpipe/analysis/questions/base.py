@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -98,18 +97,18 @@ class EvaluatedModel:
         """
         return existing_input(self.trained, self.manifest, name)
 
-    def data(self, *names: str) -> Any:
+    def data(self, parse: Path | None = None) -> Any:
         """Open the evaluated split as the model reads it.
 
         Args:
-            names: of artifacts that it was trained on, beside the dataset and its features.
+            parse: folder of scene graphs, for models that read phrases.
 
         Raises:
-            MissingInputError: one was removed since.
+            MissingInputError: what the model was trained on was removed since.
         """
         from itrpipe.training.data import Sources, reopened
 
-        sources = Sources(*map(self.existing, ("prepare", "extract", *names)))
+        sources = Sources(self.existing("prepare"), self.existing("extract"), parse)
         split = self.settings.split
         return reopened(self.saved, sources, [split])[split]
 
@@ -121,7 +120,7 @@ BESIDE = (
 )
 
 
-def blind_number(found: Mapping[str, Any] | None) -> Number | None:
+def blind_number(found: Any) -> Number | None:
     """Return what models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
     return None if found is None else Number.of(found, marked=found["guessed"])
 

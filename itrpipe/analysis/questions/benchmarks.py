@@ -51,7 +51,7 @@ _MEASURES = {
 }
 
 
-def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
+def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
     """Yield the name of each row, the measure in it, and the figures that have it."""
     for name, whole in found.items():
         summed = "all"
@@ -64,11 +64,11 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str, Mapp
                     yield row, measure, figures
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
+def _cells(found: Any) -> Cells:
     return {row: Number.of(figures[measure]) for row, measure, figures in _rows(found)}
 
 
-def _blind_cells(found: Mapping[str, Any]) -> Cells:
+def _blind_cells(found: Any) -> Cells:
     """Return what models without images answer, in the rows of accuracies."""
     return {row: blind_number(figures["blind"]) for row, measure, figures in _rows(found) if measure == "accuracy"}
 

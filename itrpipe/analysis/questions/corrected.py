@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ _SHOWN = {
 }
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
+def _cells(found: Any) -> Cells:
     judged = min(found["judged_percent"].values())
     cells = {("", f"of the first {DEPTH} places judged, %"): Number(judged)}
     for name, title in _SHOWN.items():

@@ -29,7 +29,7 @@ from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
 from itrpipe.synthesis.sentences import SentenceFile
 
 
-def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
     """Yield the name of each row and its figures: of all sentences of a generator, and of each kind of edit."""
     for name, whole in found.items():
         conf, *written = name.split(".")  # by whom, and the seed
@@ -39,11 +39,11 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Mapping[s
             yield ("", f"{title}: {TITLES.get(kind, kind)} ({figures['sentences']:,} sentences)"), figures
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
+def _cells(found: Any) -> Cells:
     return {row: Number.of(figures["percent"]) for row, figures in _rows(found)}
 
 
-def _blind_cells(found: Mapping[str, Any]) -> Cells:
+def _blind_cells(found: Any) -> Cells:
     return {row: blind_number(figures.get("blind")) for row, figures in _rows(found)}
 
 

@@ -7,7 +7,6 @@ Shapes: A anchors, M candidates of an anchor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ ANCHORS, DEPTH = 500, 20
 """Anchors of each direction, and the hardest candidates of each."""
 
 
-def _cells(direction: str, found: Mapping[str, Any]) -> Cells:
+def _cells(direction: str, found: Any) -> Cells:
     hardest = found["hardest"][direction]
     return {
         ("", "likely, %"): Number.of(hardest["likely_percent"]),

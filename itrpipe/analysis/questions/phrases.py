@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import MATCHING
 
 
-def _cells(negatives: str, found: Mapping[str, Any]) -> Cells:
+def _cells(negatives: str, found: Any) -> Cells:
     cells = {}
     for side, title in (("i2t", "Image → text"), ("t2i", "Text → image")):
         for name in ("global", "local", "phrase"):

@@ -5,7 +5,6 @@ Source: AsCL (Gong et al.), Fig. 5, which samples 1,000 captions; its bounds are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ SHORTEST = (1, 8, 10, 12, 15)
 """Least number of words of each bucket: up to 7, 8 and 9, 10 and 11, 12 to 14, 15 and more."""
 
 
-def _cells(found: Sequence[Mapping[str, Any]]) -> Cells:
+def _cells(found: Any) -> Cells:
     cells = {}
     for bucket in found:
         words = f"{bucket['from']} to {bucket['to']}"

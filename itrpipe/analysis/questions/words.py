@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ _COLUMNS = {
 }
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
+def _cells(found: Any) -> Cells:
     figures = found | found["discrimination"]
     cells = {}
     for key, name in _COLUMNS.items():
@@ -31,7 +30,7 @@ def _cells(found: Mapping[str, Any]) -> Cells:
     return cells
 
 
-def _perplexities(found: Mapping[str, Any]) -> Cells:
+def _perplexities(found: Any) -> Cells:
     fluency = found.get("fluency")
     if fluency is None:
         return {}
