@@ -29,7 +29,7 @@ from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
-from itrpipe.stages.prepare import image_root
+from itrpipe.stages.prepare import FilesSettings, read_source
 from itrpipe.storage.artifact import MANIFEST, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
 
@@ -199,12 +199,17 @@ class Asked:
         """Return the command that comes after the one that made the first step; empty where none does."""
         location, conf = self.step.location, self.step.need.conf
         definition, stage = load_definition(self.root, self.dataset), location.stage
+        if definition.prepare is not None and definition.prepare.conf == GIVEN:
+            return ""  # there are neither captions nor photographs
         values = {"dataset": f"--dataset {self.dataset}", "name": self.dataset, "by": conf}
         if stage in ("prepare", "extract"):
-            features = [*definition.features] or ["hog"]  # which needs no weights
-            chosen = conf if stage == "extract" else features[-1]
-            values["features"] = "" if [*definition.features] == [chosen] else f" --features {chosen}"
-            stage = PIXELS if chosen == PIXELS else stage
+            features = [*definition.features]
+            chosen = conf
+            if stage == "prepare":
+                chosen = features[-1] if features else "hog"  # which needs no weights
+            values["features"] = "" if features == [chosen] else f" --features {chosen}"
+            if chosen == PIXELS:
+                stage = PIXELS
             name = {"prepare": "first", PIXELS: "clip"}.get(stage, conf)
             if name in definition.models:
                 stage, values["model"] = "train", f"--model {name}"
@@ -215,18 +220,28 @@ class Asked:
         elif stage == "train":
             values["model"] = self.model_options(self.step, "evaluate")
         elif stage == "evaluate":
-            named = definition.named_trainings()
-            model = read_model(self.step.inputs)
-            own = named.get(model.location.name)
-            mining = model.inputs.get("mine_negatives")
-            miner = named.get(read_model(mining.inputs).location.name) if mining else None
-            evaluated = {read_model(each.inputs).name for each in earlier_artifacts(location.folder.parent).values()}
-            of_miner = definition.models[miner].trained.values() if miner else ()
-            is_pair = own not in (None, miner) and not evaluated.isdisjoint(of_miner)
-            values["compared"] = f" --compare {miner} {own}" if is_pair else ""
-        alone = definition.prepare is not None and definition.prepare.conf == GIVEN  # neither captions nor photographs
-        command = "" if alone else NEXT.get(TWINS if conf == TWINS else stage, "").format(**values)
-        return f"itrpipe {command}{data_option(self.root)}" if command else ""
+            values["compared"] = self._compared(definition)
+        if conf == TWINS:
+            stage = TWINS
+        if stage not in NEXT:
+            return ""
+        return f"itrpipe {NEXT[stage].format(**values)}{data_option(self.root)}"
+
+    def _compared(self, definition: DatasetDefinition) -> str:
+        """Return the option that compares an evaluated model with the one that mined for it; empty where none did."""
+        model = read_model(self.step.inputs)
+        if "mine_negatives" not in model.inputs:
+            return ""
+        named = definition.named_trainings()
+        own = named.get(model.location.name)
+        miner = named.get(read_model(model.inputs["mine_negatives"].inputs).location.name)
+        if own is None or miner in (None, own):
+            return ""
+        evaluations = earlier_artifacts(self.step.location.folder.parent).values()
+        evaluated = {read_model(each.inputs).name for each in evaluations}
+        if evaluated.isdisjoint(definition.models[miner].trained.values()):
+            return ""
+        return f" --compare {miner} {own}"
 
 
 def _with_artifact(definition: DatasetDefinition, step: Step) -> DatasetDefinition:
@@ -240,14 +255,13 @@ def _with_artifact(definition: DatasetDefinition, step: Step) -> DatasetDefiniti
 
 def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
     """Return the option by which exported paths name photographs on this machine; empty where none has a file."""
-    from itrpipe.datasets.prepared import IMAGES_FILE
-    from itrpipe.storage.tables import read_table
-
-    if prepared.manifest.settings["kind"] == "given":
-        return ""
-    root = image_root(prepared.manifest.settings, prepared.folder, definition)
-    files = read_table(prepared.folder / IMAGES_FILE, ["file"], "run `itrpipe prepare` again")["file"]
-    return "" if in_archive(root / files[0].as_py()) else f" --image-root {shlex.quote(str(root))}"
+    settings, root = prepared.manifest.settings, prepared.folder
+    if settings["kind"] == "files":
+        source = read_source(FilesSettings.model_validate(settings), definition.prepare)
+        root = source.root
+        if in_archive(root / source.images[0].file):
+            return ""
+    return f" --image-root {shlex.quote(str(root))}"
 
 
 def data_option(root: Path) -> str:
