@@ -125,41 +125,45 @@ def read_annotations(
         paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
         folder = paths[0].parent
     root = folder.parent if folder.name == "annotations" and form.by_year else folder
-    whole = Annotations([], [], root)
+    records: list[ImageRecord] = []
+    captions: list[CaptionRecord] = []
+    notes: list[str] = []
+    places: dict[str, str] = {}
+    has_groups = False
     for path in paths:
-        images, captions, note = form.read(path, restval)
+        images, own_captions, note = form.read(path, restval)
+        captions += own_captions
+        bare = [image for image in images if image.split is None]
         splits: dict[str, str] = {}
-        if bare := [image for image in images if image.split is None]:
+        if bare:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
             groups = {image.image_id: image.group or image.member or image.image_id for image in images}
             of_group = hash_split(groups.values(), val, test, seed)
             splits = {image_id: of_group[group] for image_id, group in groups.items()}
             alone = sum(not image.group for image in images)
-            what = "image" if alone == len(images) else "group"
-            note += f"{'; ' if note else ''}names no splits, so a hash puts each {what} into one"
-            if what == "group" and alone:
-                note += f". {alone:,} images have no group and are drawn one by one"
-        files = [image.file for image in images]
-        within = [f"{image.folder}/{image.file}" for image in images if image.folder]
-        layouts = [within, files] if len(within) == len(images) else [files]
+            if alone == len(images):
+                decision = "names no splits, so a hash puts each image into one"
+            else:
+                has_groups = True
+                decision = "names no splits, so a hash puts each group into one"
+                if alone:
+                    decision += f". {alone:,} images have no group and are drawn one by one"
+            note = f"{note}; {decision}" if note else decision
+        if note:
+            notes.append(f"{path}: {note}")
+        layouts = [[image.file for image in images]]
+        if all(image.folder for image in images):
+            layouts.insert(0, [f"{image.folder}/{image.file}" for image in images])
         located = locate_images(root, path, layouts, [image.where for image in images], form.images)
-        records = [
-            ImageRecord(each.image_id, file, splits.get(each.image_id, each.split or ""))
-            for each, file in zip(images, located, strict=True)
-        ]
-        places = dict(whole.places)
-        for each, record in zip(images, records, strict=True):
+        for image, file in zip(images, located, strict=True):
+            record = ImageRecord(image.image_id, file, splits.get(image.image_id, image.split or ""))
+            records.append(record)
             if form.published:
                 places[record.image_id] = record.image_id
-            elif each.split or each.group:
+            elif image.split or image.group:
                 places[record.image_id] = record.split
-        notes = (f"{path}: {note}",) if note else ()
-        has_groups = whole.has_groups or any(image.group for image in bare)
-        whole = Annotations(
-            whole.images + records, whole.captions + captions, root, whole.notes + notes, places, has_groups
-        )
-    return checked_annotations(whole, source)
+    return checked_annotations(Annotations(records, captions, root, tuple(notes), places, has_groups), source)
 
 
 def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]]) -> _Read:
@@ -177,15 +181,18 @@ def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]]) -> _Read:
         if image.group and not first.group:
             images[image.file] = image
         elif image.group not in ("", first.group):
-            both = f"{first.group!r} ({first.where}) and {image.group!r}"
-            raise DataError(f"{where} is in the groups {both}; give it one")
+            raise DataError(
+                f"{where} is in the groups {first.group!r} ({first.where}) and {image.group!r}; give it one"
+            )
         captions.append(caption)
     of_group: dict[str, _Image] = {}
     for image in images.values():
         first = of_group.setdefault(image.group, image)
         if image.group and image.split != first.split:
-            both = f"{first.split!r} ({first.where}) and {image.split!r}"
-            raise DataError(f"{path}: {image.where}: group {image.group!r} is in the splits {both}; put it into one")
+            raise DataError(
+                f"{path}: {image.where}: group {image.group!r} is in the splits {first.split!r} ({first.where}) and "
+                f"{image.split!r}; put it into one"
+            )
     return _Read([*images.values()], captions)
 
 
@@ -252,18 +259,22 @@ def _read_karpathy(path: Path, restval: str) -> _Read:
 
     Source: A. Karpathy and L. Fei-Fei, Deep visual-semantic alignments, 2015 (splits).
     """
-    images, captions, restvals = [], [], 0
+    images, captions, restvals, note = [], [], 0, ""
     for index, record in enumerate(load_json(path, TypeAdapter(_KarpathyFile))["images"]):
-        restvals += (rest := record["split"] == "restval")
-        if rest and restval == "drop":
-            continue
-        if (image_id := record.get("cocoid")) is None:
-            image_id = image_key(PurePosixPath(record["filename"]).stem)
-        split = "train" if rest else record["split"]
-        images.append(_Image(image_id, record["filename"], split, f"image {index}", record.get("filepath", "")))
-        captions += [CaptionRecord(each["sentid"], image_id, each["raw"]) for each in record["sentences"]]
-    fate = "dropped" if restval == "drop" else "added to train"
-    return _Read(images, captions, f"{restvals:,} restval images {fate}" if restvals else "")
+        split, file = record["split"], record["filename"]
+        if split == "restval":
+            restvals += 1
+            note = f"{restvals:,} restval images {'dropped' if restval == 'drop' else 'added to train'}"
+            if restval == "drop":
+                continue
+            split = "train"
+        image_id = record.get("cocoid")
+        if image_id is None:
+            image_id = image_key(PurePosixPath(file).stem)
+        images.append(_Image(image_id, file, split, f"image {index}", record.get("filepath", "")))
+        for sentence in record["sentences"]:
+            captions.append(CaptionRecord(sentence["sentid"], image_id, sentence["raw"]))
+    return _Read(images, captions, note)
 
 
 @STRICT
@@ -293,10 +304,9 @@ def _read_coco(path: Path, restval: str) -> _Read:
     its test images, so val is all that can be evaluated on.
     """
     content, folder = load_json(path, TypeAdapter(_CocoFile)), path.stem.removeprefix("captions_")
-    images = [
-        _Image(each["id"], each["file_name"], folder[:-4], f"image {index}", folder)
-        for index, each in enumerate(content["images"])
-    ]
+    images = []
+    for index, image in enumerate(content["images"]):
+        images.append(_Image(image["id"], image["file_name"], folder[:-4], f"image {index}", folder))
     captions = [CaptionRecord(each["id"], each["image_id"], each["caption"]) for each in content["annotations"]]
     return _Read(images, captions, "COCO publishes no test captions, so there is no test split")
 
@@ -327,7 +337,8 @@ def _read_flickr(path: Path, restval: str) -> _Read:
     pipes = _has_pipe_header(path)
     pattern = _PIPE_LINE if pipes else _TOKEN_LINE
     form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
-    found: list[tuple[_Image, CaptionRecord]] = []
+    images: dict[str, _Image] = {}
+    captions = []
     for number, line in enumerate(text_lines(path), start=1):
         if not line.strip() or (pipes and number == 1):
             continue
@@ -336,24 +347,27 @@ def _read_flickr(path: Path, restval: str) -> _Read:
             shown = line.strip()[:60]
             raise DataError(f"{path}: line {number} is {shown!r}, expected {form}; correct or delete the line")
         file = image_key(match["name"])
-        image_id, caption_id = PurePosixPath(file).stem, f"{file}#{match['number']}"
-        caption = CaptionRecord(caption_id, image_id, match["caption"].strip())
-        found.append((_Image(image_id, file, None, f"line {number}"), caption))
-    read = _of_rows(path, found)
-    lists = {split: own[0] for split, names in _SPLIT_LISTS.items() if (own := files_present(path.parent, names))}
-    if not lists:
-        return read
+        image_id = PurePosixPath(file).stem
+        images.setdefault(file, _Image(image_id, file, None, f"line {number}"))
+        captions.append(CaptionRecord(f"{file}#{match['number']}", image_id, match["caption"].strip()))
+    lists: dict[str, Path] = {}
     splits: dict[str, str] = {}
-    for split, file in lists.items():
-        for name in map(image_key, filter(str.strip, text_lines(file))):
-            image_id = PurePosixPath(name).stem if name.lower().endswith(ENDINGS) else name
-            if splits.setdefault(image_id, split) != split:
-                other = lists[splits[image_id]].name
-                raise DataError(f"{file}: image {image_id} is in {other} too; keep it in one list")
-    images = [image._replace(split=splits[image.image_id]) for image in read.images if image.image_id in splits]
-    captions = [caption for caption in read.captions if caption.image_id in splits]
-    unlisted, names = len(read.images) - len(images), ", ".join(file.name for file in lists.values())
-    return _Read(images, captions, f"{unlisted:,} images in none of {names} left out" if unlisted else "")
+    for split, names in _SPLIT_LISTS.items():
+        for file in files_present(path.parent, names)[:1]:
+            lists[split] = file
+            for name in map(image_key, filter(str.strip, text_lines(file))):
+                image_id = PurePosixPath(name).stem if name.lower().endswith(ENDINGS) else name
+                other = splits.setdefault(image_id, split)
+                if other != split:
+                    raise DataError(f"{file}: image {image_id} is in {lists[other].name} too; keep it in one list")
+    if not lists:
+        return _Read([*images.values()], captions)
+    listed = [image._replace(split=splits[image.image_id]) for image in images.values() if image.image_id in splits]
+    captions = [caption for caption in captions if caption.image_id in splits]
+    unlisted, note = len(images) - len(listed), ""
+    if unlisted:
+        note = f"{unlisted:,} images in none of {', '.join(file.name for file in lists.values())} left out"
+    return _Read(listed, captions, note)
 
 
 _Stripped = Annotated[str, StringConstraints(strip_whitespace=True)]
