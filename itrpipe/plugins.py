@@ -84,8 +84,9 @@ def found(owners: MutableMapping[tuple[str, str, str], Path]) -> list[Plugin]:
         owners: stage, section and name of every table -> the file that declares it; those of plug-ins are added.
     """
     plugins = []
+    installed = entry_points()  # looks through every package
     for group in _LEAVES:
-        for entry in sorted(entry_points(group=group), key=lambda each: each.name):
+        for entry in sorted(installed.select(group=group), key=lambda each: each.name):
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"
             plugin = Plugin(group, entry.name, package)
             try:
@@ -98,18 +99,18 @@ def found(owners: MutableMapping[tuple[str, str, str], Path]) -> list[Plugin]:
 
 @contextlib.contextmanager
 def _told(plugin: Plugin) -> Iterator[None]:
-    """Runs code of another package, which may raise anything, also what ends a program.
+    """Run code of another package, which may raise anything, also what ends a program.
 
     Raises:
-        UsageError: likewise.
+        UsageError: it raised something.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        reason = str(error) if isinstance(error, ItrpipeError) else f"{type(error).__name__}: {error}"
-        line = printable(" ".join(reason.split()))
+        kind = "" if isinstance(error, ItrpipeError) else f"{type(error).__name__}: "
+        line = printable(" ".join(f"{kind}{error}".split()))
         raise UsageError(f"{line} ({plugin.package} brings it)") from error
 
 
@@ -120,11 +121,12 @@ def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str,
     declared = entry.load()
     if not (isinstance(declared, type) and issubclass(declared, BaseModel)):
         raise UsageError(f"{entry.value} is no class of settings")
-    file = Path(str(importlib.import_module(entry.module).__file__)).with_name(f"{STAGES[plugin.group]}.toml")
+    stage = STAGES[plugin.group]
+    file = Path(str(importlib.import_module(entry.module).__file__)).with_name(f"{stage}.toml")
     opened = replace(plugin, declared=declared, module=entry.module)
     if file.is_file():
         tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-        _check(tables, file, STAGES[plugin.group], owners)
+        _check(tables, file, stage, owners)
         return replace(opened, file=file, tables=tables)
     if plugin.group == BACKBONES:  # methods declare what it is trained with
         return opened
@@ -132,7 +134,7 @@ def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str,
 
 
 def _try_import(entry: EntryPoint) -> None:
-    """Imports a declaration in a process of its own, since it may end or interrupt the process, or hold it up.
+    """Import a declaration in a process of its own, since it may end or interrupt the process, or hold it up.
 
     What it raises is told when it is imported here.
 
@@ -144,33 +146,36 @@ def _try_import(entry: EntryPoint) -> None:
         code = _IMPORTED
         try:
             entry.load()
-        except BaseException as error:
-            code = 1 if isinstance(error, KeyboardInterrupt) else _IMPORTED
+        except KeyboardInterrupt:
+            code = 1
         finally:
             os._exit(code)
     until = time.monotonic() + IMPORT_SECONDS
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.monotonic() > until:
+    ended = status = 0
+    while not ended:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if not ended and time.monotonic() > until:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise UsageError(f"{entry.value} is not imported after {IMPORT_SECONDS:g} seconds")
         time.sleep(0.005)
-    if os.waitstatus_to_exitcode(ended[1]) != _IMPORTED:
+    if os.waitstatus_to_exitcode(status) != _IMPORTED:
         raise UsageError(f"{entry.value} ends or interrupts the process that imports it")
 
 
 def _check(
     tables: Mapping[str, Any], file: Path, stage: str, owners: MutableMapping[tuple[str, str, str], Path]
 ) -> None:
-    """Refuses what is no table of a configuration or a backbone, or is declared already.
+    """Refuse what is no table of a configuration or a backbone, or is declared already.
 
     Raises:
-        DataError: likewise.
+        DataError: there is such a table.
     """
     for section, named in tables.items():
         tabled = section in ("conf", "defaults") and isinstance(named, Mapping)
         if not tabled or not all(isinstance(table, Mapping) for table in named.values()):
             raise DataError(f"{file}: {section} is no table [conf.<name>] or [defaults.<backbone>]; remove it")
         for name in named:
-            if (owner := owners.setdefault((stage, section, name), file)) != file:
+            owner = owners.setdefault((stage, section, name), file)
+            if owner != file:
                 raise DataError(f"{file}: [{section}.{name}] is declared in {owner} already; choose another name")

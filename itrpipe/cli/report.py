@@ -81,7 +81,7 @@ class Report(PlanOptions):
 def _of_two(
     names: tuple[str, str], evaluations: list[Manifest], definition: DatasetDefinition
 ) -> tuple[list[Manifest], list[str]]:
-    """Return the evaluations of two models on the first split that both were evaluated on, and the first model's folders.
+    """Return the evaluations of two models on a split that both were evaluated on, and those of the first by folder.
 
     Raises:
         UsageError: there is no such split, or both are one training.

@@ -136,8 +136,8 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     missing = [file for file in found if not (root / file).is_file()]
     if missing:
         raise MissingInputError(
-            f"{root}: {len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}; a benchmark "
-            "needs all of them"
+            f"{root}: {len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}; "
+            "a benchmark needs all of them"
         )
     place = dict(zip(first, found, strict=True))
     return Benchmark(root, [pair._replace(file=place[pair.file]) for pair in pairs])
