@@ -22,7 +22,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
-from itrpipe.cli.asked import run_stage
+from itrpipe.cli.asked import Asked
 from itrpipe.cli.datasets import define_features
 from itrpipe.config import Override, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
@@ -212,6 +212,13 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
         return folder
 
     return filled
+
+
+def run_stage(
+    root: Path, dataset: str, stage: str, overrides: Iterable[Override], conf: str | None = None, **about: Any
+) -> Path:
+    """Runs a stage and what is missing for it, as its command does; returns the folder of its artifact."""
+    return Asked(root, dataset, overrides, **about).run_stage(stage, conf)
 
 
 def evaluated(root: Path, dataset: str, *given: str) -> None:

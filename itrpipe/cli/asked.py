@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class Asked:
         as_json: the answer is JSON on standard output, and everything else goes to standard error.
         asks: it reads what is there: the only lists, evaluation or sentences of a model are taken whatever their
             settings, unless the user gave some that differ.
-        definition: of the dataset, if it is another than the data folder knows.
+        definition: what is new about the dataset; remembered once the stage has succeeded with it.
         model: that is trained or read, if it has a name; its settings are among the overrides.
         steps: that were planned.
     """
@@ -73,17 +73,22 @@ class Asked:
     dry_run: bool = False
     as_json: bool = False
     asks: bool = False
-    definition: DatasetDefinition = field(default_factory=DatasetDefinition)
+    definition: DatasetDefinition | None = None
     model: NamedModel | None = None
     steps: list[Step] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.reporter = Reporter(SafeConsole(stderr=self.as_json))
-        dataset = check_name(self.dataset)
-        # A command that makes nothing leaves no folder behind where there was none.
-        remembered = not self.dry_run and (not self.no_deps or (self.root / dataset).is_dir())
+        folder = self.root / check_name(self.dataset)
         self.planner = Planner(
-            self.root, dataset, [*self.overrides], self.definition, self.reporter, remembered, model=self.model
+            self.root,
+            self.dataset,
+            [*self.overrides],
+            self.definition or DatasetDefinition(),
+            self.reporter,
+            # A command that makes nothing leaves no folder behind where there was none.
+            remember=not self.dry_run and (not self.no_deps or folder.is_dir()),
+            model=self.model,
         )
 
     @property
@@ -120,14 +125,15 @@ class Asked:
         steps = [self.planner.plan(need, inputs=inputs)]
         steps += [self.planner.plan(each, requested=False) for each in others]
         refuse_unused(self.planner.unused_overrides(), self.planner.settings)
-        self.steps = steps
         if self.asks and stage != "train":  # a training with other settings is another model
-            self.steps = []
-            for step in steps:
-                scopes = {step.need.stage, step.need.conf, None if step is steps[0] else step.need.stage}
+            scopes: set[str | None] = {None}
+            for place, step in enumerate(steps):
+                scopes |= {step.need.stage, step.need.conf}
                 given = [item.key for item in self.planner.overrides if item.scope in scopes]
-                self.steps.append(only_finished(step, given))
-        return self.step
+                steps[place] = only_finished(step, given)
+                scopes.clear()
+        self.steps = steps
+        return steps[0]
 
     def made(self, what: str, *, whole: bool = False) -> bool:
         """Make what is missing, unless `no_deps`; return whether everything is there, which after a dry run it is not.
@@ -160,19 +166,72 @@ class Asked:
             say_costs(pending_steps(self.steps), self.reporter)
         return folder
 
+    def run_stage(self, stage: str, conf: str | None = None) -> Path:
+        """Plan one stage, run what is missing, and print the command that comes next.
+
+        A named model that is trained is remembered once it is planned.
+
+        Args:
+            stage: its name.
+            conf: its configuration; by default the only one of the stage, for `prepare` the dataset's own.
+
+        Returns:
+            The artifact's folder.
+
+        Raises:
+            IncompleteError: the artifact is finished but lacks images that could not be used.
+            DataError: the same, and the step is strict.
+        """
+        known = self.planner.definition
+        conf = conf or default_conf(known, stage)
+        about, trained = "", None
+        if self.model is not None and stage == "train":
+            trained = self.model
+            earlier = known.models.get(trained.name, trained.definition).method
+            about = f" (model {trained.name})"
+            if earlier != trained.method:
+                about = f" (model {trained.name}, {earlier} before)"
+        elif stage == "extract" and known.features[conf].settings:
+            about = f" ({', '.join(f'{key}={value}' for key, value in known.features[conf].settings.items())})"
+        self.reporter.say(f"{self.dataset}: {stage.replace('_', '-')} {conf}{about}", style="bold")
+        step = self.plan(stage, conf)
+        if trained is not None and not self.dry_run:
+            remember_model(self.root, self.dataset, trained.name, trained.definition)
+        folder = self.run(with_upstream=not self.no_deps)
+        if self.dry_run:
+            return folder
+        defined = self.definition
+        if defined is not None:
+            if "embeddings" in step.inputs:
+                place = step.inputs["embeddings"].location
+                made = defined.embeddings[place.label].model_copy(update={"artifact": place.name})
+                defined = defined.adding(embeddings={place.label: made})
+            remember(self.root, self.dataset, defined, stage, conf)
+        if folder.exists():
+            if step.state == "up to date":
+                load_stage(stage).show(folder, self.reporter)
+            self.reporter.say(str(folder))
+            command = self.next_command()
+            if command:
+                self.reporter.say(f"next: {command}")
+            remedy = f"correct these files, remove {folder} and run the same command again"
+            refuse_incomplete(folder, "image", remedy, strict=getattr(step.execution, "strict", False))
+        return folder
+
     def command_of(self, step: Step) -> str:
         """Return the command that makes a planned step."""
-        location, settings = step.location, step.settings.model_dump()
-        command = f"itrpipe {location.stage.replace('_', '-')}"
-        if location.stage == "index" and step.definition:
-            dataset, _, named = settings["called"].partition(".")
-            named = named if named in load_definition(location.root, dataset).models else settings["model"]
-            chosen = f"--photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(named)}"
-        elif location.stage == "synthesize":
-            chosen = f"--dataset {self.dataset} --by {step.need.conf}{self._given_for('synthesize')}"
+        stage = step.location.stage
+        if stage == "index" and step.definition:
+            settings = step.settings.model_dump()
+            dataset, _, model = settings["called"].partition(".")
+            if model not in load_definition(self.root, dataset).models:
+                model = settings["model"]
+            chosen = f"--photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(model)}"
+        elif stage == "synthesize":
+            chosen = f"--dataset {self.dataset} --by {step.need.conf}{self._given_for(stage)}"
         else:
-            chosen = self.model_options(step, location.stage)
-        return f"{command} {chosen}{data_option(self.root)}"
+            chosen = self.model_options(step, stage)
+        return f"itrpipe {stage.replace('_', '-')} {chosen}{data_option(self.root)}"
 
     def model_options(self, step: Step, stage: str) -> str:
         """Return the options by which the command of a stage names the model that a planned step trains or reads."""
@@ -189,7 +248,8 @@ class Asked:
                 continue
             scope, value = item.scope or own, item.value
             if item.scope is None and item.key in NAMING:
-                options += f" --{item.key} {value}" if of_model else ""
+                if of_model:
+                    options += f" --{item.key} {value}"
             elif scope == stage or (of_model and scope != "evaluate"):
                 text = value if isinstance(value, str) else json.dumps(value)
                 options += f" --set {shlex.quote(f'{scope}.{item.key}={text}')}"
@@ -244,15 +304,6 @@ class Asked:
         return f" --compare {miner} {own}"
 
 
-def _with_artifact(definition: DatasetDefinition, step: Step) -> DatasetDefinition:
-    """Return the definition, in which the embeddings that a step reads name the artifact that was made of them."""
-    if "embeddings" not in step.inputs:
-        return definition
-    place = step.inputs["embeddings"].location
-    made = definition.embeddings[place.label].model_copy(update={"artifact": place.name})
-    return definition.adding(embeddings={place.label: made})
-
-
 def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
     """Return the option by which exported paths name photographs on this machine; empty where none has a file."""
     settings, root = prepared.manifest.settings, prepared.folder
@@ -290,77 +341,19 @@ def device_of(step: Step) -> str:
     return resolve_device(step.execution.device)
 
 
-def run_stage(
-    root: Path,
-    dataset: str,
-    stage: str,
-    overrides: Sequence[Override],
-    *,
-    conf: str | None = None,
-    definition: DatasetDefinition | None = None,
-    model: NamedModel | None = None,
-    dry_run: bool = False,
-    no_deps: bool = False,
-) -> Path:
-    """Plan one stage and run what is missing.
-
-    Args:
-        root: the data folder.
-        dataset: dataset name.
-        stage: stage name.
-        overrides: values given by the user.
-        conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
-        definition: what is new about the dataset; remembered once the stage has succeeded with it.
-        model: that is trained or read, if it has a name; one that is trained is remembered once it is planned.
-        dry_run: print the plan and what it will cost.
-        no_deps: fail when something upstream is missing.
-
-    Returns:
-        The artifact's folder.
-
-    Raises:
-        IncompleteError: the artifact is finished but lacks images that could not be used.
-        DataError: likewise, and the step is strict.
-    """
-    asked = Asked(root, dataset, overrides, no_deps, dry_run, definition=definition or DatasetDefinition(), model=model)
-    conf, reporter = conf or default_conf(asked.planner.definition, stage), asked.reporter
-    of_name = ""
-    trained = model if stage == "train" else None
-    if trained is not None:
-        known = asked.planner.definition.models.get(trained.name, trained.definition)
-        of_name = f" (model {trained.name}{f', {known.method} before' if known.method != trained.method else ''})"
-    if stage == "extract" and (told := asked.planner.definition.features[conf].settings):
-        of_name = f" ({', '.join(f'{key}={value}' for key, value in told.items())})"
-    reporter.say(f"{dataset}: {stage.replace('_', '-')} {conf}{of_name}", style="bold")
-    step = asked.plan(stage, conf)
-    if trained is not None and not dry_run:
-        remember_model(root, dataset, trained.name, trained.definition)
-    folder = asked.run(with_upstream=not no_deps)
-    if dry_run:
-        return folder
-    if definition is not None:
-        remember(root, dataset, _with_artifact(definition, step), stage, conf)
-    if folder.exists():
-        if step.state == "up to date":
-            load_stage(stage).show(folder, reporter)
-        reporter.say(str(folder))
-        if command := asked.next_command():
-            reporter.say(f"next: {command}")
-        remedy = f"correct these files, remove {folder} and run the same command again"
-        refuse_incomplete(folder, "image", remedy, strict=getattr(step.execution, "strict", False))
-    return folder
-
-
 def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = False) -> None:
     """End a command whose result lacks images that could not be used.
 
     Raises:
-        IncompleteError, DataError: likewise.
+        IncompleteError: there are such images.
+        DataError: there are, and the command is strict.
     """
-    if failed := read_manifest(folder).failed:
-        image, reason = next(iter(failed.items()))
-        kind, so_far = (DataError, "--strict was given, and") if strict else (IncompleteError, "finished, but")
-        raise kind(
-            f"{so_far} {quantity(len(failed), what)} could not be used; the first: {image} {reason}. All are listed as "
+    failed = read_manifest(folder).failed
+    for image, reason in failed.items():
+        told = (
+            f"{quantity(len(failed), what)} could not be used; the first: {image} {reason}. All are listed as "
             f"'failed' in {folder / MANIFEST}; {remedy}"
         )
+        if strict:
+            raise DataError(f"--strict was given, and {told}")
+        raise IncompleteError(f"finished, but {told}")

@@ -20,7 +20,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from itrpipe.cli.names import LISTS, everything, principal
 from itrpipe.errors import UsageError
 
 PANELS: Mapping[str, Mapping[str, str]] = {
@@ -136,6 +135,8 @@ class Command(TyperCommand):
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the text, and the names, which are read only when help is asked for."""
+        from itrpipe.cli.list import LISTS, everything, principal
+
         super().format_help_text(ctx, formatter)
         for name in LISTED.get(str(self.name), ()):
             title, option = LISTS[name]

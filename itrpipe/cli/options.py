@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import Asked, run_stage
+from itrpipe.cli.asked import Asked
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
 from itrpipe.config import EVERYWHERE, Override, parse_override
@@ -121,11 +121,12 @@ class RunOptions(PlacedOptions, PlanOptions):
     shared: ClassVar[tuple[str, ...]] = ()
     """Names of those options that are settings of any stage."""
     no_deps: MakeOption = False
+    known: NamedModel | None = field(default=None, init=False)
 
     @property
     def how(self) -> dict[str, Any]:
-        """Return what is done with the plan: made, printed, or refused where something is missing."""
-        return {"dry_run": self.dry_run, "no_deps": self.no_deps}
+        """Return what is done with the plan, and the model with a name that it is about."""
+        return {"dry_run": self.dry_run, "no_deps": self.no_deps, "model": self.known}
 
     def overrides(self, *names: str, **settings: Any) -> list[Override]:
         """Return overrides: options that are settings of the requested step, `--set`, and where parts are made.
@@ -136,9 +137,11 @@ class RunOptions(PlacedOptions, PlanOptions):
         """
         return overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings}) + self.placed
 
-    def run_stage(self, stage: str, overrides: list[Override], **about: Any) -> Path:
-        """Plan a stage and run what is missing, see `asked.run_stage`."""
-        return run_stage(*self.where, stage, overrides, **about, **self.how)
+    def run_stage(
+        self, stage: str, overrides: list[Override], *, conf: str | None = None, definition: Any = None
+    ) -> Path:
+        """Plan a stage of the dataset and run what is missing, see `Asked.run_stage`."""
+        return Asked(*self.where, overrides, definition=definition, **self.how).run_stage(stage, conf)
 
     def chosen(self, *names: str) -> dict[str, Any]:
         """Return options by their names."""
@@ -172,12 +175,6 @@ class ModelOptions(TrainedOptions):
     ] = None
     method: MethodOption = "triplet"
     backbone: BackboneOption = None
-    known: NamedModel | None = field(default=None, init=False)
-
-    @property
-    def how(self) -> dict[str, Any]:
-        """Return what is done with the plan, and the model with a name that it is about."""
-        return {**super().how, "model": self.known}
 
     def overrides(self, *names: str, read: bool = True, **settings: Any) -> list[Override]:
         """Return overrides: the settings of a named model, and the options of this command on top.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from itrpipe.cli.asked import device_of
+from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos, up_to_date
 from itrpipe.cli.options import File, JsonOption, Split, Text
-from itrpipe.cli.photographs import PhotosOption, SearchOptions, refuse_opened, refuse_with_photos, up_to_date
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
@@ -55,7 +55,7 @@ class Search(SearchOptions):
         if self.photos is not None:
             refuse_with_photos({"--split": self.split})
             return _search_photographs(self, self.photos)
-        refuse_opened(self)
+        self.refuse_opened()
         asked = self.asked("train", as_json=self.as_json)
         step, own = asked.plan("train", self.method), None
         check_split(step, self.split or "test")

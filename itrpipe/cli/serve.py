@@ -6,16 +6,9 @@ from typing import Annotated
 
 from typer import Option
 
+from itrpipe.cli.index import PhotosOption, SearchOptions, dataset_of, refuse_with_photos, up_to_date
 from itrpipe.cli.options import GuardOption
-from itrpipe.cli.pairs import TRAIN, PairsOption, open_candidates
-from itrpipe.cli.photographs import (
-    PhotosOption,
-    SearchOptions,
-    dataset_of,
-    refuse_opened,
-    refuse_with_photos,
-    up_to_date,
-)
+from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError
 from itrpipe.stages.base import Artifact
@@ -62,7 +55,7 @@ class Serve(SearchOptions):
                 site = pages.Site(pages.Searches(indexed.gallery(self.device)), pictures)
                 pages.run(site, self.port, not self.no_browser, indexed.reporter.say)
             return
-        refuse_opened(self)
+        self.refuse_opened()
         asked = self.asked("mine_negatives", guard=self.guard)
         candidates = open_candidates(asked, self.split)
         if candidates is None:

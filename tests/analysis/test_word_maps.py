@@ -13,7 +13,6 @@ import torch
 import transformers
 
 from itrpipe.analysis.word_maps import has_word_maps, located_words, pair_map
-from itrpipe.cli.asked import run_stage
 from itrpipe.config import parse_override
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
@@ -24,6 +23,7 @@ from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.data import Sources, open_split
 from itrpipe.training.saved import load_model
+from tests.chains import run_stage
 
 RANDOM = ("image_size=[32, 50]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random")
 SMALL = ["train.epochs=1", "train.batch_size=20", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]

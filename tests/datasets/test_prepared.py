@@ -18,7 +18,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.config import parse_override
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.definition import (
@@ -35,6 +34,7 @@ from itrpipe.datasets.truth import PairSet, known_matches, known_pairs, pair_set
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.storage.artifact import read_manifest
+from tests.chains import run_stage
 from tests.datasets.sources import SOURCES
 from tests.definitions import save_definition
 
