@@ -30,7 +30,7 @@ _IN_FOLDER = {
 def define_dataset(
     root: Path, dataset: str, source: Path | None, overrides: Iterable[Override]
 ) -> tuple[DatasetDefinition, list[Override]]:
-    """Defines a dataset as `itrpipe prepare` was told.
+    """Define a dataset as `itrpipe prepare` was told.
 
     Returns:
         The definition, and the overrides.
@@ -40,23 +40,21 @@ def define_dataset(
         UsageError: the embedded dataset was given a source.
     """
     definition = load_definition(root, dataset)
-    known = definition.prepare
+    defined = definition.prepare
     if source is not None:
         if dataset == EMBEDDED:
             raise UsageError("the dataset 'scenes' is generated and takes no --source; choose another --dataset name")
-        conf, place = "files", _place("--source", source)
-    elif known is not None:
-        conf, place = known.conf, known.source
-    else:
+        defined = StageDefinition(conf="files", source=_place("--source", source))
+    elif defined is None:
         raise MissingInputError(f"dataset {dataset!r} is not known yet; give --source with its caption file or folder")
-    stage, overrides = _told("prepare", conf, place, known, overrides)
+    stage, overrides = _told("prepare", defined, definition.prepare, overrides)
     return definition.model_copy(update={"prepare": stage}), overrides
 
 
 def define_features(
     root: Path, dataset: str, features: str | None, source: Path | None, name: str | None, overrides: Iterable[Override]
 ) -> tuple[DatasetDefinition, str, list[Override]]:
-    """Defines where a dataset's features come from, as `itrpipe extract` was told.
+    """Define where a dataset's features come from, as `itrpipe extract` was told.
 
     Args:
         root: the data folder.
@@ -79,31 +77,30 @@ def define_features(
         features = name
     if source is not None:
         place = _place("--from", source)
-        conf = _importer_of(source, features)
+        defined = StageDefinition(conf=_importer_of(source, features), source=place)
     elif features is None or (features in definition.features and name in (None, features)):
         name = features or definition.default_features(dataset)
-        conf, place = definition.features[name].conf, definition.features[name].source
+        defined = definition.features[name]
     else:
-        conf, place = features, None
-        extractors, parts = load_declaration("extract").confs, conf.split("+")
+        extractors, parts = load_declaration("extract").confs, features.split("+")
         for part in parts:
             if part not in extractors:
                 raise UsageError(unknown("extractor", part, extractors))
             if part in _importers():
                 raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
         if len(set(parts)) < len(parts):
-            raise UsageError(f"--features {conf} names an extractor twice; name each once")
-    name = check_name(name or conf)
+            raise UsageError(f"--features {features} names an extractor twice; name each once")
+        defined = StageDefinition(conf=features)
+    name = check_name(name or defined.conf)
     known = definition.features.get(name)
-    stage, overrides = _told("extract", conf, place, known, overrides)
+    stage, overrides = _told("extract", defined, known, overrides)
     changed = definition.adding(features={name: stage})
-    if named or stage == known:
-        return changed, name, overrides
     readers = []
-    for trained, model in definition.named_trainings().items():
-        folder = root / dataset / "train" / trained
-        if folder.is_dir() and read_manifest(folder).inputs["extract"].name.rpartition("-")[0] == name:
-            readers.append(model)
+    if not named and stage != known:
+        for trained, model in definition.named_trainings().items():
+            folder = root / dataset / "train" / trained
+            if folder.is_dir() and read_manifest(folder).inputs["extract"].name.rpartition("-")[0] == name:
+                readers.append(model)
     if readers:
         raise UsageError(
             f"features {name} would change, and model {', '.join(readers)} was trained on them; add --name NAME for "
@@ -113,35 +110,38 @@ def define_features(
 
 
 def _told(
-    stage: str, conf: str, place: str | None, known: StageDefinition | None, overrides: Iterable[Override]
+    stage: str, defined: StageDefinition, known: StageDefinition | None, overrides: Iterable[Override]
 ) -> tuple[StageDefinition, list[Override]]:
-    """A configuration with the settings that it was told now, and before unless it reads other files by now.
+    """Return a definition with the settings that it was told now, and before unless it reads other files by now.
 
     What is told of execution, and of other stages, is not remembered. The overrides name files by their whole paths.
     """
-    parts, execution = conf.split("+"), load_stage(stage).execution.model_fields
-    own: dict[str, Any] = {}
+    parts, execution = defined.conf.split("+"), load_stage(stage).execution.model_fields
+    settings: dict[str, Any] = {}
+    if known and (known.conf, known.source) == (defined.conf, defined.source):
+        settings |= known.settings
     whole = []
     for item in overrides:
         if item.scope in (None, stage, *parts) and item.key not in execution:
             if names_a_file(item.key.rpartition(".")[2], item.value):
                 item = replace(item, value=whole_file(item.value))
-            own[f"{item.scope}.{item.key}" if len(parts) > 1 and item.scope in parts else item.key] = item.value
+            key = item.name if len(parts) > 1 and item.scope in parts else item.key
+            # What was said last counts, also where it is spelled otherwise (`height`, `pixels.height`).
+            settings.pop(key, None)
+            settings[key] = item.value
         whole.append(item)
-    earlier = known.settings if known and (known.conf, known.source) == (conf, place) else {}
-    # What was said last counts, also where it is spelled otherwise (`height`, `pixels.height`).
-    settings = {key: value for key, value in earlier.items() if key not in own} | own
-    return StageDefinition(conf=conf, source=place, settings=settings), whole
+    return defined.model_copy(update={"settings": settings}), whole
 
 
 def whole_file(value: Any) -> Any:
-    """A file or folder by its whole path, since later commands may run elsewhere; a hub id as it is."""
-    path = Path(value).expanduser() if value else None
-    return str(path.resolve()) if path and path.exists() else value
+    """Return a file or folder by its whole path, since later commands may run elsewhere; a hub id as it is."""
+    if value and Path(value).expanduser().exists():
+        return str(Path(value).expanduser().resolve())
+    return value
 
 
 def _place(option: str, path: Path) -> str:
-    """A file or folder that an option names, by its whole path.
+    """Return a file or folder that an option names, by its whole path.
 
     Raises:
         MissingInputError: it is not there.
@@ -152,7 +152,7 @@ def _place(option: str, path: Path) -> str:
 
 
 def _importer_of(source: Path, features: str | None) -> str:
-    """The importer that reads `source`: the one that was named, else the only one whose layout is there or complete."""
+    """Find the importer that reads `source`: as named, else the only one whose layout is there or complete."""
     known = _importers()
     if features is not None:
         if features not in known:
@@ -163,27 +163,34 @@ def _importer_of(source: Path, features: str | None) -> str:
         layout = IMPORTERS.module(kind).layout(source)
         if layout is not None:
             found[name] = layout
-    shown = [f"{name} ({layout})" for name, layout in found.items()]
-    complete = [name for name, layout in found.items() if len(found) == 1 or not layout.lacks]
+    if not found:
+        raise UsageError(
+            f"--from {source} is of no format that is recognised; name one with --features {' | '.join(known)}"
+        )
+    if len(found) == 1:
+        return next(iter(found))
+    holds = f"--from {source} holds {' and '.join(f'{name} ({layout})' for name, layout in found.items())}"
+    complete = [name for name, layout in found.items() if not layout.lacks]
     if len(complete) != 1:
-        what = f"holds {' and '.join(shown)}" if found else "is of no format that is recognised"
-        raise UsageError(f"--from {source} {what}; name one with --features {' | '.join(complete or found or known)}")
-    if len(found) > 1:
-        Reporter().say(f"--from {source} holds {' and '.join(shown)}; {complete[0]} alone is complete and is imported")
+        raise UsageError(f"{holds}; name one with --features {' | '.join(complete or found)}")
+    Reporter().say(f"{holds}; {complete[0]} alone is complete and is imported")
     return complete[0]
 
 
 def _importers() -> dict[str, str]:
     """Return the kind of every configuration of `extract` that imports features."""
-    declaration = load_declaration("extract")
-    kinds = {conf: kind_of(declaration, conf) for conf in declaration.confs}
-    return {conf: kind for conf, kind in kinds.items() if kind.replace("_", "-") in IMPORTERS.classes}
+    declaration, importers = load_declaration("extract"), {}
+    for conf in declaration.confs:
+        kind = kind_of(declaration, conf)
+        if kind.replace("_", "-") in IMPORTERS.classes:
+            importers[conf] = kind
+    return importers
 
 
 def define_embeddings(
     root: Path, dataset: str, split: str, files: GivenFiles, name: str | None, measure: str | None
 ) -> tuple[DatasetDefinition, str]:
-    """Defines embeddings of a split, and where nothing else defines the dataset also that.
+    """Define embeddings of a split, and where nothing else defines the dataset also that.
 
     The files are opened, so that what cannot be read or does not belong together is told before anything is made.
 
@@ -220,29 +227,32 @@ def define_embeddings(
                 f"--name {name}: {other.removeprefix(f'{GIVEN}-')} is there, and seeds share no name with a model "
                 "without one; choose another name"
             )
-    about = {f"files.{side}": path for side, path in files.model_dump().items()}
-    about |= {"measure": measure} if measure else {}
+    paths = files.model_dump()
     label = f"{backbone}.{split}"
-    prepare = known.prepare
-    if prepare is None or prepare.conf == GIVEN:
+    changed = {}
+    if known.prepare is None or known.prepare.conf == GIVEN:
         # What is in a split of a dataset of embeddings alone, the first ones say while their files are there, and
         # later ones of their name; others have to be of the same images and captions.
-        settings = {} if prepare is None else prepare.settings
-        earlier = {side: settings.get(f"{split}.{side}", "") for side in files.model_dump()}
+        settings = {} if known.prepare is None else known.prepare.settings
+        earlier = {side: settings.get(f"{split}.{side}", "") for side in paths}
         own = known.embeddings[label].settings if label in known.embeddings else {}
         are_own = all(own.get(f"files.{side}") == path for side, path in earlier.items())
         are_gone = not all(Path(path).exists() for path in earlier.values() if path)
         if are_own or are_gone or not earlier["images"]:
-            told = {f"{split}.{side}": path for side, path in files.model_dump().items()}
-            prepare = StageDefinition(conf=GIVEN, settings={**settings, **told})
-    if prepare != known.prepare:
-        opened.alone()
+            told = {f"{split}.{side}": path for side, path in paths.items()}
+            prepare = StageDefinition(conf=GIVEN, settings=settings | told)
+            if prepare != known.prepare:
+                opened.alone()
+                changed["prepare"] = prepare
+    about = {f"files.{side}": path for side, path in paths.items()}
+    if measure:
+        about["measure"] = measure
     given = known.adding(embeddings={label: StageDefinition(conf=GIVEN, settings=about)})
-    return given.model_copy(update={"prepare": prepare}), backbone
+    return given.model_copy(update=changed), backbone
 
 
 def given_files(images: Path, texts: Path | None, owners: Path | None) -> GivenFiles:
-    """Files of embeddings by absolute path.
+    """Return files of embeddings by absolute path.
 
     Args:
         images: file of those of the images; or file or folder of both, where there is no other.
@@ -269,7 +279,9 @@ def given_files(images: Path, texts: Path | None, owners: Path | None) -> GivenF
 
 def _in_folder(folder: Path) -> dict[str, str]:
     """Return the files of the images and the captions in a folder, and of owners if there is one."""
-    within = folder / ALONE if (folder / ALONE).is_dir() else folder  # of `itrpipe export`
+    within = folder / ALONE  # of `itrpipe export`
+    if not within.is_dir():
+        within = folder
     whole = within / "embeddings.h5"
     if whole.is_file():
         return dict.fromkeys(("images", "texts"), str(whole.resolve()))

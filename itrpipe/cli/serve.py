@@ -39,7 +39,8 @@ class Serve(SearchOptions):
     no_browser: Annotated[bool, Option("--no-browser", help="Print the address alone.")] = False
 
     def run(self) -> None:
-        if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        missing = [name for name in PACKAGES if find_spec(name) is None]
+        if missing:
             raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
         from itrpipe.datasets.decisions import DecisionFile
         from itrpipe.search import serve as pages
@@ -49,7 +50,8 @@ class Serve(SearchOptions):
 
         if self.photos is not None:
             refuse_with_photos({"--split": self.split, "--guard": self.guard})
-            if indexed := up_to_date(self, self.photos):
+            indexed = up_to_date(self, self.photos)
+            if indexed is not None:
                 small = self.data / dataset_of(indexed.photos) / PICTURES
                 pictures = pages.Pictures.of_folder(indexed.folder, indexed.photos, small)
                 site = pages.Site(pages.Searches(indexed.gallery(self.device)), pictures)
@@ -64,8 +66,9 @@ class Serve(SearchOptions):
         folder = image_root(read_manifest(prepared).settings, prepared, load_definition(*self.where))
         pictures = pages.Pictures.of_dataset(prepared, folder, self.data / self.dataset / PICTURES)
         model = load(trained.folder, device=self.device or "auto")
-        # Models that score pairs search one split alone, since they read every image beside every sentence.
-        alone = None if model.embeds else "test" if self.split in (None, TRAIN) else self.split
+        alone = None
+        if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
+            alone = "test" if self.split in (None, TRAIN) else self.split
         searches = pages.Searches(Gallery.of_dataset(model, trained.folder, alone))
         reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
         sources = Sources(prepared, trained.input("extract").folder)
