@@ -39,6 +39,8 @@ IMPORT_SECONDS = 30.0
 """How long the import of a declaration may take."""
 _IMPORTED = 77
 """Exit code that no package ends a process with by chance."""
+Owners = MutableMapping[tuple[str, str, str], Path]
+"""Stage, section and name of a table -> the file that declares it."""
 _OURS = {METHODS: "methods", BACKBONES: "models", EXTRACTORS: "features/extractors"}
 
 
@@ -77,11 +79,11 @@ class Plugin:
             return importlib.import_module(f"{self.module.rpartition('.')[0]}.{_LEAVES[self.group]}")
 
 
-def found(owners: MutableMapping[tuple[str, str, str], Path]) -> list[Plugin]:
+def found(owners: Owners) -> list[Plugin]:
     """Return what all installed packages bring, by group and name, also what cannot be used.
 
     Args:
-        owners: stage, section and name of every table -> the file that declares it; those of plug-ins are added.
+        owners: of the tables that are declared; those of plug-ins are added.
     """
     plugins = []
     installed = entry_points()  # looks through every package
@@ -114,7 +116,13 @@ def _told(plugin: Plugin) -> Iterator[None]:
         raise UsageError(f"{line} ({plugin.package} brings it)") from error
 
 
-def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str, str, str], Path]) -> Plugin:
+def _opened(plugin: Plugin, entry: EntryPoint, owners: Owners) -> Plugin:
+    """Import the declaration of a plug-in, and read its configurations.
+
+    Raises:
+        UsageError: it stands in the place of ours, is no class of settings, or brings no configurations.
+        DataError: its file has something that is no table of a configuration or a backbone, or is declared already.
+    """
     if (Path(__file__).parent / _OURS[plugin.group] / plugin.name.replace("-", "_")).is_dir():
         raise UsageError("itrpipe has one of this name itself")
     _try_import(entry)
@@ -126,7 +134,14 @@ def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str,
     opened = replace(plugin, declared=declared, module=entry.module)
     if file.is_file():
         tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-        _check(tables, file, stage, owners)
+        for section, named in tables.items():
+            tabled = section in ("conf", "defaults") and isinstance(named, Mapping)
+            if not tabled or not all(isinstance(table, Mapping) for table in named.values()):
+                raise DataError(f"{file}: {section} is no table [conf.<name>] or [defaults.<backbone>]; remove it")
+            for name in named:
+                owner = owners.setdefault((stage, section, name), file)
+                if owner != file:
+                    raise DataError(f"{file}: [{section}.{name}] is declared in {owner} already; choose another name")
         return replace(opened, file=file, tables=tables)
     if plugin.group == BACKBONES:  # methods declare what it is trained with
         return opened
@@ -161,21 +176,3 @@ def _try_import(entry: EntryPoint) -> None:
         time.sleep(0.005)
     if os.waitstatus_to_exitcode(status) != _IMPORTED:
         raise UsageError(f"{entry.value} ends or interrupts the process that imports it")
-
-
-def _check(
-    tables: Mapping[str, Any], file: Path, stage: str, owners: MutableMapping[tuple[str, str, str], Path]
-) -> None:
-    """Refuse what is no table of a configuration or a backbone, or is declared already.
-
-    Raises:
-        DataError: there is such a table.
-    """
-    for section, named in tables.items():
-        tabled = section in ("conf", "defaults") and isinstance(named, Mapping)
-        if not tabled or not all(isinstance(table, Mapping) for table in named.values()):
-            raise DataError(f"{file}: {section} is no table [conf.<name>] or [defaults.<backbone>]; remove it")
-        for name in named:
-            owner = owners.setdefault((stage, section, name), file)
-            if owner != file:
-                raise DataError(f"{file}: [{section}.{name}] is declared in {owner} already; choose another name")

@@ -238,8 +238,9 @@ class Project:
         """
         if options.get("devices"):
             raise UsageError("devices starts this process again; train on several with `itrpipe train --devices`")
-        where = {"data": self.data, "dataset": self.dataset}
-        line = [command, *_as_words(command, where, options), *(["--", *arguments] if arguments else [])]
+        line = [command, *_as_words(command, {"data": self.data, "dataset": self.dataset}, options)]
+        if arguments:
+            line += ["--", *arguments]
         before = sys.argv
         sys.argv = ["itrpipe", *line]  # what the manifest records
         try:
@@ -254,7 +255,10 @@ def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]
     found = Commands().get_command(None, command)
     if found is None:
         raise UsageError(f"there is no command {command!r}; `itrpipe --help` lists them")
-    known = {flag.lstrip("-").replace("-", "_"): (each, flag) for each in found.params for flag in each.opts}
+    known = {}
+    for parameter in found.params:
+        for flag in parameter.opts:
+            known[flag.lstrip("-").replace("-", "_")] = parameter, flag
     chosen = {name: value for name, value in where.items() if name in known}
     words = []
     for name, value in {**chosen, **options}.items():
@@ -267,20 +271,12 @@ def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]
             words += parameter.secondary_opts
         elif value is True:
             words.append(flag)
-        elif parameter.multiple and not isinstance(value, str):
-            for each in value:
-                words += [flag, _as_text(each)]
-        elif isinstance(value, tuple):
-            words += [flag, *map(_as_text, value)]
         else:
-            words += [flag, _as_text(value)]
+            values = value if isinstance(value, list | tuple) else [value]
+            texts = [each.name if isinstance(each, Result) else str(each) for each in values]
+            if parameter.multiple:
+                for text in texts:
+                    words += [flag, text]
+            else:
+                words += [flag, *texts]
     return words
-
-
-def _as_text(value: Any) -> str:
-    """Return the value of an option as it is typed, of a result its name."""
-    if isinstance(value, Result):
-        return value.name
-    if isinstance(value, str | os.PathLike):
-        return os.fspath(value)
-    return str(value)

@@ -31,7 +31,6 @@ from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
 from itrpipe.stages.prepare import FilesSettings, read_source
 from itrpipe.storage.artifact import MANIFEST, read_manifest
-from itrpipe.training.settings import TrainExecution, TrainSettings
 
 TWINS = "twins"
 NEXT = {
@@ -135,8 +134,17 @@ class Asked:
         self.steps = steps
         return steps[0]
 
-    def made(self, what: str, *, whole: bool = False) -> bool:
-        """Make what is missing, unless `no_deps`; return whether everything is there, which after a dry run it is not.
+    @property
+    def device(self) -> str:
+        """Return the device of a planned training: `cpu` or `cuda`.
+
+        Raises:
+            UsageError: CUDA was asked for and is not there.
+        """
+        return resolve_device(self.step.execution.model_dump()["device"])
+
+    def made(self, what: str, *, whole: bool = False) -> list[Artifact]:
+        """Make what is missing, unless `no_deps`, and return the artifacts of all steps; none after a dry run.
 
         Args:
             what: the command does, for the header of the plan.
@@ -144,7 +152,7 @@ class Asked:
 
         Raises:
             UsageError: something is not up to date and `no_deps` is set.
-            DataError: something is damaged, likewise.
+            DataError: something is damaged and `no_deps` is set.
         """
         missing = [step for step in self.steps if step.state != "up to date"]
         if missing and self.no_deps and not (self.dry_run or whole):
@@ -157,7 +165,9 @@ class Asked:
         if missing or self.dry_run or whole:
             self.reporter.say(f"{self.dataset}: {what} {self.label}", style="bold")
             self.run()
-        return not self.dry_run
+        if self.dry_run:
+            return []
+        return [Artifact.of(step.location.folder) for step in self.steps]
 
     def run(self, *, with_upstream: bool = True) -> Path:
         """Run what is missing, or print the plan and its costs; return the folder of the first step."""
@@ -323,22 +333,6 @@ def data_option(root: Path) -> str:
 def default_conf(definition: DatasetDefinition, stage: str) -> str:
     """Return the configuration that a stage runs with when none is named."""
     return prepare_need(definition).conf if stage == "prepare" else next(iter(load_declaration(stage).confs))
-
-
-def train_settings(step: Step) -> TrainSettings:
-    """Return the settings of a planned training."""
-    assert isinstance(step.settings, TrainSettings)
-    return step.settings
-
-
-def device_of(step: Step) -> str:
-    """Return the device of a planned training: `cpu` or `cuda`.
-
-    Raises:
-        UsageError: CUDA was asked for and is not there.
-    """
-    assert isinstance(step.execution, TrainExecution)
-    return resolve_device(step.execution.device)
 
 
 def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = False) -> None:

@@ -6,11 +6,9 @@ from typing import Annotated, Any
 from rich.text import Text as Coloured
 from typer import Option
 
-from itrpipe.cli.asked import device_of, train_settings
 from itrpipe.cli.options import AskingOptions, JsonOption, MethodOption
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Artifact
 
 _TONES = ("", "black on #fbe8d6", "black on #f9d3ad", "black on #f6bd84", "bold black on #f2a65a")
 """From a word that belongs to the image to one that does not: one hue, from light to dark."""
@@ -39,15 +37,15 @@ class Explain(AskingOptions):
 
         asked = self.asked("train", as_json=self.as_json)
         step = asked.plan("train", self.method)
-        if not trains_word_heads(train_settings(step).model_dump()):
+        if not trains_word_heads(step.settings.model_dump()):
             raise UsageError(
                 f"{asked.label} does not learn which words are wrong: its loss has no weight_discrimination above 0; "
                 "explain a run of --method tags-dc"
             )
-        if not asked.made("explain"):
+        made = asked.made("explain")
+        if not made:
             return
-        trained = Artifact.of(step.location.folder)
-        found = explain(trained.folder, trained.manifest.label, self.image, self.caption, device_of(step))
+        found = explain(made[0].folder, made[0].manifest.label, self.image, self.caption, asked.device)
         if self.as_json:
             Reporter().say_json({"dataset": self.dataset, **found})
             return

@@ -19,7 +19,6 @@ from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
 from itrpipe.report.chain import commands_behind
 from itrpipe.report.names import backbone_title, method_title, model_title
 from itrpipe.stages.base import Artifact, Step
-from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import read_checked_json
@@ -71,14 +70,15 @@ class Export(AskingOptions):
         if self.license is not None and not _LICENSE.fullmatch(self.license):
             raise UsageError(f"--license {self.license!r} is no identifier of the hub, such as apache-2.0 or cc-by-4.0")
         self._refuse_unfit(asked.plan("evaluate"))
-        if not asked.made("export"):
+        made = asked.made("export")
+        if not made:
             return
         from itrpipe.exporting.card import model_card
         from itrpipe.exporting.model import facts_of_model, write_model
         from itrpipe.exporting.tools import EMBEDDINGS_FOLDER, TABLES, write_embeddings, write_qrels, write_runs
         from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 
-        evaluated = Artifact.of(asked.step.location.folder)
+        evaluated = made[0]
         trained, prepared = evaluated.input("train"), evaluated.input("prepare")
         manifest = trained.manifest
         native, reason = self._native(trained)
@@ -130,18 +130,18 @@ class Export(AskingOptions):
 
     def _refuse_unfit(self, step: Step) -> None:
         """Refuse before anything is trained what the model cannot give."""
-        settings = step.settings
-        assert isinstance(settings, EvaluateSettings)
-        if settings.ensemble_with:
+        settings = step.settings.model_dump()
+        backbone = settings["backbone"]
+        if settings["ensemble_with"]:
             raise UsageError("the mean of several models is no model; export every one on its own")
         if "embeddings" in step.inputs:
-            raise UsageError(f"{settings.backbone} cannot be exported: {NOT_HERE}")
-        model = getattr(step.inputs["train"].settings, "model", None)
-        if self.open_clip and getattr(model, "images", None) != PIXELS:
-            raise UsageError(f"--open-clip: open_clip has no model like {settings.backbone}; leave it out")
-        if self.embeddings != "none" and not settings_of(settings.backbone).embeds:
+            raise UsageError(f"{backbone} cannot be exported: {NOT_HERE}")
+        model = step.inputs["train"].settings.model_dump()["model"]
+        if self.open_clip and model.get("images") != PIXELS:
+            raise UsageError(f"--open-clip: open_clip has no model like {backbone}; leave it out")
+        if self.embeddings != "none" and not settings_of(backbone).embeds:
             raise UsageError(
-                f"--embeddings {self.embeddings}: {settings.backbone} scores images and captions together and has no "
+                f"--embeddings {self.embeddings}: {backbone} scores images and captions together and has no "
                 "embeddings; leave it out, or export another --backbone, such as vsepp"
             )
 

@@ -20,7 +20,6 @@ from itrpipe.stages.base import Artifact, Need
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import fingerprint
 from itrpipe.storage.disk import write_text
-from itrpipe.training.settings import MineSettings
 
 VERSION = 3
 """Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
@@ -96,8 +95,9 @@ class ExportNegatives(AskingOptions):
             sentences = [Need("synthesize", self.synthetic)] if self.synthetic else []
             asked.plan("mine_negatives", None, *sentences)
             self._refuse_short(asked)
-        if asked.made("export-negatives"):
-            self._write(asked, target)
+        made = asked.made("export-negatives")
+        if made:
+            self._write(asked, made, target)
 
     def _refuse_unlike(self) -> None:
         """Refuse choices that the format does not have."""
@@ -113,17 +113,16 @@ class ExportNegatives(AskingOptions):
 
     def _refuse_short(self, asked: Asked) -> None:
         """Refuse before anything is made what the lists cannot give."""
-        settings = asked.step.settings
-        assert isinstance(settings, MineSettings)
-        if settings.candidates:
+        settings = asked.step.settings.model_dump()
+        if settings["candidates"]:
             raise UsageError(
-                f"candidates = {settings.candidates} adds candidates from outside the dataset, so that "
+                f"candidates = {settings['candidates']} adds candidates from outside the dataset, so that "
                 "there is no image or caption to write for them; leave it out"
             )
         sides = {"t2i": "images", "i2t": "texts"}
         for direction in DIRECTIONS[self.direction]:
             side = sides[direction]
-            count = getattr(settings, f"rescore_{side}") or getattr(settings, f"num_{side}")
+            count = settings[f"rescore_{side}"] or settings[f"num_{side}"]
             if self.negatives and count < self.negatives:
                 raise UsageError(
                     f"--negatives {self.negatives}: {asked.step.location.name} has num_{side} = {count}; give "
@@ -131,12 +130,11 @@ class ExportNegatives(AskingOptions):
                     f"or mine more with `{asked.command_of(asked.step)} --set num_{side}={self.negatives}`"
                 )
 
-    def _write(self, asked: Asked, target: Path) -> None:
+    def _write(self, asked: Asked, made: list[Artifact], target: Path) -> None:
         """Write the files and their card."""
         from itrpipe.exporting.card import dataset_card
         from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_files
 
-        made = [Artifact.of(step.location.folder) for step in asked.steps]
         definition, reporter = asked.planner.definition, asked.reporter
         form, directions = FORMATS[self.form], DIRECTIONS[self.direction]
         lists, prepared = made[0], made[0].input("prepare")

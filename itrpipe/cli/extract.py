@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Option
 
@@ -36,18 +36,13 @@ class Extract(RunOptions):
     arrays: Annotated[Texts, Option("--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file.")] = None
 
     def run(self) -> Path:
-        overrides = self.overrides("strict", "ids", "device", "part", **_mapping(self.arrays or []))
+        arrays: dict[str, str] = {}
+        for text in self.arrays or ():
+            dataset, equals, array = text.partition("=")
+            if not (dataset and equals):
+                raise UsageError(f"--map {text!r} is not of the form NAME=ARRAY, such as regions=features")
+            if arrays.setdefault(f"map.{dataset}", array) != array:
+                raise UsageError(f"--map gives {dataset} twice; name one array")
+        overrides = self.overrides("strict", "ids", "device", "part", **arrays)
         definition, conf, overrides = define_features(*self.where, self.features, self.source, self.name, overrides)
         return self.run_stage("extract", overrides, conf=conf, definition=definition)
-
-
-def _mapping(assignments: list[str]) -> dict[str, Any]:
-    """Return arrays by the dataset that they become, as settings."""
-    given: dict[str, Any] = {}
-    for text in assignments:
-        dataset, equals, array = text.partition("=")
-        if not (dataset and equals):
-            raise UsageError(f"--map {text!r} is not of the form NAME=ARRAY, such as regions=features")
-        if given.setdefault(f"map.{dataset}", array) != array:
-            raise UsageError(f"--map gives {dataset} twice; name one array")
-    return given

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked, data_option, refuse_incomplete, train_settings
+from itrpipe.cli.asked import Asked, data_option, refuse_incomplete
 from itrpipe.cli.options import AnyModelOptions, MakeOption, overrides_of
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
@@ -143,12 +143,13 @@ def up_to_date(given: AnyModelOptions, photos: Path, *, as_json: bool = False, w
     told = [item for item in told if item.scope in (None, STAGE, CONF, EVERYWHERE)]
     known = load_definition(given.data, dataset)
     asked = Asked(given.data, dataset, told, as_json=as_json, **given.how, definition=with_photographs(known))
-    step = asked.plan(STAGE, CONF, model=str(folder), called=name)
-    if not asked.made(STAGE, whole=whole):
+    asked.plan(STAGE, CONF, model=str(folder), called=name)
+    made = asked.made(STAGE, whole=whole)
+    if not made:
         return None
     if known.photographs is None:
         redefine(given.data, dataset, with_photographs)
-    return Indexed(photos, step.location.folder, folder, name, asked.reporter)
+    return Indexed(photos, made[0].folder, folder, name, asked.reporter)
 
 
 def dataset_of(photos: Path) -> str:
@@ -186,16 +187,16 @@ def _model(given: AnyModelOptions, photos: Path, of_training: list[Override], as
         told = given.known.overrides(read=False) + told
     asked = Asked(*given.where, told, as_json=as_json, **given.how)
     step = asked.plan("train", given.method)
-    settings = train_settings(step)
-    if not settings_of(settings.backbone).embeds:
+    settings = step.settings.model_dump()
+    if not settings_of(settings["backbone"]).embeds:
         raise no_embeddings(asked.label)
     extract = step.inputs["extract"]
     refuse_imported(passes_of(extract.need.conf, extract.settings), f"{asked.label} on {extract.need.conf}")
     name = asked.label
     if given.known:
         name = given.known.name
-        if settings.seed:
-            name += f".s{settings.seed}"
+        if settings["seed"]:
+            name += f".s{settings['seed']}"
     name = f"{given.dataset}.{name}"
     if step.state != "up to date" and not asked.made("train"):
         asked.reporter.say(f"{photos}: {STAGE} follows when the model is trained")

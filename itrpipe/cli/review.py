@@ -68,9 +68,10 @@ def open_candidates(asked: Asked, split: str | None) -> "Candidates | None":
     from itrpipe.review import mined_candidates, ranked_candidates
 
     if split in (None, TRAIN):
-        open_pairs, step = mined_candidates, asked.plan("mine_negatives")
+        open_pairs = mined_candidates
+        asked.plan("mine_negatives")
     else:
-        open_pairs, step = ranked_candidates, asked.plan("evaluate", split=split)
-    if not asked.made("review"):
-        return None
-    return open_pairs(step.location.folder)
+        open_pairs = ranked_candidates
+        asked.plan("evaluate", split=split)
+    made = asked.made("review")
+    return open_pairs(made[0].folder) if made else None

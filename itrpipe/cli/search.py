@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import device_of
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos, up_to_date
 from itrpipe.cli.options import File, JsonOption, Split, Text
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Artifact, check_split
+from itrpipe.stages.base import check_split
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import require_writable, write_text
@@ -59,13 +58,14 @@ class Search(SearchOptions):
         asked = self.asked("train", as_json=self.as_json)
         step, split = asked.plan("train", self.method), self.split or "test"
         check_split(step, split)
-        if not asked.made("search with"):
+        made = asked.made("search with")
+        if not made:
             return None
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import Stored, load
         from itrpipe.search.photos import find_image
 
-        trained, device = Artifact.of(step.location.folder), device_of(step)
+        trained, device = made[0], asked.device
         image = self.image and find_image(trained.folder, self.image, device)
         model = load(trained.folder, device=device)
         model.label, progress = step.model or asked.label, not model.embeds

@@ -18,14 +18,11 @@ _STYLES = {
     "whole": "green",
     "running": "cyan",
     "in parts": "cyan",
-    "interrupted": "yellow",
-    "replaced": "yellow",
     "damaged": "red",
     "unreadable": "red",
-    "not ours": "yellow",
     "small copies": "",
 }
-"""State of a folder -> its colour."""
+"""State of a folder -> its colour; others are yellow."""
 _NAMES = 44
 """Width of the column of names."""
 _FIRST = """\
@@ -67,7 +64,7 @@ class Status(BaseCommand):
             reporter.say(title, style="bold")
             models = definition.named_trainings()
             for entry in entries(data, name, verify=self.verify):
-                model, style = model_of(entry, models), _STYLES[entry.state]
+                model, style = model_of(entry, models), _STYLES.get(entry.state, "yellow")
                 called = f"  {entry.name} (model {model})" if model else f"  {entry.name}"
                 seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
                 if len(called) > _NAMES:

@@ -91,8 +91,8 @@ class Decisions:
     @cached_property
     def of_training(self) -> Decisions:
         """Return those not made on rankings of an evaluation, on whose images and captions nothing is trained."""
-        of_evaluations = pc.starts_with(self.rows["source"], _EVALUATED)  # pyright: ignore[reportAttributeAccessIssue]
-        return Decisions(self.rows.filter(pc.invert(of_evaluations)))
+        is_evaluated = pc.starts_with(pc.field("source"), _EVALUATED)  # pyright: ignore[reportAttributeAccessIssue]
+        return Decisions(self.rows.filter(~is_evaluated))
 
     @cached_property
     def answers(self) -> dict[str, dict[tuple[str, str], str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -14,7 +14,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's from Python 3
 
 from itrpipe.config import unknown
 from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, members, read_member
-from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.source_files import (
     STRICT,
@@ -164,36 +164,6 @@ def read_annotations(
             elif image.split or image.group:
                 places[record.image_id] = record.split
     return checked_annotations(Annotations(records, captions, root, tuple(notes), places, has_groups), source)
-
-
-def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]]) -> _Read:
-    """Returns the images and captions of rows; an image has the one split and group that its rows name.
-
-    A group is in one split, too.
-    """
-    images: dict[str, _Image] = {}
-    captions = []
-    for image, caption in rows:
-        first = images.setdefault(image.file, image)
-        where = f"{path}: {image.where}: image {image.file}"
-        if image.split != first.split:
-            raise DataError(f"{where} is in the splits {first.split!r} and {image.split!r}; give it one")
-        if image.group and not first.group:
-            images[image.file] = image
-        elif image.group not in ("", first.group):
-            raise DataError(
-                f"{where} is in the groups {first.group!r} ({first.where}) and {image.group!r}; give it one"
-            )
-        captions.append(caption)
-    of_group: dict[str, _Image] = {}
-    for image in images.values():
-        first = of_group.setdefault(image.group, image)
-        if image.group and image.split != first.split:
-            raise DataError(
-                f"{path}: {image.where}: group {image.group!r} is in the splits {first.split!r} ({first.where}) and "
-                f"{image.split!r}; put it into one"
-            )
-    return _Read([*images.values()], captions)
 
 
 def recognise(source: Path) -> str:
@@ -385,21 +355,40 @@ def _read_table(path: Path, restval: str) -> _Read:
     """Reads a table of captions beside its images or above their folder `images/`; see `source_files.rows`.
 
     A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split` or `group`. The image
-    id is the path in the one form of `image_key`, the caption id the number of the row from 0.
+    id is the path in the one form of `image_key`, the caption id the number of the row from 0. An image has the one
+    split and group that its rows name, and a group is in one split, too.
     """
-    read: list[tuple[_Image, CaptionRecord]] = []
+    images: dict[str, _Image] = {}
+    captions = []
     for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
         file = image_key(row["file"])
         group = unicodedata.normalize("NFC", row.get("group") or "")
         image = _Image(file, file, row.get("split"), f"line {line}", group=group)
-        read.append((image, CaptionRecord(str(number), file, row["caption"])))
-    return _of_rows(path, read)
+        first = images.setdefault(file, image)
+        where = f"{path}: {image.where}: image {file}"
+        if image.split != first.split:
+            raise DataError(f"{where} is in the splits {first.split!r} and {image.split!r}; give it one")
+        if group and not first.group:
+            images[file] = image
+        elif group not in ("", first.group):
+            raise DataError(f"{where} is in the groups {first.group!r} ({first.where}) and {group!r}; give it one")
+        captions.append(CaptionRecord(str(number), file, row["caption"]))
+    of_group: dict[str, _Image] = {}
+    for image in images.values():
+        first = of_group.setdefault(image.group, image)
+        if image.group and image.split != first.split:
+            raise DataError(
+                f"{path}: {image.where}: group {image.group!r} is in the splits {first.split!r} ({first.where}) and "
+                f"{image.split!r}; put it into one"
+            )
+    return _Read([*images.values()], captions)
 
 
 _SPLIT_WORDS = re.compile(
-    r"(?<![^\W\d_])(?:(train(?:ing)?)|(val(?:id(?:ation)?)?|dev)|(test(?:ing)?))+(?![^\W\d_])", re.IGNORECASE
+    r"(?<![^\W\d_])(?:(?P<train>train(?:ing)?)|(?P<val>val(?:id(?:ation)?)?|dev)|(?P<test>test(?:ing)?))+(?![^\W\d_])",
+    re.IGNORECASE,
 )
-"""Words of the splits, in the order of `SPLITS`, between characters that are no letters; also several in one."""
+"""Words of the splits between characters that are no letters; also several in one."""
 
 
 def _shards(source: Path) -> list[Path]:
@@ -431,8 +420,8 @@ def _read_shards(source: Path, restval: str) -> _Read:
     for archive in _shards(source):
         name = archive.relative_to(root).as_posix()
         splits: set[str] = set()
-        for words in _SPLIT_WORDS.findall(name):
-            splits.update(split for split, word in zip(SPLITS, words, strict=True) if word)
+        for match in _SPLIT_WORDS.finditer(name):
+            splits.update(split for split, word in match.groupdict().items() if word)
         if len(splits) > 1:
             raise DataError(f"{archive}: its name is that of several splits; rename it, such as train-00000.tar")
         split = splits.pop() if splits else None
