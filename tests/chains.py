@@ -35,7 +35,7 @@ import pytest
 from filelock import FileLock
 
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.datasets import define_features
+from itrpipe.cli.extract import Extract
 from itrpipe.config import Override, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
@@ -251,8 +251,7 @@ def boxed_chain(finished_chain: Path, once: Callable[..., Path]) -> Path:
         regions = random.normal(size=(len(records), 4, 6)).astype(np.float16)
         path = folder / "boxed.npz"
         np.savez(path, regions=regions, boxes=corners.reshape(len(records), 4, 4), image_id=names)
-        definition, known, overrides = define_features(root, "tiny", None, path, "boxed", [])
-        run_stage(root, "tiny", "extract", overrides, conf=known, definition=definition)
+        Extract(data=root, dataset="tiny", source=path, name="boxed").run()
         run_stage(root, "tiny", "parse", [parse_override("parse.workers=1")])
 
     return once("boxed", fill) / "data"

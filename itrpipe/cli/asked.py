@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import (
     PIXELS,
     DatasetDefinition,
+    StageDefinition,
     check_name,
     load_definition,
     remember,
     remember_model,
 )
 from itrpipe.engine.work import resolve_device
-from itrpipe.errors import DataError, IncompleteError, UsageError
-from itrpipe.features.declaration import GIVEN, read_model
+from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
+from itrpipe.features.declaration import GIVEN, names_a_file, read_model
 from itrpipe.pipeline.models import NAMING, NamedModel, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
@@ -351,3 +352,45 @@ def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = Fa
         if strict:
             raise DataError(f"--strict was given, and {told}")
         raise IncompleteError(f"finished, but {told}")
+
+
+def remembered(
+    stage: str, defined: StageDefinition, known: StageDefinition | None, overrides: Iterable[Override]
+) -> tuple[StageDefinition, list[Override]]:
+    """Return a definition with the settings that it was told now, and before unless it reads other files by now.
+
+    What is told of execution, and of other stages, is not remembered. The overrides name files by their whole paths.
+    """
+    parts, execution = defined.conf.split("+"), load_stage(stage).execution.model_fields
+    settings: dict[str, Any] = {}
+    if known and (known.conf, known.source) == (defined.conf, defined.source):
+        settings |= known.settings
+    whole = []
+    for item in overrides:
+        if item.scope in (None, stage, *parts) and item.key not in execution:
+            if names_a_file(item.key.rpartition(".")[2], item.value):
+                item = replace(item, value=whole_file(item.value))
+            key = item.name if len(parts) > 1 and item.scope in parts else item.key
+            # What was said last counts, also where it is spelled otherwise (`height`, `pixels.height`).
+            settings.pop(key, None)
+            settings[key] = item.value
+        whole.append(item)
+    return defined.model_copy(update={"settings": settings}), whole
+
+
+def whole_file(value: Any) -> Any:
+    """Return a file or folder by its whole path, since later commands may run elsewhere; a hub id as it is."""
+    if value and Path(value).expanduser().exists():
+        return str(Path(value).expanduser().resolve())
+    return value
+
+
+def place_of(option: str, path: Path) -> str:
+    """Return a file or folder that an option names, by its whole path.
+
+    Raises:
+        MissingInputError: it is not there.
+    """
+    if not path.exists():
+        raise MissingInputError(f"{option} {path} does not exist; name what is, absolute or below {Path.cwd()}")
+    return str(path.resolve())

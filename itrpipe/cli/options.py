@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from typer import Argument, Option
+from typer import Option
 
-from itrpipe.cli.asked import Asked
+from itrpipe.cli.asked import Asked, whole_file
 from itrpipe.cli.commands import BaseCommand
-from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
 from itrpipe.config import EVERYWHERE, Override, parse_override
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, load_definition
+from itrpipe.datasets.definition import EMBEDDED, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.models import NamedModel, datasets_of, find_model
@@ -25,7 +24,6 @@ Text = str | None
 Texts = list[str] | None
 Number = int | None
 File = Path | None
-Measure = Literal["cosine", "inner-product", "order"]
 Split = Literal["test", "val", "train"]
 
 
@@ -160,7 +158,7 @@ class TrainedOptions(RunOptions):
     device: DeviceOption = None
 
 
-_OF_TRAINING = ("method", "backbone", "features", "seed")
+OF_TRAINING = ("method", "backbone", "features", "seed")
 """Options that say which model is trained."""
 
 
@@ -221,7 +219,7 @@ class ModelOptions(TrainedOptions):
         Raises:
             UsageError: several have one.
         """
-        if self.named or self.given.intersection(_OF_TRAINING) or self.method != ModelOptions.method:
+        if self.named or self.given.intersection(OF_TRAINING) or self.method != ModelOptions.method:
             return
         if len(models := load_definition(*self.where).models) > 1:
             raise UsageError(f"dataset {self.dataset} has models {', '.join(models)}; choose with --model")
@@ -261,7 +259,7 @@ class AnyModelOptions(ModelOptions):
         except MissingInputError:
             if self.named is None or not (Path(self.named).expanduser().is_dir() or "/" in self.named):
                 raise
-        for name in sorted(self.given.intersection(_OF_TRAINING)):
+        for name in sorted(self.given.intersection(OF_TRAINING)):
             raise UsageError(f"--model {self.named} is trained already; leave --{name} out")
 
     @property
@@ -272,48 +270,7 @@ class AnyModelOptions(ModelOptions):
     @property
     def trained(self) -> bool:
         """Tell whether options name a training."""
-        return self.known is not None or (self.opened is None and not self.given.isdisjoint(_OF_TRAINING))
-
-
-@dataclass
-class GivenOptions(ModelOptions):
-    """Options of every command that takes embeddings from files in the place of a trained model."""
-
-    embeddings: Annotated[File, Option(help="Files of any model's embeddings.", metavar="IMAGES [CAPTIONS]")] = None
-    captions: Annotated[File, Argument(metavar="CAPTIONS", help="With --embeddings: of the captions.")] = None
-    owners: Annotated[File, Option(help="With --embeddings: row or id of each caption's image.", metavar="FILE")] = None
-    name: Annotated[Text, Option(help="With --embeddings: for those of several models, NAME@1 for a seed.")] = None
-    measure: Annotated[
-        Measure | None,
-        Option(help="With --embeddings: cosine (default), inner-product or order."),
-    ] = None
-
-    def defined(self, split: str) -> DatasetDefinition | None:
-        """Define the embeddings of --embeddings, and name them; without the option choose the model, and return None.
-
-        Args:
-            split: that the files are of.
-
-        Raises:
-            UsageError: what belongs to --embeddings was given without it, or other options name a model too.
-            ItrpipeError: see `define_embeddings`.
-        """
-        if self.embeddings is None:
-            for name in ("captions", "owners", "name", "measure"):
-                if (value := getattr(self, name)) is not None:
-                    option = "" if name == "captions" else f"--{name} "
-                    raise UsageError(f"{option}{value} belongs to --embeddings; add it, or leave this out")
-            self.choose()
-            return None
-        for name in ("named", *_OF_TRAINING):
-            if name in self.given:
-                option = "model" if name == "named" else name
-                raise UsageError(f"--{option} and --embeddings both name a model; leave one of them out")
-        dataset = self.dataset if "dataset" in self.given else ALONE
-        files = given_files(self.embeddings, self.captions, self.owners)
-        definition, backbone = define_embeddings(self.data, dataset, split, files, self.name, self.measure)
-        self.dataset, self.method, self.backbone = dataset, GIVEN, backbone
-        return definition
+        return self.known is not None or (self.opened is None and not self.given.isdisjoint(OF_TRAINING))
 
 
 def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> list[Override]:

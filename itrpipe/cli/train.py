@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from itrpipe.cli.datasets import whole_file
+from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import DevicesOption, ModelOptions, Text, Texts, overrides_of
 from itrpipe.config import Override
