@@ -15,7 +15,7 @@ from itrpipe.cli.asked import Asked, whole_file
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.config import EVERYWHERE, Override, parse_override
 from itrpipe.datasets.definition import EMBEDDED, load_definition
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.models import NamedModel, datasets_of, find_model
 from itrpipe.storage.integrity import trust_large_files
@@ -241,36 +241,6 @@ class AskingOptions(ModelOptions):
     """Options of every command that asks a trained model, and trains none unless it is told to."""
 
     no_deps: MakeOption = True
-
-
-@dataclass
-class AnyModelOptions(ModelOptions):
-    """Options of every command whose --model may also be a folder or hub id, for photographs without captions."""
-
-    def complete(self) -> None:
-        """Complete the options as `ModelOptions` does; a folder or hub id stays in `named`, and `known` is None.
-
-        Raises:
-            UsageError, MissingInputError: as there.
-        """
-        try:
-            super().complete()
-            return
-        except MissingInputError:
-            if self.named is None or not (Path(self.named).expanduser().is_dir() or "/" in self.named):
-                raise
-        for name in sorted(self.given.intersection(OF_TRAINING)):
-            raise UsageError(f"--model {self.named} is trained already; leave --{name} out")
-
-    @property
-    def opened(self) -> str | None:
-        """Return the folder or hub id of a model; None where options name a training."""
-        return self.named if self.known is None else None
-
-    @property
-    def trained(self) -> bool:
-        """Tell whether options name a training."""
-        return self.known is not None or (self.opened is None and not self.given.isdisjoint(OF_TRAINING))
 
 
 def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> list[Override]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos, up_to_date
+from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import File, JsonOption, Split, Text
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -123,7 +123,7 @@ class Search(SearchOptions):
                 raise MissingInputError(
                     f"--image {self.image} is no file, neither here nor below {photos}; name a photograph"
                 )
-        indexed = up_to_date(self, photos, as_json=self.as_json)
+        indexed = self.indexed(photos, as_json=self.as_json)
         if indexed is None:
             return None
         gallery, reporter, folder = indexed.gallery(self.device), indexed.reporter, photos.resolve()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.index import PhotosOption, SearchOptions, dataset_of, refuse_with_photos, up_to_date
+from itrpipe.cli.index import PhotosOption, SearchOptions, dataset_of, refuse_with_photos
 from itrpipe.cli.options import GuardOption
 from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import load_definition
@@ -50,7 +50,7 @@ class Serve(SearchOptions):
 
         if self.photos is not None:
             refuse_with_photos({"--split": self.split, "--guard": self.guard})
-            indexed = up_to_date(self, self.photos)
+            indexed = self.indexed(self.photos)
             if indexed is not None:
                 small = self.data / dataset_of(indexed.photos) / PICTURES
                 pictures = pages.Pictures.of_folder(indexed.folder, indexed.photos, small)

@@ -188,7 +188,7 @@ class _Row(Record):
     fewest: ClassVar[int] = 0
 
     def pairs(self, name: str, category: str) -> list[Pair]:
-        """The pairs of the row, given its name and the category of its file."""
+        """Return the pairs of the row, given its name and the category of its file."""
         raise NotImplementedError
 
 

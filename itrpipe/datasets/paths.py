@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -33,7 +34,7 @@ _SHOWN = 200
 
 @lru_cache(maxsize=65_536)  # captions of an image follow each other
 def image_key(name: str) -> str:
-    """One path for all spellings of it: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
+    """Return one path for all spellings: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
     whole = unicodedata.normalize("NFC", name.strip())
     return "/" * whole.startswith("/") + "/".join(path_parts(whole))
 
@@ -41,7 +42,7 @@ def image_key(name: str) -> str:
 def locate_images(
     root: Path, source: Path, layouts: Sequence[Sequence[str]], records: Sequence[str], folders: Sequence[str]
 ) -> list[str]:
-    """Finds where the images of a data file lie and returns their paths relative to the root.
+    """Find where the images of a data file lie, and return their paths relative to the root.
 
     Args:
         root: folder that everything is relative to and that no image may leave.
@@ -63,7 +64,7 @@ def locate_images(
     if not records:
         raise DataError(f"{source}: holds no images; a dataset needs at least one")
     inside = ImageRoot(root, source)
-    layouts = [[image_key(file) for file in layout] for layout in layouts]
+    layouts = [list(map(image_key, layout)) for layout in layouts]
     for layout in layouts:
         for file, record in zip(layout, records, strict=True):
             inside.refuse_outside(file, record)
@@ -71,12 +72,11 @@ def locate_images(
                 raise UsageError(f"{source}: {record}: Python reads file names as {encoding} here; set PYTHONUTF8=1")
     for layout in layouts:
         for folder in folders:
-            prefix = f"{folder}/" if folder else ""
             for file in layout[:_PROBED_IMAGES]:
-                path = root / inside.as_stored(prefix + file)
+                path = root / inside.as_stored(f"{folder}/{file}")
                 packed = in_archive(path)
                 if path.is_file() or (packed and packed[1] in members(packed[0])):
-                    found = [inside.as_stored(prefix + each) for each in layout]
+                    found = [inside.as_stored(f"{folder}/{each}") for each in layout]
                     inside.refuse_links_out(found, records)
                     return found
     first = layouts[0][0]
@@ -114,15 +114,15 @@ class ImageRoot:
 
     def refuse_outside(self, relative: str, record: str) -> None:
         """Raises the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
-        reason = next((reason for pattern, reason in _REFUSED.items() if re.search(pattern, relative)), None)
-        if reason is None and (
-            len(relative.encode()) > _LONGEST_PATH
-            or any(len(part.encode()) > _LONGEST_NAME for part in relative.split("/"))
-        ):
-            reason = f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
-        if reason is not None:
+        reasons = [reason for pattern, reason in _REFUSED.items() if re.search(pattern, relative)]
+        written = relative.encode(errors="replace")
+        if len(written) > _LONGEST_PATH or max(map(len, written.split(b"/"))) > _LONGEST_NAME:
+            reasons.append(
+                f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
+            )
+        if reasons:
             shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
-            raise DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
+            raise DataError(f"{self._source}: {record}: image path {shown!r} {reasons[0]}")
 
     def resolve(self, relative: str, record: str) -> Path:
         """Returns the real path of the image.
@@ -148,13 +148,13 @@ class ImageRoot:
             if not real.startswith(self._real_root.rstrip(os.sep) + os.sep):
                 outside.append(f"{record}: image path {relative!r} leads to {real}")
         if outside:
-            count = f"{len(outside):,} of {len(relatives):,} images are symbolic links that lead out of {self.root}"
             raise DataError(
-                f"{self._source}: {count}; the first: {outside[0]}; replace links by copies, as `cp -rL` does"
+                f"{self._source}: {len(outside):,} of {len(relatives):,} images are symbolic links that lead out of "
+                f"{self.root}; the first: {outside[0]}; replace links by copies, as `cp -rL` does"
             )
 
     def _follow(self, relative: str) -> str:
-        """The path of a file without links."""
+        """Return the path of a file without links."""
         *folders, name = path_parts(relative)
         folder = "/".join(folders)
         if folder not in self._real_folders:
@@ -163,12 +163,13 @@ class ImageRoot:
         return os.path.realpath(path) if os.path.islink(path) else path
 
     def _names(self, folder: str) -> dict[str, str]:
-        """Names in a folder below the root by their keys; of several with one key, the one that is the key."""
+        """Return names in a folder below the root by their keys; of several with one key, the one that is the key."""
         if folder not in self._stored_names:
-            try:
-                names = os.listdir(f"{self._real_root}{folder}")
-            except OSError:  # there is no such folder, or none to be read, which resolving tells
-                names = []
-            ordered = sorted(names, key=lambda name: name == image_key(name))
-            self._stored_names[folder] = {image_key(name): name for name in ordered}
+            names: dict[str, str] = {}
+            with contextlib.suppress(OSError):  # no such folder, or none to be read, which resolving tells
+                for name in os.listdir(f"{self._real_root}{folder}"):
+                    key = image_key(name)
+                    if name == key or key not in names:
+                        names[key] = name
+            self._stored_names[folder] = names
         return self._stored_names[folder]
