@@ -126,7 +126,6 @@ class Declaration:
     Attributes:
         stage: the stage's name, from the file stem without its number.
         path: the file.
-        summary: first sentence of the header comment.
         defaults: table `[defaults]`.
         execution: table `[execution]`.
         confs: tables `[conf.<name>]`.
@@ -135,11 +134,16 @@ class Declaration:
 
     stage: str
     path: Path
-    summary: str
     defaults: dict[str, Any]
     execution: dict[str, Any]
     confs: dict[str, dict[str, Any]]
     brought: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """Return the first sentence of the header comment."""
+        head = self.path.read_text(encoding="utf-8-sig").partition("\n#\n")[0]
+        return " ".join(line.removeprefix("#").strip() for line in head.splitlines())
 
     def origin(self, section: str) -> str:
         """Return file and section, for people."""
@@ -213,9 +217,7 @@ def load_declaration(stage: str) -> Declaration:
             for section, named in plugin.tables.items():
                 tables[section] |= named
                 files |= {f"{section}.{name}": plugin.file for name in named}
-    head = path.read_text(encoding="utf-8-sig").partition("\n#\n")[0]
-    summary = " ".join(line.removeprefix("#").strip() for line in head.splitlines())
-    return Declaration(stage, path, summary, tables["defaults"], tables["execution"], tables["conf"], files)
+    return Declaration(stage, path, tables["defaults"], tables["execution"], tables["conf"], files)
 
 
 @functools.cache

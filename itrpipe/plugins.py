@@ -10,8 +10,6 @@ What needs torch is a module beside the declaration: `method`, `network` or `ext
 be used is told about when something of it is asked for, and by `itrpipe list` and `itrpipe doctor`; all else works.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

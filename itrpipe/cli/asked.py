@@ -1,7 +1,5 @@
 """Artifacts that a command asks for: they are planned, and made where they are missing."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterable, Mapping

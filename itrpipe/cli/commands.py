@@ -4,8 +4,6 @@ The command `mine-negatives` is the class `MineNegatives` in `cli/mine_negatives
 options and whose `run` does the work. Its module is imported when the command is asked for; help of all needs none.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

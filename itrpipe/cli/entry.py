@@ -1,7 +1,5 @@
 """The application: its entry, and what ends it, an error of one line or a signal. Nothing heavy is imported here."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Launchers of several processes: torchrun, whose processes train together, and others, which cannot."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping

@@ -126,14 +126,16 @@ class RunOptions(PlacedOptions, PlanOptions):
         """Return what is done with the plan, and the model with a name that it is about."""
         return {"dry_run": self.dry_run, "no_deps": self.no_deps, "model": self.known}
 
-    def overrides(self, *names: str, **settings: Any) -> list[Override]:
-        """Return overrides: options that are settings of the requested step, `--set`, and where parts are made.
+    def overrides(self, *names: str, read: bool = True, **settings: Any) -> list[Override]:
+        """Return overrides: the settings of a named model, and on top the options of this command and `--set`.
 
         Args:
             names: options of this command that are settings of the step.
+            read: the step reads the model; else it trains it.
             settings: further ones; None for one that is not the step's.
         """
-        return overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings}) + self.placed
+        known = self.known.overrides(read=read) if self.known else []
+        return known + overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings}) + self.placed
 
     def run_stage(
         self, stage: str, overrides: list[Override], *, conf: str | None = None, definition: Any = None
@@ -174,17 +176,6 @@ class ModelOptions(TrainedOptions):
     method: MethodOption = "triplet"
     backbone: BackboneOption = None
 
-    def overrides(self, *names: str, read: bool = True, **settings: Any) -> list[Override]:
-        """Return overrides: the settings of a named model, and the options of this command on top.
-
-        Args:
-            names: options of this command that are settings of the step.
-            read: the step reads the model; else it trains it.
-            settings: further ones; None for one that is not the step's.
-        """
-        known = self.known.overrides(read=read) if self.known else []
-        return known + super().overrides(*names, **settings)
-
     def asked(self, stage: str, *, as_json: bool = False, **settings: Any) -> Asked:
         """Ask for a training, or for what a later stage makes with it."""
         self.choose()
@@ -221,7 +212,8 @@ class ModelOptions(TrainedOptions):
         """
         if self.named or self.given.intersection(OF_TRAINING) or self.method != ModelOptions.method:
             return
-        if len(models := load_definition(*self.where).models) > 1:
+        models = load_definition(*self.where).models
+        if len(models) > 1:
             raise UsageError(f"dataset {self.dataset} has models {', '.join(models)}; choose with --model")
         if models:
             ((self.named, model),) = models.items()
@@ -249,13 +241,13 @@ def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> li
     Raises:
         UsageError: a setting is given twice with different values.
     """
-    given = []
+    overrides = []
     for key, value in named.items():
         if isinstance(value, Path):
             value = str(value.resolve())
         if value is not None and value is not False:
-            given.append(Override(None, key, value))
-    overrides = [*given, *map(parse_override, assignments or [])]
+            overrides.append(Override(None, key, value))
+    overrides += map(parse_override, assignments or ())
     seen: dict[tuple, str] = {}
     for item in overrides:
         # By what they look like, because NaN is no number that equals itself.

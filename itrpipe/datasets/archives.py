@@ -3,8 +3,6 @@
 Nothing is unpacked: the headers of a file are read once, and a photograph from its place in the file.
 """
 
-from __future__ import annotations
-
 import re
 import tarfile
 import unicodedata

@@ -1,7 +1,5 @@
 """A dataset as it was read: its images, captions and splits, and whether they fit together."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The published formats of datasets, and tables of one's own: how each is recognised and read."""
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata

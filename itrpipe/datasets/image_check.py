@@ -1,7 +1,5 @@
 """Return whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Image paths out of data files: they name files below one root folder and never anything else."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

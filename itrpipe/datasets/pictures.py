@@ -1,7 +1,5 @@
 """Image files as arrays: what may be decoded, how colours become 8-bit RGB, and why a file is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

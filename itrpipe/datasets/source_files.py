@@ -1,7 +1,5 @@
 """Data files of users: text, JSON and tables, read into typed records; a wrong one is told in a line of its own."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools
