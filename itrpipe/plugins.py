@@ -34,7 +34,7 @@ EXTRACTORS = "itrpipe.extractors"
 _LEAVES = {METHODS: "method", BACKBONES: "network", EXTRACTORS: "extractor"}
 STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
 IMPORT_SECONDS = 30.0
-"""How long the import of a declaration may take."""
+"""Time that the import of a declaration may take."""
 _IMPORTED = 77
 """Exit code that no package ends a process with by chance."""
 Owners = MutableMapping[tuple[str, str, str], Path]

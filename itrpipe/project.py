@@ -53,7 +53,7 @@ class Result:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """How it was made: settings, inputs, versions, times.
+        """Return the record of how it was made: settings, inputs, versions, times.
 
         Raises:
             DataError: a file of it is damaged.

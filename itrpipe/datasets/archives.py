@@ -12,7 +12,7 @@ from pathlib import Path
 from itrpipe.errors import DataError, reason_of
 
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-"""Of photographs in the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
+"""Endings of photographs in formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
 UNREAD = (
     ".heic",
     ".heif",

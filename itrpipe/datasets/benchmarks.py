@@ -25,7 +25,7 @@ from itrpipe.storage.integrity import DigestCache
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, of which the last two are excluded."""
 EMBEDDED_VERSION = "edits 2"
-"""Of the sentences that the embedded dataset makes; raised when equal scenes get others."""
+"""Version of the sentences that the embedded dataset makes; raised when equal scenes get others."""
 _FARTHEST = 8_192
 """Pixels; images of Visual Genome have 1,280 at most."""
 
@@ -77,7 +77,7 @@ class Named(NamedTuple):
 
 
 def named(text: str) -> Named:
-    """Takes `NAME=FOLDER` apart.
+    """Take `NAME=FOLDER` apart.
 
     Raises:
         ValueError: there is no such benchmark, it lacks its folder, or has one that nothing reads.
@@ -92,7 +92,7 @@ def named(text: str) -> Named:
 
 
 def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """The same benchmarks in the order of their names.
+    """Return benchmarks in the order of their names.
 
     Raises:
         ValueError: see `named`; or one is given twice.
@@ -107,7 +107,7 @@ def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_benchmark(benchmark: Named) -> Benchmark:
-    """Reads a benchmark of files and finds its images.
+    """Read a benchmark of files and find its images.
 
     Raises:
         MissingInputError: its folder, one of its files or an image is not there.
@@ -144,7 +144,7 @@ def read_benchmark(benchmark: Named) -> Benchmark:
 
 
 def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
-    """Digests of the captions and images of benchmarks, whose place does not count.
+    """Return the digests of the captions and images of benchmarks, whose place does not count.
 
     Raises:
         MissingInputError, DataError: see `read_benchmark`.
@@ -285,7 +285,7 @@ class _Own(_Row):
 
 
 class Suite(NamedTuple):
-    """How a benchmark is read.
+    """Files of a benchmark, and how they are read.
 
     Attributes:
         files: by category the names that its file goes by, and the record that it holds.

@@ -38,7 +38,7 @@ UNSURE, UNDONE = "unsure", "undone"
 ANSWERS = (FITS, DIFFERS, UNSURE, UNDONE)
 DISPUTED = "disputed"
 _EVALUATED = "evaluate/"
-"""How the source of judgements on the rankings of an evaluation begins."""
+"""Beginning of the source of judgements on the rankings of an evaluation."""
 SCHEMA = pa.schema(
     [
         ("at", pa.timestamp("us", tz="UTC")),
@@ -147,7 +147,7 @@ class DecisionFile:
         return read_decisions(self.path) if self.path.exists() else Decisions(SCHEMA.empty_table())
 
     def add(self, judgements: Sequence[Judgement]) -> None:
-        """Adds rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
+        """Add rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
 
         Raises:
             DataError: what is there is damaged.
@@ -156,7 +156,7 @@ class DecisionFile:
         self._change(pa.Table.from_pylist([asdict(each) for each in judgements], schema=SCHEMA))
 
     def merge(self, others: Iterable[Decisions]) -> int:
-        """Adds the judgements of other files that are not here yet, in the order of their times.
+        """Add the judgements of other files that are not here yet, in the order of their times.
 
         Returns:
             How many were added.
@@ -197,7 +197,7 @@ def decisions_digest(path: str, *, training: bool = False) -> str:
 
 
 def read_decisions(path: Path) -> Decisions:
-    """Reads a file of decisions.
+    """Read a file of decisions.
 
     Raises:
         MissingInputError: there is none.

@@ -54,7 +54,7 @@ class _Image(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What a data file says; images without a split are split by hash."""
+    """Content of a data file; images without a split are split by hash."""
 
     images: list[_Image]
     captions: list[CaptionRecord]
@@ -81,12 +81,11 @@ class Format(NamedTuple):
     published: bool = False
 
     def files(self, source: Path) -> list[Path]:
-        """The data files that a source is or holds; a results.csv must have Flickr's header."""
+        """Return the data files that a source is or holds; a results.csv must have Flickr's header."""
         if self.archives:
             return _shards(source)
-        return [
-            path for path in files_present(source, self.names) if path.name != "results.csv" or _has_pipe_header(path)
-        ]
+        files = files_present(source, self.names)
+        return [path for path in files if path.name != "results.csv" or _has_pipe_header(path)]
 
 
 def read_annotations(
@@ -185,15 +184,17 @@ def recognise(source: Path) -> str:
         )
     for path in [source] if source.is_file() else sorted(source.rglob("*")):
         if _PACKED.search(path.name):
-            remedy = "unpack it, or write its photographs into a folder, with captions.csv (file, caption)"
-            raise MissingInputError(f"{path}: compressed files, Parquet and Arrow are not read; {remedy}")
-    photograph = next((path for path in files if path.suffix.lower() in ENDINGS + UNREAD), None)
-    if photograph is not None:
-        raise MissingInputError(
-            f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv next to "
-            "them, with the columns file and caption, or search without captions, with a model that is trained on "
-            f"others: `itrpipe index --model NAME --photos {source}`"
-        )
+            raise MissingInputError(
+                f"{path}: compressed files, Parquet and Arrow are not read; unpack it, or write its photographs into a "
+                "folder, with captions.csv (file, caption)"
+            )
+    for path in files:
+        if path.suffix.lower() in ENDINGS + UNREAD:
+            raise MissingInputError(
+                f"{source}: holds photographs, such as {path.name}, and no captions; write captions.csv next to "
+                "them, with the columns file and caption, or search without captions, with a model that is trained on "
+                f"others: `itrpipe index --model NAME --photos {source}`"
+            )
     looked = "; ".join(f"{name}: {' or '.join(format.names)}" for name, format in FORMATS.items())
     raise MissingInputError(f"{source}: no known dataset format; looked for {looked}")
 
@@ -396,7 +397,8 @@ def _shards(source: Path) -> list[Path]:
     found: list[Path] = []
     for folder, folders, names in os.walk(source):
         found += [Path(folder, name) for name in names if name.lower().endswith(TAR)]
-        for path in (Path(folder, name) for name in folders):
+        for name in folders:
+            path = Path(folder, name)
             # Such a link is not followed, but refused where it leads to tar files.
             if path.is_symlink() and not path.resolve().is_relative_to(source.resolve()):
                 found += path.glob("*.[tT][aA][rR]")

@@ -23,7 +23,7 @@ _REFUSED = {
     r"(?:\A|/)\.\.(?:/|\Z)": f"contains '..'; {_INSIDE}",
     "[\x01-\x1f\x7f-\x9f\u2028\u2029]": f"contains a line end or another control character; {_RENAME}",
 }
-"""What a path must not hold, and what to say of it."""
+"""Pattern that a path must not hold -> the reason why it is refused."""
 # A copy of a dataset may lack some images, so their folder is looked for with the first few of them.
 _PROBED_IMAGES = 50
 _SHOWN = 200
@@ -111,7 +111,7 @@ class ImageRoot:
         return stored[1:]
 
     def refuse_outside(self, relative: str, record: str) -> None:
-        """Raises the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
+        """Raise the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
         reasons = [reason for pattern, reason in _REFUSED.items() if re.search(pattern, relative)]
         written = relative.encode(errors="replace")
         if len(written) > _LONGEST_PATH or max(map(len, written.split(b"/"))) > _LONGEST_NAME:

@@ -187,8 +187,11 @@ class PreparedDataset:
         return {name: (len(split.images), len(split.captions)) for name, split in self.splits.items()}
 
     def column(self, name: str) -> list[Any]:
-        """Returns a column of `images.parquet`, such as `image_id` or `file`, over the images of all splits."""
-        return [value for split in self.splits.values() for value in split.images[name].to_pylist()]
+        """Return a column of `images.parquet`, such as `image_id` or `file`, over the images of all splits."""
+        values = []
+        for split in self.splits.values():
+            values += split.images[name].to_pylist()
+        return values
 
     def sizes(self) -> np.ndarray:
         """Returns height and width in pixels of the images of all splits, int64 [N, 2]."""

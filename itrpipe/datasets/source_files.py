@@ -22,7 +22,7 @@ _EXPECTED = {
     "dict_type": "an object",
     "model_type": "an object",
 }
-"""What a user is told to write, by pydantic's name of what is wrong."""
+"""Pydantic's name of what is wrong -> what a user is told to write."""
 _SHOWN = 60
 """Characters of a wrong value."""
 
@@ -58,7 +58,10 @@ def files_present(source: Path, names: Sequence[str]) -> list[Path]:
     """Returns the source itself if it is a file of one of these names or patterns, or all such files in the folder."""
     if source.is_file():
         return [source] if any(fnmatchcase(source.name, name) for name in names) else []
-    return [path for name in names for path in sorted(source.glob(name)) if path.is_file()]
+    found = []
+    for name in names:
+        found += sorted(source.glob(name))
+    return [path for path in found if path.is_file()]
 
 
 def data_files(source: Path, names: Sequence[str], *, by_year: bool = False) -> list[Path]:
@@ -158,7 +161,11 @@ def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
 def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
     lines = text_lines(path)
     first = next(lines, "")
-    separator = "\t" if suffix == ".tsv" else ";" if ";" in first and "," not in first else ","
+    separator = ","
+    if suffix == ".tsv":
+        separator = "\t"
+    elif ";" in first and "," not in first:
+        separator = ";"
     # strict: an unbalanced quote would otherwise swallow the rows up to the next quote without a word.
     reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
     try:
@@ -187,16 +194,23 @@ def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: 
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
     context = first.get("ctx", {})
-    place = [where, *map(str, first["loc"])] if where else [*map(str, first["loc"])]
+    place = list(first["loc"]) or [""]
+    *holder, field = place
     match first["type"]:
         case "json_invalid":
             reason = f"is not valid JSON ({context['error']}); get the file again, or correct it"
         case "missing":
-            lacks = [place.pop(), *(str(each["loc"][-1]) for each in more if each["loc"][:-1] == first["loc"][:-1])]
+            lacks = [str(field)]
+            place = holder
+            for other in more:
+                if [*other["loc"][:-1]] == holder:
+                    lacks.append(str(other["loc"][-1]))
             reason = (
                 f"has no {' and no '.join(lacks)}; it has {', '.join(first['input']) or 'nothing'}; rename one of these"
             )
+        case "value_error":
+            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {context['error']}"
         case kind:
-            expected = context["error"] if kind == "value_error" else _EXPECTED.get(kind, "another value")
-            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {expected}"
-    raise DataError(f"{path}: {printable(' '.join([*place, reason]))}")
+            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {_EXPECTED.get(kind, 'another value')}"
+    words = filter(None, [where, *map(str, place), reason])
+    raise DataError(f"{path}: {printable(' '.join(words))}")

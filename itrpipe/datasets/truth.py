@@ -1,4 +1,4 @@
-"""Which images each caption is true of: pairs, the file `truth.parquet` of a dataset, and what people decided of pairs.
+"""Pairs of an image and a caption that is true of it: the file `truth.parquet` of a dataset, and people's decisions.
 
 Only the embedded dataset `scenes` has the file. Every other dataset takes a caption's own image for the only true
 one, which is what makes its false negatives invisible until people judge them.
@@ -87,7 +87,7 @@ class PairSet:
 
 
 def write_truth(folder: Path, true_images: Mapping[str, Sequence[str]]) -> None:
-    """Writes the file.
+    """Write the file.
 
     Args:
         folder: the prepared dataset.

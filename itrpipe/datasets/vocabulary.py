@@ -76,7 +76,9 @@ def spans(text: str) -> list[tuple[int, int]]:
         found.append((start, end))
     if len(lowered) == len(text):
         return found
-    origin = [index for index, character in enumerate(text) for _ in character.lower()]
+    origin = []
+    for index, character in enumerate(text):
+        origin += [index] * len(character.lower())
     return [(origin[start], origin[end - 1] + 1) for start, end in found]
 
 
