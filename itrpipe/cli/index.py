@@ -17,7 +17,6 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
 from itrpipe.models.registry import settings_of
 from itrpipe.pipeline.planning import refuse_unused
-from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_manifest
 
 if TYPE_CHECKING:
@@ -26,34 +25,6 @@ if TYPE_CHECKING:
 CONF, STAGE, CONFIG = "photographs", "index", "config.json"
 _LONGEST = 48
 """Characters of a name of a folder in the name of an artifact."""
-
-
-@dataclass
-class Indexed:
-    """Photographs that a model has embedded.
-
-    Attributes:
-        photos: their folder.
-        folder: artifact of the index.
-        model: folder of the model.
-        called: its name in the names of artifacts.
-        reporter: shows what is done with them.
-    """
-
-    photos: Path
-    folder: Path
-    model: Path
-    called: str
-    reporter: Reporter
-
-    def gallery(self, device: str | None) -> "Gallery":
-        """Open all that can be searched."""
-        from itrpipe.search.gallery import Gallery
-        from itrpipe.search.model import load
-
-        model = load(self.model, device=device or "auto")
-        model.label = self.called
-        return Gallery.of_folder(model, self.photos, self.folder)
 
 
 @dataclass
@@ -80,7 +51,17 @@ class IndexOptions(ModelOptions):
         """Return the folder or hub id of a model; None where options name a training."""
         return self.named if self.known is None else None
 
-    def indexed(self, photos: Path, *, as_json: bool = False, whole: bool = False) -> Indexed | None:
+    def gallery(self, asked: Asked, photos: Path) -> "Gallery":
+        """Open all that can be searched of photographs, by what was asked for to index them."""
+        from itrpipe.search.gallery import Gallery
+        from itrpipe.search.model import load
+
+        settings = asked.step.settings.model_dump()
+        model = load(settings["model"], device=self.device or "auto")
+        model.label = settings["called"]
+        return Gallery.of_folder(model, photos.resolve(), asked.step.location.folder)
+
+    def indexed(self, photos: Path, *, as_json: bool = False, whole: bool = False) -> Asked | None:
         """Make what is missing: the model, and the embeddings of photographs that are new or have changed.
 
         Where the options name no model, the only one that has indexed the folder is meant.
@@ -91,7 +72,7 @@ class IndexOptions(ModelOptions):
             whole: the index is what was asked for: it is made even with --no-deps, and its plan always shown.
 
         Returns:
-            The index; None after a dry run.
+            What was asked for, whose step is the index; None after a dry run.
 
         Raises:
             MissingInputError: there is no such folder, no photograph in it, or no such model.
@@ -114,12 +95,11 @@ class IndexOptions(ModelOptions):
         definition = known.model_copy(update=change)
         asked = Asked(self.data, dataset, told, as_json=as_json, **self.how, definition=definition)
         asked.plan(STAGE, CONF, model=str(folder), called=name)
-        made = asked.made(STAGE, whole=whole)
-        if not made:
+        if not asked.made(STAGE, whole=whole):
             return None
         if known.photographs is None:
             redefine(self.data, dataset, lambda now: now.model_copy(update=change))
-        return Indexed(photos, made[0].folder, folder, name, asked.reporter)
+        return asked
 
     def _model(self, photos: Path, of_training: list[Override], as_json: bool) -> tuple[Path, str] | None:
         """Return the model, trained if it is missing, and its name; None where a dry run would train it.
@@ -207,13 +187,14 @@ class Index(IndexOptions):
     photos: Annotated[Path, Option(metavar="FOLDER", help="Folder of photographs.")]
 
     def run(self) -> None:
-        index = self.indexed(self.photos, whole=True)
-        if index is None:
+        asked = self.indexed(self.photos, whole=True)
+        if asked is None:
             return
-        index.reporter.say(str(index.folder))
+        folder = asked.step.location.folder
+        asked.reporter.say(str(folder))
         place = f"--photos {shlex.quote(str(self.photos))}{data_option(self.data)}"
-        index.reporter.say(f"next: itrpipe search 'a dog on a beach' {place}")
-        refuse_incomplete(index.folder, "photograph", "what is replaced is read by the next run")
+        asked.reporter.say(f"next: itrpipe search 'a dog on a beach' {place}")
+        refuse_incomplete(folder, "photograph", "what is replaced is read by the next run")
 
 
 PhotosOption = Annotated[Path | None, Option(metavar="FOLDER", help="Folder of photographs, which need no captions.")]

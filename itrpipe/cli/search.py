@@ -123,17 +123,17 @@ class Search(SearchOptions):
                 raise MissingInputError(
                     f"--image {self.image} is no file, neither here nor below {photos}; name a photograph"
                 )
-        indexed = self.indexed(photos, as_json=self.as_json)
-        if indexed is None:
+        asked = self.indexed(photos, as_json=self.as_json)
+        if asked is None:
             return None
-        gallery, reporter, folder = indexed.gallery(self.device), indexed.reporter, photos.resolve()
+        gallery, reporter, folder = self.gallery(asked, photos), asked.reporter, photos.resolve()
         if image is not None:
             own = str(image.resolve())
             known = own.removeprefix(f"{folder}/")
             found = gallery.photographs_like(known if known in gallery.rows else image, self.top, str(self.image))
         else:
             found = gallery.images_for(str(self.caption), self.top)
-        left_out = len(read_manifest(indexed.folder).failed)
+        left_out = len(read_manifest(asked.step.location.folder).failed)
         if left_out:
             reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
         self._show(found, reporter, folder, own)

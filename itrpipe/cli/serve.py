@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.index import PhotosOption, SearchOptions, dataset_of, refuse_with_photos
+from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import GuardOption
 from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import load_definition
@@ -50,12 +50,12 @@ class Serve(SearchOptions):
 
         if self.photos is not None:
             refuse_with_photos({"--split": self.split, "--guard": self.guard})
-            indexed = self.indexed(self.photos)
-            if indexed is not None:
-                small = self.data / dataset_of(indexed.photos) / PICTURES
-                pictures = pages.Pictures.of_folder(indexed.folder, indexed.photos, small)
-                site = pages.Site(pages.Searches(indexed.gallery(self.device)), pictures)
-                pages.run(site, self.port, not self.no_browser, indexed.reporter.say)
+            asked = self.indexed(self.photos)
+            if asked is not None:
+                small = self.data / asked.dataset / PICTURES
+                pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
+                site = pages.Site(pages.Searches(self.gallery(asked, self.photos)), pictures)
+                pages.run(site, self.port, not self.no_browser, asked.reporter.say)
             return
         self.refuse_opened()
         asked = self.asked("mine_negatives", guard=self.guard)
