@@ -386,10 +386,11 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
         owner = _OWNERS.get(key.partition(".")[0], "")
         of = f" of {owner} {resolved.values[owner]!r}" if resolved.values.get(owner) else ""
         if first["type"] == "extra_forbidden":
-            known = {name for name in resolved.origins if name != key and not name.startswith(f"{key}.")}
-            hint = did_you_mean(key, {*known, *model.model_fields, *declared_stages()})
-            stage, _, conf = where.partition(" ")
-            remedy = hint or f"; `itrpipe show {stage.replace('_', '-')} {conf}` lists all"
+            known = {name for name in resolved.origins if not f"{name}.".startswith(f"{key}.")}
+            remedy = did_you_mean(key, {*known, *model.model_fields, *declared_stages()})
+            if not remedy:
+                stage, _, conf = where.partition(" ")
+                remedy = f"; `itrpipe show {stage.replace('_', '-')} {conf}` lists all"
             raise UsageError(f"{where}: unknown setting {key!r}{of} (from {origin}){remedy}") from None
         if first["type"] == "missing":
             raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None

@@ -73,7 +73,7 @@ class Plugin:
         Raises:
             UsageError: it cannot be imported.
         """
-        with _told(self):
+        with _told(self.package):
             return importlib.import_module(f"{self.module.rpartition('.')[0]}.{_LEAVES[self.group]}")
 
 
@@ -88,17 +88,17 @@ def found(owners: Owners) -> list[Plugin]:
     for group in _LEAVES:
         for entry in sorted(installed.select(group=group), key=lambda each: each.name):
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"
-            plugin = Plugin(group, entry.name, package)
             try:
-                with _told(plugin):
-                    plugins.append(_opened(plugin, entry, owners))
+                with _told(package):
+                    plugin = _opened(group, package, entry, owners)
             except ItrpipeError as error:
-                plugins.append(replace(plugin, problem=str(error)))
+                plugin = Plugin(group, entry.name, package, str(error))
+            plugins.append(plugin)
     return plugins
 
 
 @contextlib.contextmanager
-def _told(plugin: Plugin) -> Iterator[None]:
+def _told(package: str) -> Iterator[None]:
     """Run code of another package, which may raise anything, also what ends a program.
 
     Raises:
@@ -111,25 +111,25 @@ def _told(plugin: Plugin) -> Iterator[None]:
     except BaseException as error:
         kind = "" if isinstance(error, ItrpipeError) else f"{type(error).__name__}: "
         line = printable(" ".join(f"{kind}{error}".split()))
-        raise UsageError(f"{line} ({plugin.package} brings it)") from error
+        raise UsageError(f"{line} ({package} brings it)") from error
 
 
-def _opened(plugin: Plugin, entry: EntryPoint, owners: Owners) -> Plugin:
+def _opened(group: str, package: str, entry: EntryPoint, owners: Owners) -> Plugin:
     """Import the declaration of a plug-in, and read its configurations.
 
     Raises:
         UsageError: it stands in the place of ours, is no class of settings, or brings no configurations.
         DataError: its file has something that is no table of a configuration or a backbone, or is declared already.
     """
-    if (Path(__file__).parent / _OURS[plugin.group] / plugin.name.replace("-", "_")).is_dir():
+    if (Path(__file__).parent / _OURS[group] / entry.name.replace("-", "_")).is_dir():
         raise UsageError("itrpipe has one of this name itself")
     _try_import(entry)
     declared = entry.load()
     if not (isinstance(declared, type) and issubclass(declared, BaseModel)):
         raise UsageError(f"{entry.value} is no class of settings")
-    stage = STAGES[plugin.group]
+    stage = STAGES[group]
     file = Path(str(importlib.import_module(entry.module).__file__)).with_name(f"{stage}.toml")
-    opened = replace(plugin, declared=declared, module=entry.module)
+    plugin = Plugin(group, entry.name, package, declared=declared, module=entry.module)
     if file.is_file():
         tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         for section, named in tables.items():
@@ -140,9 +140,9 @@ def _opened(plugin: Plugin, entry: EntryPoint, owners: Owners) -> Plugin:
                 owner = owners.setdefault((stage, section, name), file)
                 if owner != file:
                     raise DataError(f"{file}: [{section}.{name}] is declared in {owner} already; choose another name")
-        return replace(opened, file=file, tables=tables)
-    if plugin.group == BACKBONES:  # methods declare what it is trained with
-        return opened
+        return replace(plugin, file=file, tables=tables)
+    if group == BACKBONES:  # methods declare what it is trained with
+        return plugin
     raise UsageError(f"its configurations are missing: there is no {file}; the package has to bring it as package data")
 
 

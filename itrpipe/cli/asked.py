@@ -158,9 +158,10 @@ class Asked:
             location = missing[0].location
             if missing[0].state == "damaged":
                 raise DataError(missing[0].reason)
-            reason = missing[0].reason or missing[0].state
-            remedy = f"run `{self.command_of(missing[0])}`, or add --make to make it here"
-            raise UsageError(f"{location.stage}/{location.name} is not up to date ({reason}); {remedy}")
+            raise UsageError(
+                f"{location.stage}/{location.name} is not up to date ({missing[0].reason or missing[0].state}); run "
+                f"`{self.command_of(missing[0])}`, or add --make to make it here"
+            )
         if missing or self.dry_run or whole:
             self.reporter.say(f"{self.dataset}: {what} {self.label}", style="bold")
             self.run()
@@ -223,8 +224,12 @@ class Asked:
             command = self.next_command()
             if command:
                 self.reporter.say(f"next: {command}")
-            remedy = f"correct these files, remove {folder} and run the same command again"
-            refuse_incomplete(folder, "image", remedy, strict=getattr(step.execution, "strict", False))
+            refuse_incomplete(
+                folder,
+                "image",
+                f"correct these files, remove {folder} and run the same command again",
+                strict=getattr(step.execution, "strict", False),
+            )
         return folder
 
     def command_of(self, step: Step) -> str:

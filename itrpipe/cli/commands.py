@@ -223,5 +223,4 @@ def _in_one_line() -> Iterator[None]:
             raise
         context = getattr(error, "ctx", None)
         command = f"itrpipe {context.info_name}" if context and context.parent else "itrpipe"
-        told = said().replace("Value error, ", "").rstrip(".")
-        raise UsageError(f"{told}; see `{command} --help`") from None
+        raise UsageError(f"{said().replace('Value error, ', '').rstrip('.')}; see `{command} --help`") from None

@@ -106,10 +106,12 @@ def _cluster(address: str, root: Path) -> Iterator[str]:
     ray = load_ray()
     with connected(ray, address):
         for node in nodes(ray, root.absolute()):
-            has = f"{node.resources.get('CPU', 0):g} CPU, {node.resources.get('GPU', 0):g} GPU"
             other = "" if node.itrpipe == __version__ else f", here {__version__}: install one"
             sees = "sees" if node.sees_data else "DOES NOT SEE"
-            yield f"{node.name}: {has}; itrpipe {node.itrpipe}{other}; {sees} {root.absolute()}"
+            yield (
+                f"{node.name}: {node.resources.get('CPU', 0):g} CPU, {node.resources.get('GPU', 0):g} GPU; itrpipe "
+                f"{node.itrpipe}{other}; {sees} {root.absolute()}"
+            )
 
 
 def _device() -> str:

@@ -145,8 +145,10 @@ def _in_folder(folder: Path) -> dict[str, str]:
     for side, names in _IN_FOLDER.items():
         paths = [within / name for name in names if (within / name).is_file()]
         if side != "owners" and len(paths) != 1:
-            has = f"{len(paths)} of {', '.join(names)}"
-            raise UsageError(f"--embeddings {folder} has {has}; name the files: --embeddings IMAGES CAPTIONS")
+            raise UsageError(
+                f"--embeddings {folder} has {len(paths)} of {', '.join(names)}; name the files: --embeddings IMAGES "
+                "CAPTIONS"
+            )
         if paths:
             places[side] = str(paths[0].resolve())
     return places

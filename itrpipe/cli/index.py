@@ -192,8 +192,9 @@ class Index(IndexOptions):
             return
         folder = asked.step.location.folder
         asked.reporter.say(str(folder))
-        place = f"--photos {shlex.quote(str(self.photos))}{data_option(self.data)}"
-        asked.reporter.say(f"next: itrpipe search 'a dog on a beach' {place}")
+        asked.reporter.say(
+            f"next: itrpipe search 'a dog on a beach' --photos {shlex.quote(str(self.photos))}{data_option(self.data)}"
+        )
         refuse_incomplete(folder, "photograph", "what is replaced is read by the next run")
 
 

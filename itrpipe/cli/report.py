@@ -114,6 +114,8 @@ def _with_tables(path: Path, asked: str, tables: str) -> str:
         raise DataError(f"--into {path} is not UTF-8 at byte {error.start}; name a Markdown file") from None
     found = inserted(document, asked, tables)
     if found is None:
-        lines = f"{BEGIN.format(asked=asked)} and {END}"
-        raise DataError(f"--into {path} does not say where the table belongs; write two lines into it: {lines}")
+        raise DataError(
+            f"--into {path} does not say where the table belongs; write two lines into it: {BEGIN.format(asked=asked)} "
+            f"and {END}"
+        )
     return found

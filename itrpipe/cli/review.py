@@ -50,8 +50,9 @@ class Review(AskingOptions):
             merged = file.merge(map(read_decisions, self.merge))
         asked = self.asked("mine_negatives", as_json=self.as_json, guard=self.guard)
         if self.merge:
-            added = f"{quantity(merged, 'judgement')} added of {quantity(len(self.merge), 'file')}"
-            asked.reporter.say(f"{file.path}: {added}")
+            asked.reporter.say(
+                f"{file.path}: {quantity(merged, 'judgement')} added of {quantity(len(self.merge), 'file')}"
+            )
         candidates = open_candidates(asked, self.split)
         if candidates is None:
             return

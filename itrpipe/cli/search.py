@@ -163,7 +163,8 @@ class Search(SearchOptions):
             query = f"{found.image_id} ({found.image_split})" if found.image_split else found.image_id
         reporter.say(f"{query}: the first {len(found.answers)} of {found.how}", style="bold")
         if found.unknown:
-            words = ", ".join(found.unknown)
-            reporter.say(f"  unknown  {words}: not among the words that the model knows", style="yellow")
+            reporter.say(
+                f"  unknown  {', '.join(found.unknown)}: not among the words that the model knows", style="yellow"
+            )
         for line in found.lines():
             reporter.say(line)

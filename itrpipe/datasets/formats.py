@@ -313,8 +313,9 @@ def _read_flickr(path: Path, restval: str) -> _Read:
             continue
         match = pattern.fullmatch(line.strip("\r\n"))
         if match is None:
-            shown = line.strip()[:60]
-            raise DataError(f"{path}: line {number} is {shown!r}, expected {form}; correct or delete the line")
+            raise DataError(
+                f"{path}: line {number} is {line.strip()[:60]!r}, expected {form}; correct or delete the line"
+            )
         file = image_key(match["name"])
         image_id = PurePosixPath(file).stem
         images.setdefault(file, _Image(image_id, file, None, f"line {number}"))

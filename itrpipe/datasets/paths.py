@@ -82,8 +82,10 @@ def locate_images(
         beside = (root / folder / first).parent
         for path in beside.iterdir() if beside.is_dir() else ():
             if Path(first).name.lower() in (path.name.lower(), path.stem.lower()):
-                remedy = "write names of files as they are, with their ending"
-                raise MissingInputError(f"{source}: no image {first} in {root / folder}, but {path.name}; {remedy}")
+                raise MissingInputError(
+                    f"{source}: no image {first} in {root / folder}, but {path.name}; write names of files as they "
+                    "are, with their ending"
+                )
     looked = ", ".join(str(root / folder) for folder in folders)
     raise MissingInputError(f"{source}: no image such as {first} in {looked}; put the images into one of these")
 

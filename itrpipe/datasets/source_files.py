@@ -80,8 +80,10 @@ def data_files(source: Path, names: Sequence[str], *, by_year: bool = False) -> 
     if not found:
         raise MissingInputError(f"{source}: none of {', '.join(names)} is there; name the file or its folder")
     if len({path.stem[-4:] if by_year else path for path in found}) > 1:
-        several = ", ".join(path.name for path in found)
-        raise UsageError(f"{source}: holds {len(found)} data files ({several}); name one of them as the source")
+        raise UsageError(
+            f"{source}: holds {len(found)} data files ({', '.join(path.name for path in found)}); name one of them as "
+            "the source"
+        )
     return found
 
 
@@ -175,12 +177,15 @@ def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
             if len(fields) == len(header):
                 yield reader.line_num, dict(zip(header, fields, strict=True))
             elif fields:
-                expected = f"{len(header)} of the header ({', '.join(header)})"
-                where = f"{path}: line {reader.line_num}"
-                raise DataError(f"{where} has {len(fields)} fields, not the {expected}; quote those with separators")
+                raise DataError(
+                    f"{path}: line {reader.line_num} has {len(fields)} fields, not the {len(header)} of the header "
+                    f"({', '.join(header)}); quote those with separators"
+                )
     except csv.Error as error:
-        remedy = 'quote fields that hold a separator or a quote: "a ""quoted"" word"'
-        raise DataError(f"{path}: line {reader.line_num}: {error}; {remedy}") from error
+        raise DataError(
+            f"{path}: line {reader.line_num}: {error}; quote fields that hold a separator or a quote: "
+            '"a ""quoted"" word"'
+        ) from error
 
 
 def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: str = "") -> Kind:
