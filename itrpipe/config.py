@@ -344,7 +344,7 @@ def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], orig
         DataError: the rule has another form, or one of its configurations has no number of epochs itself.
     """
     total = 0
-    first: Mapping[str, Any] = {}
+    first = {}
     for text in rule.split("+"):
         term = _TERM.fullmatch(text.strip())
         values = declared(term["conf"]) if term else {}

@@ -365,7 +365,7 @@ def remembered(
     What is told of execution, and of other stages, is not remembered. The overrides name files by their whole paths.
     """
     parts, execution = defined.conf.split("+"), load_stage(stage).execution.model_fields
-    settings: dict[str, Any] = {}
+    settings = {}
     if known and (known.conf, known.source) == (defined.conf, defined.source):
         settings |= known.settings
     whole = []

@@ -41,7 +41,7 @@ class Extract(RunOptions):
     arrays: Annotated[Texts, Option("--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file.")] = None
 
     def run(self) -> Path:
-        arrays: dict[str, str] = {}
+        arrays = {}
         for text in self.arrays or ():
             dataset, equals, array = text.partition("=")
             if not (dataset and equals):

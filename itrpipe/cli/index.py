@@ -114,7 +114,7 @@ class IndexOptions(ModelOptions):
         opened, name = self.opened, ""
         if self.named is None and self.given.isdisjoint(OF_TRAINING):
             folders = filter(is_finished, folders_in(self.data / dataset_of(photos) / STAGE))
-            newest: dict[str, str] = {}
+            newest = {}
             for manifest in sorted(map(read_manifest, folders), key=lambda each: each.finished):
                 newest[manifest.settings["called"]] = manifest.settings["model"]
             if len(newest) != 1:

@@ -248,7 +248,7 @@ def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> li
         if value is not None and value is not False:
             overrides.append(Override(None, key, value))
     overrides += map(parse_override, assignments or ())
-    seen: dict[tuple, str] = {}
+    seen = {}
     for item in overrides:
         # By what they look like, because NaN is no number that equals itself.
         if seen.setdefault((item.scope, item.key), repr(item.value)) != repr(item.value):

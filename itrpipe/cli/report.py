@@ -60,7 +60,7 @@ class Report(PlanOptions):
         settings: dict[str, Any] = {}
         if self.compare is not None:
             evaluations, settings["compare"] = _of_two(self.compare, evaluations, known)
-        trained = set[str]()
+        trained = set()
         inputs = {}
         for manifest in evaluations:
             trained.update(each.name for each in manifest.inputs.values())

@@ -73,7 +73,7 @@ def members(archive: Path) -> dict[str, tuple[int, int]]:
 
 @lru_cache(_HELD)
 def _members(archive: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+    found = {}
     try:
         with (
             archive.open("rb") as stream,

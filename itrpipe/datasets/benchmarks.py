@@ -97,7 +97,7 @@ def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: see `named`; or one is given twice.
     """
-    ordered: dict[str, str] = {}
+    ordered = {}
     for text in sorted(texts, key=lambda text: (named(text).name, text)):
         name = named(text).name
         if name in ordered:
@@ -116,7 +116,7 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     root, suite = Path(benchmark.folder).expanduser(), SUITES[benchmark.name]
     if not root.is_dir():
         raise MissingInputError(f"--benchmark {benchmark.name}: {root} is no folder; name the one with its files")
-    pairs: list[Pair] = []
+    pairs = []
     for category, (names, record) in suite.files.items():
         own = []
         for number, row in rows(data_files(root, names)[0], TypeAdapter(record)):
@@ -149,7 +149,7 @@ def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
     Raises:
         MissingInputError, DataError: see `read_benchmark`.
     """
-    found: dict[str, str] = {}
+    found = {}
     for benchmark in map(named, texts):
         name = benchmark.name
         if not benchmark.folder:

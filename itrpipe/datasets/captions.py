@@ -150,7 +150,7 @@ def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> 
     """
     if not val + test < 1:
         raise UsageError(f"split fractions: val {val:g} and test {test:g} leave nothing for train; make them smaller")
-    splits, positions, train = dict[str, str](), dict[str, float](), 1 - val - test
+    splits, positions, train = {}, {}, 1 - val - test
     for image_id in image_ids:
         digest = hashlib.sha256(f"{seed}:{image_id}".encode()).digest()
         position = positions[image_id] = int.from_bytes(digest[:8], "big") / 2**64

@@ -92,7 +92,7 @@ class DatasetDefinition(BaseModel):
 
     def named_trainings(self) -> dict[str, str]:
         """Return the name of the model of each training artifact by its folder; of equal models the first one."""
-        names: dict[str, str] = {}
+        names = {}
         for name, model in self.models.items():
             for folder in model.trained.values():
                 names.setdefault(folder, name)

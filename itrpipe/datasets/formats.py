@@ -122,16 +122,16 @@ def read_annotations(
         paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
         folder = paths[0].parent
     root = folder.parent if folder.name == "annotations" and form.by_year else folder
-    records: list[ImageRecord] = []
-    captions: list[CaptionRecord] = []
-    notes: list[str] = []
-    places: dict[str, str] = {}
+    records = []
+    captions = []
+    notes = []
+    places = {}
     has_groups = False
     for path in paths:
         images, own_captions, note = form.read(path, restval)
         captions += own_captions
         bare = [image for image in images if image.split is None]
-        splits: dict[str, str] = {}
+        splits = {}
         if bare:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
@@ -306,7 +306,7 @@ def _read_flickr(path: Path, restval: str) -> _Read:
     pipes = _has_pipe_header(path)
     pattern = _PIPE_LINE if pipes else _TOKEN_LINE
     form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
-    images: dict[str, _Image] = {}
+    images = {}
     captions = []
     for number, line in enumerate(text_lines(path), start=1):
         if not line.strip() or (pipes and number == 1):
@@ -320,8 +320,8 @@ def _read_flickr(path: Path, restval: str) -> _Read:
         image_id = PurePosixPath(file).stem
         images.setdefault(file, _Image(image_id, file, None, f"line {number}"))
         captions.append(CaptionRecord(f"{file}#{match['number']}", image_id, match["caption"].strip()))
-    lists: dict[str, Path] = {}
-    splits: dict[str, str] = {}
+    lists = {}
+    splits = {}
     for split, names in _SPLIT_LISTS.items():
         for file in files_present(path.parent, names)[:1]:
             lists[split] = file
@@ -358,7 +358,7 @@ def _read_table(path: Path, restval: str) -> _Read:
     id is the path in the one form of `image_key`, the caption id the number of the row from 0. An image has the one
     split and group that its rows name, and a group is in one split, too.
     """
-    images: dict[str, _Image] = {}
+    images = {}
     captions = []
     for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
         file = image_key(row["file"])
@@ -373,7 +373,7 @@ def _read_table(path: Path, restval: str) -> _Read:
         elif group not in ("", first.group):
             raise DataError(f"{where} is in the groups {first.group!r} ({first.where}) and {group!r}; give it one")
         captions.append(CaptionRecord(str(number), file, row["caption"]))
-    of_group: dict[str, _Image] = {}
+    of_group = {}
     for image in images.values():
         first = of_group.setdefault(image.group, image)
         if image.group and image.split != first.split:
@@ -395,7 +395,7 @@ def _shards(source: Path) -> list[Path]:
     """Returns the tar files below a folder, but for hidden ones, or the one that the source is."""
     if source.is_file():
         return [source] if source.suffix.lower() == TAR else []
-    found: list[Path] = []
+    found = []
     for folder, folders, names in os.walk(source):
         found += [Path(folder, name) for name in names if name.lower().endswith(TAR)]
         for name in folders:
@@ -414,13 +414,13 @@ def _read_shards(source: Path, restval: str) -> _Read:
     lies in, has the name of its split between other characters than letters, as `cc3m-train-00000.tar` or
     `validation/0.tar`. Ids are `SHARD/KEY`.
     """
-    images: list[_Image] = []
-    captions: list[CaptionRecord] = []
-    left_out: dict[str, list[str]] = {}
+    images = []
+    captions = []
+    left_out = {}
     root = source if source.is_dir() else source.parent
     for archive in _shards(source):
         name = archive.relative_to(root).as_posix()
-        splits: set[str] = set()
+        splits = set()
         for match in _SPLIT_WORDS.finditer(name):
             splits.update(split for split, word in match.groupdict().items() if word)
         if len(splits) > 1:

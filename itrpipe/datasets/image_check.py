@@ -120,7 +120,7 @@ def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
     """
     contents = dict.fromkeys((each.sha256, each.sample) for each in facts.values())
     files_of = Counter(sample for _, sample in contents)
-    keys: dict[str, str] = {}
+    keys = {}
     for file, each in facts.items():
         keys[file] = each.sample
         if files_of[each.sample] > 1:
@@ -145,7 +145,7 @@ def merge_equal_pictures(
         behind this one; and images that stay beside an equal one, behind this one.
     """
     first: dict[tuple[str, str], ImageRecord] = {}
-    owners: dict[str, ImageRecord] = {}
+    owners = {}
     joined, apart = [], []
     for image in annotations.images:
         key = keys[image.file]

@@ -102,7 +102,7 @@ class ImageRoot:
         self.root = root
         self._source = source
         self._real_root = os.path.realpath(root)
-        self._real_folders: dict[str, str] = {}
+        self._real_folders = {}
         self._stored_names: dict[str, dict[str, str]] = {}
 
     def as_stored(self, relative: str) -> str:
@@ -165,7 +165,7 @@ class ImageRoot:
     def _names(self, folder: str) -> dict[str, str]:
         """Return names in a folder below the root by their keys; of several with one key, the one that is the key."""
         if folder not in self._stored_names:
-            names: dict[str, str] = {}
+            names = {}
             with contextlib.suppress(OSError):  # no such folder, or none to be read, which resolving tells
                 for name in os.listdir(f"{self._real_root}{folder}"):
                     key = image_key(name)

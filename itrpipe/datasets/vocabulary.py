@@ -65,7 +65,7 @@ def spans(text: str) -> list[tuple[int, int]]:
         One pair of start and end per word, in characters of `text`, end exclusive, rising and without overlap.
     """
     lowered, end = text.lower(), 0
-    found: list[tuple[int, int]] = []
+    found = []
     for word in tokenize(text):
         start = end
         while lowered[start].isspace():
