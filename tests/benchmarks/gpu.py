@@ -506,8 +506,8 @@ def clip(scale: dict[str, Any], data_dim: int = 0) -> Any:
     text = {"network": "CLIPTextModelWithProjection", "config": CLIPTextConfig(**scale["text"]).to_dict()}
     side = vision["config"]["image_size"]
     towers = dual_encoder.Encoders(
-        dual_encoder.restored_vision({**vision, "identities": [], "pool": "own", "frame": (side, side), **colours}),
-        dual_encoder.restored_text({**text, "identities": [], "pool": "own"}),
+        dual_encoder.restored_tower({**vision, "identities": [], "pool": "own", "frame": (side, side), **colours}),
+        dual_encoder.restored_tower({**text, "identities": [], "pool": "own"}),
     )
     return dual_encoder.build(DualEncoder(vision="clip", text="clip"), data_dim, 0, towers)
 

@@ -61,7 +61,7 @@ from itrpipe.models.base import (
     unit_vectors,
 )
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_text
+from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_tower
 from itrpipe.models.scan.network import NORM_EPSILON
 from itrpipe.models.vectors import at_least_single, first_places, mean_of_first
 
@@ -339,7 +339,7 @@ def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> Encod
 
 def restored(description: Mapping[str, Any]) -> Encoders:
     """The encoders of a trained model's `description`, their weights still random."""
-    return Encoders(text=restored_text(description["text"]), global_dim=description["global_dim"])
+    return Encoders(text=restored_tower(description["text"]), global_dim=description["global_dim"])
 
 
 def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encoders) -> AsclEncoder:
