@@ -39,7 +39,7 @@ def principal(name: str) -> list[tuple[str, str]]:
     if name not in ("methods", "backbones"):
         return rows
     from itrpipe.methods.declaration import methods
-    from itrpipe.models.registry import backbones
+    from itrpipe.models.declaration import backbones
 
     known: Iterable[str] = methods() if name == "methods" else backbones()
     return [row for row in rows if row[0] in known]

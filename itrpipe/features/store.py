@@ -174,7 +174,6 @@ def stored_rows(
     return stored, refused
 
 
-
 def _refusal(name: str, values: np.ndarray, dtype: np.dtype, limits: tuple[int, int] | None) -> str:
     """Return why values of an image cannot be stored."""
     if name == "count" and not values.any():

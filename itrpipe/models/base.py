@@ -31,7 +31,6 @@ from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
-from itrpipe.models.vectors import at_least_single
 
 Held = TypeVar("Held")
 _CENTRES = tuple(place / 7 for place in range(8))
@@ -412,3 +411,21 @@ def real_count(images: ImageBatch) -> Tensor | None:
     """Number of real regions of each image [B], 1 to R, or None where all R are real."""
     count = images.count
     return None if count is None or bool((count == images.regions.shape[1]).all()) else count
+
+
+def at_least_single(vectors: Tensor) -> Tensor:
+    """The vectors in single precision, or in double where they are."""
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+
+
+def first_places(vectors: Tensor, counts: Tensor | None) -> Tensor:
+    """bool [N, n], true at the first so many [N] of vectors [N, n, ...], which are real; None stands for all."""
+    places = torch.arange(vectors.shape[1], device=vectors.device)
+    return (places < (vectors.shape[1] if counts is None else counts[:, None])).expand(len(vectors), -1)
+
+
+def mean_of_first(vectors: Tensor, counts: Tensor | None) -> Tensor:
+    """Means [N, D] over the first so many [N] of vectors [N, n, D], or over all of them; the others are padding."""
+    if counts is None:
+        return vectors.mean(dim=1)
+    return vectors.masked_fill(~first_places(vectors, counts)[..., None], 0.0).sum(dim=1) / counts[:, None]

@@ -16,7 +16,7 @@ from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import NOT_HERE, is_given, model_inputs, passes_of, read_model
 from itrpipe.features.hub import require_reachable
-from itrpipe.models.registry import canonical_backbone, settings_of
+from itrpipe.models.declaration import canonical_backbone, settings_of
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need

@@ -18,8 +18,8 @@ from torch import nn
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.base import TextBatch
+from itrpipe.models.declaration import network_module
 from itrpipe.models.dual_encoder.network import Encoders
-from itrpipe.models.registry import network_module
 from itrpipe.models.uniter.network import load_published
 from itrpipe.testing import IMAGE_DIM, VOCABULARY
 from tests.models.toys import PUBLISHED, built, close, encoded, recorded, toys

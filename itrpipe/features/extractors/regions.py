@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from itrpipe.features.declaration import RegionSettings
 from itrpipe.features.extractors.base import Extractor, Images, channels_first
 from itrpipe.features.store import FeatureSpec
+
 
 class Proposals(NamedTuple):
     """The region proposals of B images, K in all, and how a network sees them.

@@ -54,8 +54,11 @@ from itrpipe.models.base import (
     RegionEncoding,
     TextBatch,
     WordEncoding,
+    at_least_single,
     changed,
+    first_places,
     inner_products,
+    mean_of_first,
     rows_of,
     tiled_scores,
     unit_vectors,
@@ -63,7 +66,6 @@ from itrpipe.models.base import (
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_tower
 from itrpipe.models.scan.network import NORM_EPSILON
-from itrpipe.models.vectors import at_least_single, first_places, mean_of_first
 
 RELEASED_SCALES = {"to_words": 4.0, "to_regions": 9.0}
 """Fixed factors of the products that replace 1 / sqrt(d) in the released code."""

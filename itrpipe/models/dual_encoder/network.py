@@ -38,11 +38,19 @@ from itrpipe.features.towers import (
     see,
 )
 from itrpipe.models.base import DualEncoder as Base
-from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise, real_count
+from itrpipe.models.base import (
+    ImageBatch,
+    ImageEncoding,
+    TextBatch,
+    TextEncoding,
+    first_places,
+    l2_normalise,
+    mean_of_first,
+    real_count,
+)
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.uniter.network import NORM_EPSILON, EncoderLayers, RegionEmbedding, initialise
-from itrpipe.models.vectors import first_places, mean_of_first
 from itrpipe.models.vsepp.network import mean_of_regions
 from itrpipe.storage.disk import reading
 
@@ -560,7 +568,6 @@ def random_text(vocabulary_size: int, width: int, heads: int, layers: int, max_w
     return TextTower(transformers.BertModel(transformers.BertConfig(**sizes), add_pooling_layer=pool == "own"), pool)
 
 
-
 def _sizes(width: int, heads: int, layers: int) -> dict[str, Any]:
     return {
         "hidden_size": width,
@@ -590,7 +597,6 @@ def _pool(wanted: str, kind: Kind, model: str, side: str) -> str:
     if wanted == "auto":
         return "own" if kind.own == "trained" else "mean"
     return wanted
-
 
 
 def find_tokenizer(model: str, revision: str) -> Any:

@@ -57,6 +57,8 @@ from itrpipe.models.base import (
     RegionEncoding,
     TextBatch,
     WordEncoding,
+    at_least_single,
+    first_places,
     placed_regions,
     region_width,
     rows_of,
@@ -65,7 +67,6 @@ from itrpipe.models.base import (
 )
 from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.models.scan.declaration import Scan
-from itrpipe.models.vectors import at_least_single, first_places
 from itrpipe.models.vsepp.network import GruTextEncoder, image_projection, pack
 
 Products = Literal["fp32", "bf16"]

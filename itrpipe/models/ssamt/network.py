@@ -41,13 +41,13 @@ from itrpipe.models.base import (
     Matcher,
     Tensors,
     TextBatch,
+    first_places,
     inner_products,
     tiled_scores,
     unit_vectors,
 )
 from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter.network import EncoderLayers, initialise
-from itrpipe.models.vectors import first_places
 
 MaskRule = Literal["paper", "strict", "none"]
 NUM_KINDS = 3

@@ -21,10 +21,11 @@ from itrpipe.models.base import (
     ImageEncoding,
     TextBatch,
     TextEncoding,
+    at_least_single,
     l2_normalise,
+    mean_of_first,
     real_count,
 )
-from itrpipe.models.vectors import at_least_single, mean_of_first
 from itrpipe.models.vsepp.declaration import Vsepp
 
 _ORDER_TILE_VALUES = 1 << 24

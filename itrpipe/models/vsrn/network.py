@@ -33,12 +33,12 @@ from itrpipe.models.base import (
     ImageEncoding,
     TextBatch,
     TextEncoding,
+    at_least_single,
     l2_normalise,
     placed_regions,
     real_count,
     region_width,
 )
-from itrpipe.models.vectors import at_least_single
 from itrpipe.models.vsepp.network import GruTextEncoder, gru_step, image_projection
 from itrpipe.models.vsrn.declaration import Vsrn
 
