@@ -17,8 +17,6 @@ defines `restored(description)`, which gives what `build` then takes as its four
 Shapes: B images, T captions, R regions, W words, D embedding width, G width of a global image feature.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace

@@ -3,8 +3,6 @@
 Read without torch.
 """
 
-from __future__ import annotations
-
 import functools
 from types import ModuleType
 from typing import Annotated, ClassVar, Self

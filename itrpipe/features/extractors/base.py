@@ -1,7 +1,5 @@
 """The contract of an extractor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 

@@ -8,8 +8,6 @@ Source: Anderson et al., Bottom-Up and Top-Down Attention for Image Captioning a
 3.1, and the tool that wrote the published feature files.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple

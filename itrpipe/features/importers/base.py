@@ -4,8 +4,6 @@ Published features are used with more than one version of a dataset, so rows are
 found by a name, or else by its captions, of which published files have the first five.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections import Counter

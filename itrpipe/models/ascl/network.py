@@ -36,8 +36,6 @@ Shapes: B images, T captions, N pairs, R regions, W words, D width, G width of t
 d = D / H; N items of Q queries over C items of S context vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -13,8 +13,6 @@ Shapes: B images, R regions, n tokens of an image, T captions, W tokens of a cap
 width of a token, of a tower's vector, or of an embedding.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

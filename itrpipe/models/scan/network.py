@@ -34,8 +34,6 @@ by ReLU, the published code has a leaky ReLU of slope 0.1; the code is followed.
 Shapes: B images, R regions, T captions, W words, D embedding width.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterator

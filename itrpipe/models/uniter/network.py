@@ -33,8 +33,6 @@ published files of both.
 Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequence, d width, V token ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

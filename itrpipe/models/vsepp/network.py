@@ -6,8 +6,6 @@ Source: Faghri et al., "VSE++: Improving Visual-Semantic Embeddings with Hard Ne
 for one vector per image; on region features the regions are averaged first, as later papers do.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -17,8 +17,6 @@ network is S2VT with attention (Venugopalan et al., ICCV 2015) as published with
 Shapes: B images, R regions, D width, H width of the captioner, P caption tokens in total, V token ids.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -8,8 +8,6 @@ the mean colour of 2 x 2 parts. The global vector is the same without the means,
 (Lazebnik et al., "Beyond bags of features", CVPR 2006, Sec. 3).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

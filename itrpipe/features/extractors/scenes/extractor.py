@@ -7,8 +7,6 @@ dozen regions: everything works on whole batches.
 Source: Faster R-CNN (Ren et al. 2015), sections 3.1 and 3.3; Bottom-Up Attention (Anderson et al. 2018), section 3.1.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -8,8 +8,6 @@ Rows beyond `count` become zero; without `count`, all regions of every image are
 `image_id`, `ids` or `names`, or lines of a text file, whose path is relative to the folder of the arrays.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -10,8 +10,6 @@ pixels of the image as it is on disk. Ids count without the background class, as
 one source: extraction on several GPUs writes one file each, and some name an image in two of them.
 """
 
-from __future__ import annotations
-
 import base64
 from functools import partial
 from pathlib import Path
