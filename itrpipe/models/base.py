@@ -401,8 +401,8 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
     near = (-(centres / _SPREAD).square()).exp().flatten(2)
     regions = images.regions.float()
     places = torch.cat([near, high - low], dim=-1)
-    lengths = (torch.linalg.vector_norm(each, dim=-1, keepdim=True) for each in (regions, places))
-    return torch.cat([regions, places * next(lengths) / next(lengths)], dim=-1)
+    places = places * regions.norm(dim=-1, keepdim=True) / places.norm(dim=-1, keepdim=True)
+    return torch.cat([regions, places], dim=-1)
 
 
 def real_count(images: ImageBatch) -> Tensor | None:

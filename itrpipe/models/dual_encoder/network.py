@@ -158,19 +158,16 @@ class VisionTower(Tower):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns vectors [B, D] of images [B, 3, h, w] uint8 of the frame's size."""
-        seen = self._see(pixels)
+        seen = self.see(pixels)
         return self.pooled(seen.tokens, None, seen.own)
-
-    def tokens(self, pixels: Tensor) -> Tensor:
-        """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8; the cells of `grid` are the last, row by row."""
-        return self._see(pixels).tokens
 
     @torch.no_grad()
     def grid(self) -> Grid:
         """The cells of the frame that have tokens, found by running the network once."""
-        return self._see(torch.zeros(1, 3, *self.frame, dtype=torch.uint8, device=self.mean.device)).grid
+        return self.see(torch.zeros(1, 3, *self.frame, dtype=torch.uint8, device=self.mean.device)).grid
 
-    def _see(self, pixels: Tensor) -> Seen:
+    def see(self, pixels: Tensor) -> Seen:
+        """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8; the cells of `grid` are the last, row by row."""
         assert pixels.shape[1:] == (3, *self.frame)
         assert pixels.dtype == torch.uint8
         return see(self.network, (pixels.float() - self.mean) / self.std)
@@ -331,14 +328,15 @@ class TransformerDualEncoder(Base):
             self.dropout = nn.Dropout(settings.dropout)
             self.project_images = nn.Linear(width, self.embed_dim, bias)
             self.project_texts = nn.Linear(text.width, self.embed_dim, bias)
-        for tower in self.encoders().values() if settings.gradient_checkpointing else ():
-            network: Any = tower.network
-            if not network.supports_gradient_checkpointing:
-                raise UsageError(f"{type(network).__name__} has no gradient checkpointing; leave it out")
-            network.config.use_cache = False  # else transformers says on the terminal that it turns it off
-            # Releases of transformers 5 before the newest know the old name alone, which the newest warns of.
-            enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
-            enable({"use_reentrant": False})
+        if settings.gradient_checkpointing:
+            for tower in self.encoders().values():
+                network: Any = tower.network
+                if not network.supports_gradient_checkpointing:
+                    raise UsageError(f"{type(network).__name__} has no gradient checkpointing; leave it out")
+                network.config.use_cache = False  # else transformers says on the terminal that it turns it off
+                # Releases of transformers 5 before the newest know the old name alone, which the newest warns of.
+                enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
+                enable({"use_reentrant": False})
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
@@ -392,13 +390,13 @@ class TransformerDualEncoder(Base):
             texts: B captions.
 
         Returns:
-            [B, n, W], n tokens of an image as `VisionTower.tokens` orders them; zero behind the length of a caption.
+            [B, n, W], n tokens of an image as `VisionTower.see` orders them; zero behind the length of a caption.
         """
         assert self.has_word_maps
         assert isinstance(self.vision, VisionTower)
         assert images.pixels is not None
         parts = images.pixels.split(_IMAGES_AT_ONCE)
-        places = self.project_images(torch.cat([self.vision.tokens(part) for part in parts])).float()
+        places = self.project_images(torch.cat([self.vision.see(part).tokens for part in parts])).float()
         words = self.project_texts(self.text.tokens(texts.tokens, texts.lengths)).float()
         words = words.masked_fill(~first_places(words, texts.lengths)[..., None], 0)  # a bias has filled the padding
         image = places.mean(dim=1)

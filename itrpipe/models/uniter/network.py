@@ -197,16 +197,15 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         found = torch.cat(parts)
         return found[torch.cat(order).argsort().to(found.device)]
 
-    def match_logits(self, start: Tensor) -> Tensor:
-        """[N, 2] of the last states [N, d] of the first position; 1 is a match."""
-        return self._pooled(start, self.match)
-
     def rank_score(self, start: Tensor) -> Tensor:
         """Scores [N] of the last states [N, d] of the first position."""
-        return self._pooled(start, self.rank).squeeze(-1)
+        return self.pair_logits(start, self.rank).squeeze(-1)
 
-    def _pooled(self, start: Tensor, head: nn.Linear) -> Tensor:
-        """Apply a head to the pooled first position, in single precision: bfloat16 would make ties of scores."""
+    def pair_logits(self, start: Tensor, head: nn.Linear) -> Tensor:
+        """Apply `rank` or `match`, whose second logit is a match, to the last states [N, d] of the first position.
+
+        In single precision: bfloat16 would make ties of scores.
+        """
         with torch.autocast(start.device.type, enabled=False):
             return head(torch.tanh(self.pooler(start.float())))
 

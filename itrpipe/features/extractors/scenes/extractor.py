@@ -83,7 +83,7 @@ class ScenesExtractor(Extractor):
         Raises:
             DataError: the images have another size or type.
         """
-        if not isinstance(images, torch.Tensor) or images.shape[1:] != (3, HEIGHT, WIDTH):
+        if not isinstance(images, Tensor) or images.shape[1:] != (3, HEIGHT, WIDTH):
             shapes = sorted({tuple(image.shape) for image in images})
             raise DataError(
                 f"images of shape {shapes[0]} are no images of scenes, which are {(3, HEIGHT, WIDTH)}; "
