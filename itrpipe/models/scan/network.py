@@ -21,9 +21,6 @@ lengths, so that padding costs little; a tile is such a group against a block of
 only its inputs and is computed a second time in the backward pass (`torch.utils.checkpoint`), unless the whole matrix
 is small.
 
-On a GPU torch compiles the attention once many pairs were scored: what lies between the products then takes a third of
-the passes over memory. Where it cannot compile, the same functions run as they are.
-
 Only the product of regions and words may run in bfloat16; the attention, its norms and the Gram matrices stay in
 single precision, since a focal mask is decided by the sign of small differences.
 
@@ -35,10 +32,9 @@ Shapes: B images, R regions, T captions, W words, D embedding width.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -47,7 +43,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from itrpipe.errors import reason_of
 from itrpipe.models.base import (
     SCORERS,
     ImageBatch,
@@ -68,8 +63,6 @@ from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vsepp.network import GruTextEncoder, image_projection, pack
 
 Products = Literal["fp32", "bf16"]
-Attended = Callable[..., Tensor]
-"""`attended_scores`, compiled or not."""
 
 NORM_EPSILON = 1e-8
 """Added to the norms that divide A; a cosine whose two lengths multiply to less is zero."""
@@ -82,9 +75,6 @@ KEPT_VALUES = {"cpu": 1 << 22, "cuda": 1 << 25}
 
 SMALLEST_GROUP = 32
 """Captions that share a group whatever their lengths: fewer would leave vector units idle."""
-
-COMPILED_FROM = 10**7
-"""Pairs that a process has scored on a GPU before the attention is compiled, which takes about a minute."""
 
 _WITHIN_ONE = ("clipped_l2norm", "clipped_l1norm", "softmax")
 _MILD = 30.0
@@ -269,8 +259,7 @@ def score_matrix(
     with torch.autocast(device, enabled=False):
         parts = (rows_of(images, slice(start, start + block)) for start in range(0, len(regions), block))
         blocks = [side(part.regions, part.count, words_attend) for part in parts]
-        attended = _compiling.chosen(device, len(regions) * len(words))
-        tile = partial(tile_scores, scoring=scoring, products=products, attended=attended)
+        tile = partial(tile_scores, scoring=scoring, products=products)
         return tiled_scores(blocks, captions(), tile, recompute)
 
 
@@ -293,54 +282,19 @@ def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, i
         start = stop
 
 
-def tile_scores(
-    images: Side, captions: Side, scoring: CrossAttention, products: Products, attended: Attended
-) -> Tensor:
-    """Scores [B, T] of all images with all captions at once; `attended` does what `attended_scores` does."""
+def tile_scores(images: Side, captions: Side, scoring: CrossAttention, products: Products) -> Tensor:
+    """Scores [B, T] of all images with all captions at once."""
     to_regions = scoring.words_to_regions
     to_words = scoring.regions_to_words
     if to_regions is None:
         assert to_words is not None
-        return attended(_affinity(captions, images, products), captions, images, to_words, False).T
+        return attended_scores(_affinity(captions, images, products), captions, images, to_words, False).T
     affinity = _affinity(images, captions, products)  # [B, R, W, T]
-    scores = attended(affinity, images, captions, to_regions, False)
+    scores = attended_scores(affinity, images, captions, to_regions, False)
     if to_words is None:
         return scores
     flipped = affinity.permute(3, 2, 1, 0).contiguous()  # [T, W, R, B]
-    return scores + attended(flipped, captions, images, to_words, False).T
-
-
-@dataclass
-class Compiling:
-    """Chooses between `attended_scores` and what torch compiles of it.
-
-    Args:
-        device: type of the devices that it is compiled for.
-    """
-
-    device: str = "cuda"
-    _pairs: float = 0.0
-
-    def chosen(self, device: str, pairs: int) -> Attended:
-        """Return what scores so many further pairs, in the forward as in the backward pass."""
-        if device != self.device:
-            return attended_scores
-        self._pairs += pairs
-        return self._compiled if self._pairs >= COMPILED_FROM else attended_scores
-
-    @cached_property
-    def _compiled(self) -> Attended:
-        compiled = torch.compile(attended_scores, dynamic=True)
-        contexts, queries = (side(torch.ones(count, 3, 2, device=self.device), None) for count in (4, 5))
-        try:
-            compiled(torch.ones(4, 3, 3, 5, device=self.device), contexts, queries, Attention(1.0), False)
-        except Exception as error:  # torch raises errors of its own, of the compiler and of the system
-            warnings.warn(f"torch cannot compile the attention, which takes longer: {reason_of(error)}", stacklevel=2)
-            return attended_scores
-        return compiled
-
-
-_compiling = Compiling()
+    return scores + attended_scores(flipped, captions, images, to_words, False).T
 
 
 def attended_scores(affinity: Tensor, context: Side, queries: Side, attention: Attention, paired: bool) -> Tensor:
