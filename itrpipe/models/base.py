@@ -378,6 +378,20 @@ def unit_vectors(features: Tensor) -> Tensor:
     return features / (norm.masked_fill(norm == 0, 1.0) + 1e-8)
 
 
+def boxes_of(images: ImageBatch) -> Tensor:
+    """Boxes [B, R, 4] of regions in single precision.
+
+    Raises:
+        DataError: the features have none.
+    """
+    if images.boxes is None:
+        raise DataError(
+            "this model reads the boxes of regions, which these features have not; give others by --features, or where "
+            "the regions are the cells of a grid extract them again with --set grid=[ROWS,COLUMNS]"
+        )
+    return images.boxes.float()
+
+
 def region_width(image_dim: int, boxes: bool) -> int:
     """Numbers of a region of `placed_regions`, of features [B, R, D_in]."""
     return image_dim + (2 * len(_CENTRES) + 2 if boxes else 0)
@@ -394,9 +408,7 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
     """
     if not boxes:
         return images.regions
-    if images.boxes is None:
-        raise DataError("this model reads the boxes of regions, which these features have not; extract others")
-    low, high = images.boxes.float().split(2, dim=-1)
+    low, high = boxes_of(images).split(2, dim=-1)
     centres = (low + high)[..., None] / 2 - torch.tensor(_CENTRES, device=low.device)  # [B, R, 2, 8]
     near = (-(centres / _SPREAD).square()).exp().flatten(2)
     regions = images.regions.float()

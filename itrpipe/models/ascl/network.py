@@ -65,7 +65,6 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_tower
 from itrpipe.models.scan.network import NORM_EPSILON
 
-
 TILE = 16
 """Images of a tile, and captions."""
 

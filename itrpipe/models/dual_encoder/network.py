@@ -41,6 +41,7 @@ from itrpipe.models.base import (
     ImageEncoding,
     TextBatch,
     TextEncoding,
+    boxes_of,
     first_places,
     l2_normalise,
     mean_of_first,
@@ -266,13 +267,8 @@ class RegionTower(nn.Module):
         Raises:
             DataError: the images have no boxes and the model was trained with some.
         """
-        if self.boxes and images.boxes is None:
-            raise DataError(
-                "this model was trained on features with boxes, which these have not; extract them as those were"
-            )
         count = real_count(images)
-        boxes = None if images.boxes is None else images.boxes.float()
-        states = self.embedding(images.regions.float(), boxes)
+        states = self.embedding(images.regions.float(), boxes_of(images) if self.boxes else None)
         if self.start is not None:
             states = torch.cat([self.start.expand(len(states), 1, -1), states], dim=1)
             count = None if count is None else count + 1

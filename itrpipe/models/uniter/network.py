@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.features.hub import read_state, refuse_not_finite
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch, WordEncoding
+from itrpipe.models.base import ImageBatch, Matcher, TextBatch, WordEncoding, boxes_of
 from itrpipe.models.uniter.declaration import Uniter
 
 NORM_EPSILON = 1e-12
@@ -119,12 +119,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         Raises:
             DataError: the features have no boxes.
         """
-        if images.boxes is None:
-            raise DataError(
-                "UNITER reads the boxes of regions, which these features have not; give others by --features, or where "
-                "the regions are the cells of a grid extract them again with --set grid=[ROWS,COLUMNS]"
-            )
-        regions = self.image(images.regions.float(), images.boxes.float(), self.text.kind.weight[1])
+        regions = self.image(images.regions.float(), boxes_of(images), self.text.kind.weight[1])
         count = torch.full((len(regions),), regions.shape[1], device=regions.device)
         return UniterImages(regions, count if images.count is None else images.count)
 
