@@ -49,14 +49,14 @@ def rows_of(held: Held, rows: Tensor | slice) -> Held:
     return changed(held, lambda tensor: tensor[rows])
 
 
-def moved(held: Held, device: torch.device | str) -> Held:
+def moved_to(held: Held, device: torch.device | str) -> Held:
     """A tensor, what can be moved itself, or a dictionary or tuple of these on a device; all else as it is."""
     if isinstance(held, Tensor):
         return held.to(device, non_blocking=True)  # pyright: ignore[reportReturnType]
     if isinstance(held, dict):
-        return {name: moved(each, device) for name, each in held.items()}  # pyright: ignore[reportReturnType]
+        return {name: moved_to(each, device) for name, each in held.items()}  # pyright: ignore[reportReturnType]
     if isinstance(held, tuple):
-        return tuple(moved(each, device) for each in held)  # pyright: ignore[reportReturnType]
+        return tuple(moved_to(each, device) for each in held)  # pyright: ignore[reportReturnType]
     return held.to(device) if isinstance(held, Tensors) else held
 
 
@@ -66,7 +66,7 @@ class Tensors:
     def to(self, device: torch.device | str) -> Self:
         """The same on `device`, with all that it holds, copied asynchronously where the memory is pinned."""
         placed = copy.copy(self)
-        vars(placed).update({name: moved(value, device) for name, value in vars(self).items()})
+        vars(placed).update({name: moved_to(value, device) for name, value in vars(self).items()})
         return placed
 
     def __getitem__(self, rows: Tensor | slice) -> Self:
@@ -234,10 +234,13 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
             of them but through BatchNorm. Several processes that train a model share these rows. Costly scores of
             pairs belong here beside the encoders; all else, every process computes.
         frozen: names of encoders, or of other parts, that are not trained.
+        pretrained_scale: scale and bias of the logits that a joint model was pretrained with; None where it was not.
+            Training moves a scale of the method's, never this one.
     """
 
     by_rows: ClassVar[Mapping[str, tuple[int, ...]]] = ENCODERS
     frozen: frozenset[str] = frozenset()
+    pretrained_scale: tuple[float, float] | None = None
 
     def encoders(self) -> dict[str, nn.Module]:
         """Return its networks of layers, which can be frozen or adapted, by names of `BackboneSettings.encoders`."""
@@ -296,10 +299,6 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
     def description(self) -> dict[str, Any]:
         """Return what has to be known beside the settings to build this model again; nothing for most."""
         return {}
-
-    def pretrained_scale(self) -> tuple[float, float] | None:
-        """Scale and bias of the logits that a joint model was pretrained with; None where it was not."""
-        return None
 
     def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
         """A training loss of the model's own: a mean over image k with caption k; None where it has none."""

@@ -383,8 +383,8 @@ def scores(scale: Scale, clock: Clock) -> Iterator[Line]:
     share = COCO_PAIRS / (scale.images * scale.texts)
 
     def scored(scoring: CrossAttention, products: Any) -> Tensor:
-        with torch.inference_mode():
-            return score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring, products)
+        with torch.inference_mode(), torch.autocast(clock.device.type, torch.bfloat16, enabled=products == "bf16"):
+            return score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring)
 
     for name, scoring in SCORINGS.items():
         for products, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):

@@ -247,7 +247,7 @@ def place_anchors(cell: Tensor, rows: int, columns: int, stride: int, start: flo
     return (torch.stack([x, y, x, y], dim=-1).view(-1, 1, 4) + cell).flatten(0, 1)
 
 
-def moved(deltas: Tensor, centres: Tensor, sides: Tensor) -> Tensor:
+def shift_boxes(deltas: Tensor, centres: Tensor, sides: Tensor) -> Tensor:
     """Moves and stretches boxes. Source: Faster R-CNN, Eq. 2.
 
     Args:

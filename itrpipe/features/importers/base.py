@@ -73,7 +73,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Reads some entries in memory that does not grow with E; `checked` checks the values.
+        """Reads some entries in memory that does not grow with E; `checked_rows` checks the values.
 
         Args:
             entries: [n] int64, rising. The next call's entries are larger as a rule, and smaller where a part is made
@@ -182,7 +182,7 @@ class Entries(Source):
         return rows
 
 
-def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
+def checked_rows(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
     """Reads some entries as they are stored. All that importers read is checked here and in `stored_rows`.
 
     Args:
@@ -404,4 +404,4 @@ class Import(Work[Source]):
         from itrpipe.storage.parts import write_arrays
 
         rows, entries, sizes, names = part.content
-        write_arrays(path, {"rows": rows, **checked(worker, names, entries, sizes)}, {})
+        write_arrays(path, {"rows": rows, **checked_rows(worker, names, entries, sizes)}, {})

@@ -173,7 +173,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
 
 @dataclass(frozen=True)
-class Side:
+class FusionSide:
     """Images or captions as those that look and those that are looked at.
 
     Attributes:
@@ -224,7 +224,7 @@ class CrossModalFusion(nn.Module):
         """Scores [B, T] of every image with every caption."""
         order = texts.lengths.argsort(descending=True, stable=True)  # captions of a tile have about one length
 
-        def captions() -> Iterator[tuple[Tensor, Side]]:
+        def captions() -> Iterator[tuple[Tensor, FusionSide]]:
             for rows in order.split(TILE):
                 own = texts.lengths[rows]
                 yield rows, self._side(texts.words[rows, : int(own.max())], own)
@@ -233,7 +233,7 @@ class CrossModalFusion(nn.Module):
         sides = [self._side(each.regions, each.count, each.whole) for each in blocks]
         return tiled_scores(sides, captions(), self._scores, recompute=True)
 
-    def _side(self, vectors: Tensor, count: Tensor | None, whole: Tensor | None = None) -> Side:
+    def _side(self, vectors: Tensor, count: Tensor | None, whole: Tensor | None = None) -> FusionSide:
         """Images, which have a whole, or captions."""
         asks, answers = (self.to_regions, self.to_words) if whole is None else (self.to_words, self.to_regions)
         real = first_places(vectors, count)
@@ -242,12 +242,12 @@ class CrossModalFusion(nn.Module):
         asked, compared, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in matrices)
         output = answers.output.unflatten(0, (asks.heads, -1))
         values = torch.einsum("nshd,hde->nhse", keys, output).flatten(1, 2)
-        return Side(vectors, real, asked, compared, keys, values, values @ values.mT, whole)
+        return FusionSide(vectors, real, asked, compared, keys, values, values @ values.mT, whole)
 
-    def _scores(self, images: Side, captions: Side) -> Tensor:
+    def _scores(self, images: FusionSide, captions: FusionSide) -> Tensor:
         """S [..., B, T] of every image with every caption."""
-        of_regions, words = found(images, captions)  # [..., T, B], [..., T, B, D]
-        of_words, regions = found(captions, images)  # [..., B, T], [..., B, T, D]
+        of_regions, words = attend(images, captions)  # [..., T, B], [..., T, B, D]
+        of_words, regions = attend(captions, images)  # [..., B, T], [..., B, T, D]
         assert images.whole is not None
         whole = images.whole[..., None, :].expand_as(regions)
         seen = self.global_regions(regions)
@@ -282,7 +282,7 @@ class HeadedAttention(nn.Module):
             nn.init.xavier_uniform_(matrix)
 
 
-def found(queries: Side, context: Side) -> tuple[Tensor, Tensor]:
+def attend(queries: FusionSide, context: FusionSide) -> tuple[Tensor, Tensor]:
     """Look up what every item finds in every one of the other side (Eq. 1).
 
     Returns:

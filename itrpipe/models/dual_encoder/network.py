@@ -304,7 +304,7 @@ class TransformerDualEncoder(Base):
         scale: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
-        self._scale = scale
+        self.pretrained_scale = scale
         self.settings = settings
         self.vision = vision
         self.text = text
@@ -363,11 +363,7 @@ class TransformerDualEncoder(Base):
         """The networks without their weights, for `restored`."""
         vision = self.vision.description() if isinstance(self.vision, VisionTower) else None
         boxes = isinstance(self.vision, RegionTower) and self.vision.boxes
-        return {"vision": vision, "text": self.text.description(), "scale": self._scale, "boxes": boxes}
-
-    def pretrained_scale(self) -> tuple[float, float] | None:
-        """Return those of CLIP and SigLIP as they were opened; training moves a scale of the method's."""
-        return self._scale
+        return {"vision": vision, "text": self.text.description(), "scale": self.pretrained_scale, "boxes": boxes}
 
     @property
     def has_word_maps(self) -> bool:

@@ -35,7 +35,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,8 +61,6 @@ from itrpipe.models.base import (
 from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vsepp.network import GruTextEncoder, image_projection, pack
-
-Products = Literal["fp32", "bf16"]
 
 NORM_EPSILON = 1e-8
 """Added to the norms that divide A; a cosine whose two lengths multiply to less is zero."""
@@ -149,13 +147,10 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
 
     def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [B, T] of every image with every caption, in tiles."""
-        device = images.regions.device.type
-        rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-        return score_matrix(images, texts, self.scoring, "bf16" if rounded else "fp32")
+        return score_matrix(images, texts, self.scoring)
 
     def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
-        assert len(images.regions) == len(texts.words)
         with torch.autocast(images.regions.device.type, enabled=False):
             regions = side(images.regions, images.count)
             words = side(texts.words, texts.lengths)
@@ -225,19 +220,13 @@ def side(vectors: Tensor, count: Tensor | None, attended: bool = True) -> Side:
     return Side(rows, gram, padding)
 
 
-def score_matrix(
-    images: RegionEncoding,
-    texts: WordEncoding,
-    scoring: CrossAttention,
-    products: Products = "fp32",
-) -> Tensor:
-    """Scores of every image with every caption.
+def score_matrix(images: RegionEncoding, texts: WordEncoding, scoring: CrossAttention) -> Tensor:
+    """Scores of every image with every caption; under bfloat16 autocast the products of regions and words are rounded.
 
     Args:
         images: [B, R, D] vectors, of which the published models scale all to unit length.
         texts: [T, W, D] vectors, likewise.
         scoring: the directions and their options.
-        products: precision of the products of regions and words.
 
     Returns:
         [B, T] scores, in single precision (double for double input).
@@ -246,6 +235,7 @@ def score_matrix(
     words = texts.words
     lengths = texts.lengths
     device = regions.device.type
+    rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
     width = regions.shape[1]
     block = max(1, int(TILE_VALUES[device] ** 0.5) // width)
     recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
@@ -259,7 +249,7 @@ def score_matrix(
     with torch.autocast(device, enabled=False):
         parts = (rows_of(images, slice(start, start + block)) for start in range(0, len(regions), block))
         blocks = [side(part.regions, part.count, words_attend) for part in parts]
-        tile = partial(tile_scores, scoring=scoring, products=products)
+        tile = partial(tile_scores, scoring=scoring, rounded=rounded)
         return tiled_scores(blocks, captions(), tile, recompute)
 
 
@@ -282,14 +272,14 @@ def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, i
         start = stop
 
 
-def tile_scores(images: Side, captions: Side, scoring: CrossAttention, products: Products) -> Tensor:
-    """Scores [B, T] of all images with all captions at once."""
+def tile_scores(images: Side, captions: Side, scoring: CrossAttention, rounded: bool) -> Tensor:
+    """Scores [B, T] of all images with all captions at once; `rounded`: with products in bfloat16."""
     to_regions = scoring.words_to_regions
     to_words = scoring.regions_to_words
     if to_regions is None:
         assert to_words is not None
-        return attended_scores(_affinity(captions, images, products), captions, images, to_words, False).T
-    affinity = _affinity(images, captions, products)  # [B, R, W, T]
+        return attended_scores(_affinity(captions, images, rounded), captions, images, to_words, False).T
+    affinity = _affinity(images, captions, rounded)  # [B, R, W, T]
     scores = attended_scores(affinity, images, captions, to_regions, False)
     if to_words is None:
         return scores
@@ -405,9 +395,9 @@ AGGREGATIONS: dict[str, tuple[float, Callable[[Tensor, Tensor, float], Tensor]]]
 """Name -> relevance of padding; and score [C, N] of relevances [C, Q, N], given counts [N] or [C, 1] and lambda_lse."""
 
 
-def _affinity(context: Side, queries: Side, products: Products) -> Tensor:
+def _affinity(context: Side, queries: Side, rounded: bool) -> Tensor:
     """Inner products [C, S, Q, N] of all vectors of C items with all of N items, by one matrix product."""
-    product = _Product.apply(context.rows, queries.rows, products)
+    product = _Product.apply(context.rows, queries.rows, rounded)
     assert isinstance(product, Tensor)
     return product.view(*context.gram.shape[:2], *queries.gram.shape[1::-1])
 
@@ -416,22 +406,22 @@ class _Product(torch.autograd.Function):
     """left [M, D] times right [N, D] transposed; its gradients are products in the same precision."""
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, products: Products) -> Tensor:
+    def forward(ctx: Any, left: Tensor, right: Tensor, rounded: bool) -> Tensor:
         ctx.save_for_backward(left, right)
-        ctx.products = products
-        return _product(left, right, products)
+        ctx.rounded = rounded
+        return _product(left, right, rounded)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         left, right = ctx.saved_tensors
-        of_left = _product(gradient, right.T, ctx.products)
-        of_right = _product(gradient.T, left.T, ctx.products)
+        of_left = _product(gradient, right.T, ctx.rounded)
+        of_right = _product(gradient.T, left.T, ctx.rounded)
         return of_left.to(left.dtype), of_right.to(right.dtype), None
 
 
-def _product(left: Tensor, right: Tensor, products: Products) -> Tensor:
-    if products == "bf16":
+def _product(left: Tensor, right: Tensor, rounded: bool) -> Tensor:
+    if rounded:
         return left.bfloat16() @ right.bfloat16().T
     if left.device.type == "cpu" and left.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         # On AMD, oneDNN is twice as fast as the library that `@` calls.

@@ -138,7 +138,6 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
 
     def score_pairs(self, images: UniterImages, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k, float32."""
-        assert len(images.count) == len(texts.lengths)
         return self.score_at(images, texts, *torch.arange(len(images.count)).expand(2, -1))
 
     def score_at(self, images: UniterImages, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor) -> Tensor:
@@ -279,17 +278,17 @@ class RegionEmbedding(nn.Module):
     def __init__(self, width: int, image_dim: int, boxes: bool = True) -> None:
         super().__init__()
         self.region = nn.Linear(image_dim, width)
-        self.box = nn.Linear(BOX_NUMBERS, width) if boxes else None
+        if boxes:
+            self.box = nn.Linear(BOX_NUMBERS, width)
         self.region_norm = nn.LayerNorm(width, eps=NORM_EPSILON)
-        self.box_norm = nn.LayerNorm(width, eps=NORM_EPSILON) if boxes else None
+        if boxes:
+            self.box_norm = nn.LayerNorm(width, eps=NORM_EPSILON)
         self.norm = nn.LayerNorm(width, eps=NORM_EPSILON)
 
     def forward(self, features: Tensor, boxes: Tensor | None, kind: Tensor | None = None) -> Tensor:
         """[B, R, D_in] features with boxes [B, R, 4], where they are read, to [B, R, d]; `kind` [d] is added to all."""
         states = self.region_norm(self.region(features))
-        if self.box is not None:
-            assert boxes is not None
-            assert self.box_norm is not None
+        if boxes is not None:
             sides = boxes[..., 2:] - boxes[..., :2]
             numbers = torch.cat([boxes, sides, sides.prod(dim=-1, keepdim=True)], dim=-1)  # [B, R, 7]
             states = states + self.box_norm(self.box(numbers))

@@ -29,7 +29,7 @@ _SPLITS = ("train", "dev", "test", "testall")
 _REPEAT_SAMPLES = 8
 
 
-class Split(NamedTuple):
+class PrecompSplit(NamedTuple):
     """One split of a precomp folder.
 
     Attributes:
@@ -122,7 +122,7 @@ def _splits_in(path: Path) -> list[str]:
     return [name for name in _SPLITS if (path / f"{name}_ims.npy").is_file()]
 
 
-def _open_split(path: Path, name: str) -> Split:
+def _open_split(path: Path, name: str) -> PrecompSplit:
     arrays: dict[str, FileRows] = {}
     for key, kind, shape in (("regions", "ims", "[images, regions, width]"), ("global", "global", "[images, width]")):
         file = path / f"{name}_{kind}.npy"
@@ -146,7 +146,7 @@ def _open_split(path: Path, name: str) -> Split:
             groups[kind] = texts.reshape(images, -1).tolist()
             if kind == "ids" and (len({*texts}) < images or any(len({*names}) > 1 for names in groups[kind])):
                 raise ValueError("an image has several names, or a name several images")
-    return Split(arrays, [each[0].strip() for each in groups["ids"]], groups["caps"])
+    return PrecompSplit(arrays, [each[0].strip() for each in groups["ids"]], groups["caps"])
 
 
 def _repeats(regions: FileRows) -> int:
