@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision.ops import Conv2dNormActivation, clip_boxes_to_image, roi_align
 
 from itrpipe.errors import DataError
-from itrpipe.features.extractors.base import Extractor, Images, channels_first
+from itrpipe.features.extractors.base import Extractor, Images, channels_first, stacked
 from itrpipe.features.extractors.regions import box_overlaps, place_anchors, shift_boxes, surviving_confidence
 from itrpipe.features.extractors.scenes.declaration import WEIGHTS, Scenes
 from itrpipe.features.hub import fill, read_state
@@ -83,13 +83,14 @@ class ScenesExtractor(Extractor):
         Raises:
             DataError: the images have another size or type.
         """
-        if not isinstance(images, Tensor) or images.shape[1:] != (3, HEIGHT, WIDTH):
-            shapes = sorted({tuple(image.shape) for image in images})
-            raise DataError(
-                f"images of shape {shapes[0]} are no images of scenes, which are {(3, HEIGHT, WIDTH)}; "
-                "name a dataset of photographs, or another extractor."
-            )
-        found = {name: each.cpu().numpy() for name, each in self._model(images.to(self._device)).items()}
+        for image in images:
+            if image.shape != (3, HEIGHT, WIDTH):
+                raise DataError(
+                    f"images of shape {tuple(image.shape)} are no images of scenes, which are {(3, HEIGHT, WIDTH)}; "
+                    "name a dataset of photographs, or another extractor."
+                )
+        rows = self._model(stacked(images).to(self._device))
+        found = {name: values.cpu().numpy() for name, values in rows.items()}
         return {**found, "count": np.full(len(images), REGIONS, dtype=np.int16)}
 
 
@@ -171,7 +172,7 @@ class ScenesDetector(nn.Module):
         boxes = decode(pick(deltas.float(), best), self.anchors[best])  # [B, K, 4]
         keep, _ = suppress(boxes, _PROPOSAL_OVERLAP)
         # A stable sort keeps both groups in order of their scores: the best suppressed boxes fill up.
-        return pick(boxes, torch.sort((~keep).to(torch.uint8), dim=1, stable=True).indices[:, :_PROPOSALS])
+        return pick(boxes, (~keep).byte().argsort(dim=1, stable=True)[:, :_PROPOSALS])
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> dict[str, Tensor]:
@@ -235,10 +236,10 @@ def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
         count: how many indices are wanted.
     """
     keep, blocks = suppress(boxes, threshold)
-    suppressor = (blocks & keep[:, :, None]).to(torch.uint8).argmax(dim=1)  # the first box that suppresses each
+    suppressor = (blocks & keep[:, :, None]).byte().argmax(dim=1)  # the first box that suppresses each
     group = torch.where(keep, torch.arange(boxes.shape[1], device=boxes.device), suppressor)  # [B, K]
     rank = (group[:, :, None] == group[:, None, :]).triu(diagonal=1).sum(dim=1)  # earlier boxes of the same group
-    return torch.sort(rank, dim=1, stable=True).indices[:, :count]
+    return rank.argsort(dim=1, stable=True)[:, :count]
 
 
 def pick(values: Tensor, indices: Tensor) -> Tensor:
