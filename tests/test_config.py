@@ -36,7 +36,7 @@ from itrpipe.config import (
 )
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.models.registry import backbone_names
+from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.planning import Planner
 from itrpipe.stages.base import Need
 

@@ -21,7 +21,7 @@ from itrpipe.cli.options import overrides_of
 from itrpipe.config import load_declaration, parse_override
 from itrpipe.datasets.decisions import DecisionFile, Judgement
 from itrpipe.datasets.definition import remember_model
-from itrpipe.models.registry import backbone_names
+from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.models import define_model
 from itrpipe.pipeline.recipes import load_recipe
 from tests.chains import CLIP, FEW, Invoke, done, encoders_of, sets

@@ -14,7 +14,7 @@ from itrpipe.datasets.definition import PIXELS, DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE
-from itrpipe.models.registry import backbone_family, settings_of
+from itrpipe.models.declaration import backbone_family, settings_of
 from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
 from itrpipe.report.chain import commands_behind
 from itrpipe.report.names import backbone_title, method_title, model_title

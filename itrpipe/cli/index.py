@@ -15,7 +15,7 @@ from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.definition import StageDefinition, load_definition, redefine
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
-from itrpipe.models.registry import settings_of
+from itrpipe.models.declaration import settings_of
 from itrpipe.pipeline.planning import refuse_unused
 from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_manifest
 

@@ -73,7 +73,7 @@ def everything(name: str) -> list[tuple[str, str]]:
 def principal(name: str) -> list[tuple[str, str]]:
     """Return the names of a list without baselines, ablations and variants."""
     from itrpipe.methods.declaration import methods
-    from itrpipe.models.registry import backbones
+    from itrpipe.models.declaration import backbones
 
     rows = everything(name)
     known = {"methods": methods, "backbones": backbones}

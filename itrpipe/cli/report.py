@@ -10,7 +10,7 @@ from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.models.registry import canonical_backbone
+from itrpipe.models.declaration import canonical_backbone
 from itrpipe.pipeline.evaluations import evaluations_named, evaluations_of, tested_on
 from itrpipe.pipeline.models import home_of
 from itrpipe.pipeline.planning import pinned_step
