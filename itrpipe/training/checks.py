@@ -13,7 +13,7 @@ from itrpipe.features.declaration import passes_of
 from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import mined_by
-from itrpipe.models.registry import backbone_family
+from itrpipe.models.declaration import backbone_family
 from itrpipe.training.settings import MineSettings, TrainSettings
 
 _NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}

@@ -63,7 +63,7 @@ def method_inputs(
         inputs["sentences"] = _sentences(job, train, tokens)
     masked = masked_by(loss)
     if "masks" in names and masked is not None:
-        from itrpipe.synthesis.masks import caption_masks, token_captions  # few methods read captions again
+        from itrpipe.synthesis.tokens import caption_masks, token_captions  # few methods read captions again
 
         captions = token_captions(train.split, tokens, max_tokens_of(model))
         graphs = artifacts["parse"].folder if masked.units == "phrases" else None

@@ -31,9 +31,15 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, method_package, methods
 from itrpipe.mining.settings import WindowSettings
-from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.registry import BACKBONES, backbone_family, backbone_names, canonical_backbone, settings_of
-from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.models.declaration import (
+    BACKBONES,
+    BackboneSettings,
+    backbone_family,
+    backbone_names,
+    canonical_backbone,
+    settings_of,
+)
+from itrpipe.models.declaration import backbones as backbone_classes
 from itrpipe.papers import Paper
 from itrpipe.storage.artifact import LOCAL_MODEL
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.config import load_declaration, parse_override, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages import prepare
 from itrpipe.storage.artifact import DigestCache, read_manifest
-from tests.chains import Invoke
+from tests.chains import Invoke, run_stage
 from tests.conftest import TinySource
 from tests.definitions import save_definition
 
