@@ -6,7 +6,7 @@ A number knows its value, its uncertainty and its digits. What is shown of it is
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -281,14 +281,6 @@ def as_lines(table: Table) -> list[str]:
 def _line(name: str, names: int, texts: Sequence[str], block: Sequence[tuple[int, int]]) -> str:
     cells = [text.rjust(width) for text, (_, width) in zip(texts, block, strict=True)]
     return f"{name:<{names}}{''.join(cells)}".rstrip()
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields rows of cells as lines for a terminal, indented: the first column to the left, others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        columns = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        yield "  " + "  ".join([name.ljust(widths[0]), *columns]).rstrip()
 
 
 def wrapped(text: str) -> list[str]:

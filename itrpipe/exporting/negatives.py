@@ -54,9 +54,8 @@ from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.pictures import open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, PROBABILITY, CandidateLists, MinedList, read_list
 from itrpipe.storage.disk import file_digest, reading
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile

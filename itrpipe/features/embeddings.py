@@ -125,22 +125,19 @@ class EmbeddingRows:
     """Embeddings of one split where they lie, read some rows at a time; what is read is not mapped.
 
     Attributes:
-        path, split: where.
         images: [N, D] float32.
         texts: [T, D] float32.
         owners: [T] int64 row of the image that each caption describes.
+        image_ids, caption_ids: [N] and [T] UTF-8.
         measure: `INNER_PRODUCT` or `ORDER`.
     """
 
-    path: Path
-    split: str
     images: StoredRows
     texts: StoredRows
     owners: StoredRows
-    measure: str
-
     image_ids: StoredRows
     caption_ids: StoredRows
+    measure: str
 
     @classmethod
     def open(cls, path: Path, split: str) -> EmbeddingRows:
@@ -152,12 +149,13 @@ class EmbeddingRows:
         """
         file = _opened(path, split, "embeddings", "run `itrpipe train` again")
         names = ("images", "texts", "caption_image", "image_id", "caption_id")
-        images, texts, owners, *ids = (file.stored(f"{split}/{name}") for name in names)
-        return cls(path, split, images, texts, owners, str(file.attributes(split)["measure"]), *ids)
+        rows = [file.stored(f"{split}/{name}") for name in names]
+        return cls(*rows, measure=str(file.attributes(split)["measure"]))
 
-    def ids(self, side: Side, start: int = 0, stop: int | None = None) -> list[str]:
-        """Ids of consecutive images or captions, by default of all."""
-        return _texts(self.image_ids if side == "image" else self.caption_ids, start, stop).tolist()
+    def ids(self, side: Side, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return the ids of consecutive images or captions, by default of all, as strings."""
+        rows = self.image_ids if side == "image" else self.caption_ids
+        return np.char.decode(rows.read(start, stop), "utf-8")
 
 
 def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
@@ -165,10 +163,10 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
     rows = EmbeddingRows.open(path, split)
     return SplitEmbeddings(
         images=rows.images.mapped(),
-        image_ids=_texts(rows.image_ids),
+        image_ids=rows.ids("image"),
         texts=rows.texts.mapped(),
-        caption_ids=_texts(rows.caption_ids),
-        caption_image=rows.owners.read(0, rows.owners.shape[0]),
+        caption_ids=rows.ids("caption"),
+        caption_image=rows.owners.read(),
         measure=rows.measure,
     )
 
@@ -212,12 +210,9 @@ def read_scores(path: Path, split: str) -> SplitScores:
         MissingInputError: it has no such split.
     """
     file = _opened(path, split, "scores", "run `itrpipe evaluate` again")
-    matrix, images, captions, owners = (
-        file.stored(f"{split}/{name}") for name in ("scores", "image_id", "caption_id", "caption_image")
-    )
-    return SplitScores(
-        matrix.read(0, matrix.shape[0]), _texts(images), _texts(captions), owners.read(0, owners.shape[0])
-    )
+    names = ("scores", "image_id", "caption_id", "caption_image")
+    matrix, images, captions, owners = (file.stored(f"{split}/{name}").read() for name in names)
+    return SplitScores(matrix, np.char.decode(images, "utf-8"), np.char.decode(captions, "utf-8"), owners)
 
 
 def _ids(image_ids: Iterable[str], caption_ids: Iterable[str], caption_image: np.ndarray) -> dict[str, np.ndarray]:
@@ -233,7 +228,3 @@ def _opened(path: Path, split: str, what: str, remedy: str) -> Arrays:
         splits = dict.fromkeys(name.partition("/")[0] for name in file)
         raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(splits)}")
     return file
-
-
-def _texts(rows: StoredRows, start: int = 0, stop: int | None = None) -> np.ndarray:
-    return np.char.decode(rows.read(start, rows.shape[0] if stop is None else stop), "utf-8")

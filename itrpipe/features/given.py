@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -330,9 +330,21 @@ def write_given(
     return facts | ({"numbers": " and ".join(kinds)} if kinds else {}) | {"made_unit": made_unit}
 
 
-def open_further(
-    path: Path, copy: Path, embeddings: EmbeddingRows, *, unit: bool = False
-) -> tuple[Side, list[str], Rows]:
+class FurtherCandidates(NamedTuple):
+    """Images or captions that belong to nobody.
+
+    Attributes:
+        side: which of both they are.
+        ids: of M of them.
+        rows: [M, D] float32 vectors.
+    """
+
+    side: Side
+    ids: list[str]
+    rows: Rows
+
+
+def open_further(path: Path, copy: Path, embeddings: EmbeddingRows, *, unit: bool = False) -> FurtherCandidates:
     """Read further candidates to a split.
 
     Args:
@@ -340,9 +352,6 @@ def open_further(
         copy: file for the vectors.
         embeddings: of the split.
         unit: make them unit vectors where they are not.
-
-    Returns:
-        Of which side they are, their ids, and their vectors [M, D] float32.
 
     Raises:
         DataError: the file is of no known form, or damaged; its vectors have another width, or an id is one of the
@@ -366,12 +375,12 @@ def open_further(
             f"--candidates {path} holds vectors of width {width} and the mining model's have "
             f"{own.shape[1]}; embed them with the model that mines"
         )
-    if twice := set(embeddings.ids(side)).intersection(ids):
+    if twice := set(embeddings.ids(side).tolist()).intersection(ids):
         raise DataError(
             f"--candidates {path}: {len(twice):,} of {len(ids):,} ids are in the training set, such as "
             f"{min(twice)}; leave them out, they are candidates already"
         )
-    return side, ids, ArrayFile(copy)[_VECTOR]
+    return FurtherCandidates(side, ids, ArrayFile(copy)[_VECTOR])
 
 
 def _refuse(where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:

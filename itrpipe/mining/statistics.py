@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
+from itrpipe.printable import aligned
 
 QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
 SAMPLED_SCORES = 1 << 22
@@ -136,23 +137,27 @@ def _quantiles(values: np.ndarray) -> dict[str, float] | None:
     return dict(zip(QUANTILES, found, strict=True))
 
 
-def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The quantiles as the rows of a table.
+def summary(statistics: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines for a terminal: the quantiles as a table, and `sentences`.
 
     Args:
-        statistics: of `mining_statistics`.
-
-    Returns:
-        Rows of 1 + 5 cells, the heading first.
+        statistics: as of `sentences`, with `duplicates`.
     """
-    rows = {"caption with its own image": "positive_score"}
+    keys = {"caption with its own image": "positive_score"}
     for name, words in WORDS.items():
-        rows |= {f"mined {words}": name, f"  {_OWN[name]} minus hardest": f"{name}_margin"}
-    found: list[tuple[str, ...]] = [("score", *_COLUMNS)]
-    for title, key in rows.items():
-        quantiles = statistics[key]
-        found.append((title, *(f"{quantiles[name]:.3f}" if quantiles else "–" for name in QUANTILES)))
-    return found
+        keys[f"mined {words}"] = name
+        keys[f"  {_OWN[name]} minus hardest"] = f"{name}_margin"
+    rows = [("score", *_COLUMNS)]
+    for title, key in keys.items():
+        cells = ["–"] * len(_COLUMNS)
+        if quantiles := statistics[key]:
+            cells = [f"{quantiles[name]:.3f}" for name in QUANTILES]
+        rows.append((title, *cells))
+    yield from aligned(rows)
+    for sentence in sentences(statistics):
+        yield f"  {sentence}"
+    if repeats := statistics["duplicates"]["captions_of_other_images"]:
+        yield f"  {repeats:,} captions belong word for word to another image too"
 
 
 def beaten_percent(statistics: Mapping[str, Any], direction: str) -> float | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
@@ -10,10 +12,16 @@ from itrpipe.features.declaration import is_given, read_model
 from itrpipe.models.registry import settings_of
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
-from itrpipe.storage.artifact import HISTORY
+from itrpipe.storage.artifact import HISTORY, STATISTICS
 from itrpipe.training.settings import MineExecution, MineSettings, Model, run_label
 
+if TYPE_CHECKING:
+    from itrpipe.features.embeddings import EmbeddingRows
+
 TRAIN = "train"
+CORPUS, FURTHER = "corpus.arrays", "further_candidates.json"
+_BYTES_PER_CANDIDATE, _BYTES_PER_PROBABILITY, _BYTES_PER_PLACE = 6, 2, 12
+_CAPTIONS_AT_ONCE = 65_536
 
 
 class MineNegatives(Stage):
@@ -56,34 +64,114 @@ class MineNegatives(Stage):
         return needed
 
     def run(self, job: Job) -> None:
-        """Writes both lists and statistics.json."""
-        from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
+        """Open what is mined and what has a say in it, mine, and write both lists with the figures on them.
+
+        Raises:
+            UsageError: the embeddings are not compared by inner product, captions without texts are to be compared, or
+                judgements were added meanwhile; see also `Guard` and `mine_split`.
+            DataError: further candidates are not what they should be; see also `mine_split`.
+            DiskFullError: the lists do not fit on the disk.
+        """
+        from itrpipe.datasets.truth import TRUTH_FILE, Decided, known_pairs
+        from itrpipe.engine.run import Maps
+        from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
+        from itrpipe.mining.lists import DIRECTIONS, ListWriter
+        from itrpipe.mining.mine import mine_split
+        from itrpipe.mining.statistics import summary
+        from itrpipe.storage.disk import require_space, write_json
         from itrpipe.storage.tables import read_table
         from itrpipe.training.convergence import why_longer
-        from itrpipe.training.mining import mine_training_set
 
-        model, settings = read_model(job.inputs), job.settings
+        model, prepared = read_model(job.inputs), job.inputs["prepare"]
+        settings, execution = job.settings, job.execution
         embeddings = EmbeddingRows.open(model.folder / EMBEDDINGS, TRAIN)
-        rescorer = None
+        if embeddings.measure != INNER_PRODUCT:
+            raise UsageError(
+                f"the model {settings.method}.{settings.backbone} compares by {embeddings.measure}, which exact mining "
+                "cannot search; mine with a model whose measure is cosine"
+            )
+        if settings.drop_duplicates and prepared.manifest.metrics.get("captions_with_text") == 0:
+            raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
+        owners = embeddings.owners.read()
+        images, texts = embeddings.images.shape[0], len(owners)
+
+        further = None
+        if settings.candidates:
+            from itrpipe.features.given import open_further
+
+            unit = model.manifest.settings.get("measure") == "cosine"  # of given ones
+            further = open_further(Path(settings.candidates).expanduser(), job.work / CORPUS, embeddings, unit=unit)
+            job.metrics["further candidates"] = len(further.ids)
+        ids = decided = truth = None
+        if settings.decisions or (prepared.folder / TRUTH_FILE).exists():
+            ids = embeddings.ids("image"), embeddings.ids("caption")
+            truth = known_pairs(prepared.folder, *ids)
+        if settings.decisions:
+            from itrpipe.datasets.decisions import read_decisions
+
+            verdicts = read_decisions(Path(settings.decisions).expanduser()).of_training.verdicts
+            if verdicts.digest() != job.sources["decisions"]:
+                raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
+            decided = Decided.of(verdicts, *ids)
+            job.metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
+        guard = second = None
+        if settings.guard != "none":
+            from itrpipe.mining.rescoring import Guard
+
+            vectors = embeddings.images.mapped(), embeddings.texts.mapped()
+            guard = Guard(*vectors, owners, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
         if settings.rescore_with:
             from itrpipe.training.second_model import second_model
 
-            rescorer = second_model(settings, job.execution, job.inputs, embeddings)
-        job.metrics |= mine_training_set(
-            embeddings,
-            job.inputs["prepare"],
-            settings,
-            job.execution,
-            job.folder,
-            job.reporter,
-            job.warn,
-            decisions=job.sources.get("decisions", ""),
-            unit=model.manifest.settings.get("measure") == "cosine",  # of given ones
-            rescorer=rescorer,
-        )
+            second = second_model(settings, execution, job.inputs, embeddings)
+
+        places = images * min(settings.num_texts, texts) + texts * min(settings.num_images, images)
+        width = _BYTES_PER_CANDIDATE + 2 * _BYTES_PER_PLACE
+        if guard is not None:
+            width += _BYTES_PER_PROBABILITY
+        require_space(job.folder, width * places, "the mined lists, twice in parts")
+        anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
+        with ListWriter(job.folder, anchors) as lists:
+            statistics = mine_split(
+                embeddings.images,
+                embeddings.texts,
+                owners,
+                settings,
+                Maps(job.work, job.reporter, job.warn, execution),
+                lists.write,
+                device=execution.device,
+                block=execution.block,
+                memory=execution.memory_mib * 2**20,
+                further=None if further is None else (further.side, further.rows),
+                captions=_captions(prepared.folder, embeddings),
+                decided=decided,
+                truth=truth,
+                guard=guard,
+                second=second,
+            )
+        if further is not None:
+            write_json(job.folder / FURTHER, {"side": further.side, "ids": further.ids})
+        if decided is not None:
+            decided.write(job.folder, *ids)
+        write_json(job.folder / STATISTICS, statistics)
+        job.metrics |= lists.widths | {"images": images, "captions": texts}
+
+        for line in summary(statistics):
+            job.reporter.say(line)
         if HISTORY not in model.manifest.outputs:  # trained elsewhere
             return
         history = read_table(model.folder / HISTORY, (), "remove its folder and train again").to_pylist()
         validated = EmbeddingRows.open(model.folder / EMBEDDINGS, "val").images.shape[0]
         if reason := why_longer(history, model.manifest.settings, validated):
             job.reporter.say(f"  train the model that mined longer first: {reason}")
+
+
+def _captions(prepared: Path, embeddings: EmbeddingRows) -> Iterator[str]:
+    """Yield the training captions in the order of their embeddings, which is that of the dataset."""
+    from itrpipe.datasets.prepared import captions_of
+
+    captions = captions_of(prepared, TRAIN)
+    for start in range(0, embeddings.texts.shape[0], _CAPTIONS_AT_ONCE):
+        for caption_id in embeddings.ids("caption", start, start + _CAPTIONS_AT_ONCE).tolist():
+            # Of images without features there are no embeddings.
+            yield next(text for own, text in captions if own == caption_id)

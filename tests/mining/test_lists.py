@@ -38,7 +38,7 @@ from itrpipe.storage.parts import ArrayFile, write_arrays
 
 VECTORS = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
 IDS = [f"id {row}" for row in range(7)]
-MINED: Any = SimpleNamespace(images=VECTORS[:3], texts=VECTORS, ids=lambda side: ["a", "b"])
+MINED: Any = SimpleNamespace(images=VECTORS[:3], texts=VECTORS, ids=lambda side: np.array(["a", "b"]))
 """Of the training split."""
 
 

@@ -11,7 +11,7 @@ import pytest
 from itrpipe.datasets.truth import PairSet
 from itrpipe.mining import statistics
 from itrpipe.mining.lists import NO_ROW, CandidateLists, matching, slices
-from itrpipe.mining.statistics import QUANTILES, Figures, mining_statistics, sentences, table_rows
+from itrpipe.mining.statistics import QUANTILES, Figures, mining_statistics, sentences, summary
 
 POSITIVES = np.array([0.9, 0.5, 0.4, np.nan], np.float32)  # the last caption is nobody's
 CAPTION_IMAGE = np.array([0, 0, 1, -1])
@@ -69,7 +69,9 @@ def test_lists_without_any_candidate():
     }
     found = figures(lists=empty)
     assert found["texts_for_images"] is found["hardest_text_beats_own_caption_percent"] is None
-    assert table_rows(found)[2] == ("mined captions for images", *["–"] * 5)
+    lines = list(summary(found | {"duplicates": {"captions_of_other_images": 3}}))
+    assert lines[2].split() == ["mined", "captions", "for", "images", *"–––––"]
+    assert lines[-1] == "  3 captions belong word for word to another image too"
     assert not any("at least as high" in sentence for sentence in sentences(found))
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import DataError
-from itrpipe.mining.files import PROBABILITY
+from itrpipe.mining.lists import PROBABILITY
 from itrpipe.report import negatives
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, build, change, rewrite, with_sentences
 

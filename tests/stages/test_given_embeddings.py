@@ -22,7 +22,7 @@ from itrpipe.exporting.tools import write_embeddings
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, SplitEmbeddings, read_embeddings
 from itrpipe.features.given import GivenSplit, read_ids, write_given
-from itrpipe.mining.files import FILES, read_list
+from itrpipe.mining.lists import FILES, read_list
 from itrpipe.storage.artifact import METRICS, RANKINGS, STATISTICS, read_manifest
 from tests.chains import FEW, Invoke, done, made, only, refused, sets
 from tests.conftest import TINY, TINY_AOQ

@@ -27,7 +27,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.contrastive.method import ContrastiveMethod
-from itrpipe.mining.files import FILES, read_list
+from itrpipe.mining.lists import FILES, read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.models.captions import PieceIds, Reading, ends_of
 from itrpipe.pipeline.planning import Planner
