@@ -55,7 +55,7 @@ from itrpipe.datasets.pictures import open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.filters import DuplicateCaptions
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, PROBABILITY, CandidateLists, MinedList, read_list
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, PROBABILITY, CandidateLists, MinedList, matching, read_list
 from itrpipe.storage.disk import file_digest, reading
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
@@ -291,7 +291,7 @@ def _without_repeats(
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, min(start + _AT_ONCE, len(rows)))
         found = CandidateLists(lists.candidates[part], lists.scores[part])
-        repeated = same.mark(direction, part, found)
+        repeated = matching(same.has, direction, part, found)
         if direction == DIRECTIONS[0]:
             repeated |= same.again(found.candidates) & (found.candidates != NO_ROW)
         repeats += int(repeated[:, :width].sum())

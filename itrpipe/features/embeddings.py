@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import h5py
 import numpy as np
@@ -117,9 +116,6 @@ class EmbeddingWriter:
         os.close(self._file)
 
 
-Side = Literal["image", "caption"]
-
-
 @dataclass(frozen=True)
 class EmbeddingRows:
     """Embeddings of one split where they lie, read some rows at a time; what is read is not mapped.
@@ -152,22 +148,17 @@ class EmbeddingRows:
         rows = [file.stored(f"{split}/{name}") for name in names]
         return cls(*rows, measure=str(file.attributes(split)["measure"]))
 
-    def ids(self, side: Side, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return the ids of consecutive images or captions, by default of all, as strings."""
-        rows = self.image_ids if side == "image" else self.caption_ids
-        return np.char.decode(rows.read(start, stop), "utf-8")
+    def ids(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all images [N] and captions [T] as strings."""
+        return np.char.decode(self.image_ids.read(), "utf-8"), np.char.decode(self.caption_ids.read(), "utf-8")
 
 
 def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
     """Opens the embeddings of a split as memory maps; errors as of `EmbeddingRows.open`."""
     rows = EmbeddingRows.open(path, split)
+    image_ids, caption_ids = rows.ids()
     return SplitEmbeddings(
-        images=rows.images.mapped(),
-        image_ids=rows.ids("image"),
-        texts=rows.texts.mapped(),
-        caption_ids=rows.ids("caption"),
-        caption_image=rows.owners.read(),
-        measure=rows.measure,
+        rows.images.mapped(), image_ids, rows.texts.mapped(), caption_ids, rows.owners.read(), rows.measure
     )
 
 

@@ -244,31 +244,30 @@ class TopLists:
         return self.floors - bounds
 
     def guess(self, anchors: slice, products: Tensor, bounds: Tensor) -> None:
-        """Guess the floors of some anchors from products [a, c] of theirs, see `limits`."""
-        before = self.floors[anchors]
-        self.floors[anchors] = torch.where(before.isnan(), self._first_floors(products, bounds), before)
-        self._is_new = False
+        """Guess the floors of some anchors from products [a, c] of theirs, see `limits`.
 
-    def _first_floors(self, products: Tensor, bounds: Tensor) -> Tensor:
-        """The score that k of all candidates are expected to reach, less three deviations of that count.
-
-        The n-th largest of the products seen is found among the largest of groups of them, which is much faster and
-        gives that one or a slightly smaller one.
+        A floor is the score that k of all candidates are expected to reach, less three deviations of that count. The
+        n-th largest of the products seen is found among the largest of groups of them, which is much faster and gives
+        that one or a slightly smaller one.
         """
+        self._is_new = False
         seen, k = products.shape[1], self.keys.shape[1]
         share = min(1.0, seen / (self._candidates or seen))
         rank = math.ceil(k * share + _DEVIATIONS * math.sqrt(k * share * (1 - share))) + 1
-        if rank > seen:
-            return torch.full_like(bounds, -math.inf)
-        groups = min(seen, _GROUPS * rank)
-        largest = products[:, : seen - seen % groups].reshape(len(products), -1, groups).amax(dim=1).float()
-        floors = _sorted(largest)[:, groups - rank]
-        # Where nothing is guessed, k products do reach the floor; the scores behind them may be less, by the rounding
-        # of the product and the bound.
-        return floors - floors.abs() * 2**-8 - bounds if share == 1 else floors
+        floors = torch.full_like(bounds, -math.inf)
+        if rank <= seen:
+            groups = min(seen, _GROUPS * rank)
+            largest = products[:, : seen - seen % groups].reshape(len(products), -1, groups).amax(dim=1).float()
+            floors = _sorted(largest)[:, groups - rank]
+            if share == 1:
+                # Nothing is guessed, and k products do reach the floor; the scores behind them may be less, by the
+                # rounding of the product and the bound.
+                floors = floors - floors.abs() * 2**-8 - bounds
+        before = self.floors[anchors]
+        self.floors[anchors] = torch.where(before.isnan(), floors, before)
 
-    def entering(self, places: Tensor, rows: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The places and keys of those candidates that may enter.
+    def enter(self, places: Tensor, rows: Tensor, scores: Tensor) -> None:
+        """Put candidates into the lists, those that reach the floor of theirs.
 
         Args:
             places: [P] the anchor of each.
@@ -277,9 +276,10 @@ class TopLists:
         """
         enters = scores >= self.floors[places]
         if on_gpu(scores):  # how many enter would have to be waited for
-            return places, pack(scores, rows).masked_fill(~enters, NO_CANDIDATE)
-        chosen = torch.from_numpy(np.flatnonzero(enters.numpy()))
-        return places[chosen], pack(scores[chosen], rows[chosen])
+            self.put(places, pack(scores, rows).masked_fill(~enters, NO_CANDIDATE))
+        else:
+            chosen = torch.from_numpy(np.flatnonzero(enters.numpy()))
+            self.put(places[chosen], pack(scores[chosen], rows[chosen]))
 
     def put(self, places: Tensor, keys: Tensor) -> None:
         """Puts keys [P] into the lists of anchors [P], when there are enough of them to make it worth while."""
@@ -504,8 +504,8 @@ class Searcher:
         column_limits = by_image.limits(products.T, images.bounds(texts))
         row, column = reaching(products, row_limits, column_limits)
         scores = pair_scores(texts.exact, images.exact, row, column)
-        by_text.put(*by_text.entering(row, images.rows[column], scores))
-        by_image.put(*by_image.entering(column, texts.rows[row], scores))
+        by_text.enter(row, images.rows[column], scores)
+        by_image.enter(column, texts.rows[row], scores)
 
 
 def _multiply(texts: Tensor, images: Tensor) -> Tensor:

@@ -20,11 +20,11 @@ Shapes: A anchors with lists, K candidates of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,9 +35,6 @@ from itrpipe.errors import UsageError
 from itrpipe.storage.arrays import Rows, StoredRows, check_fit, check_numbers
 from itrpipe.storage.disk import on_disk, reading
 from itrpipe.storage.parts import ArrayFile, array_writer
-
-if TYPE_CHECKING:
-    from itrpipe.datasets.truth import PairSet
 
 NO_ROW = -1
 """Stands where a list has no candidate; its score is minus infinity."""
@@ -226,19 +223,21 @@ class MinedLists:
     images_for_texts_scores: np.ndarray
 
 
-def matching(pairs: PairSet, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
+def matching(
+    has: Callable[[np.ndarray, np.ndarray], np.ndarray], direction: str, part: slice, lists: CandidateLists
+) -> np.ndarray:
     """Return which candidates are one of some pairs with their anchor, bool [A, K]; places without any are not.
 
     Args:
-        pairs: rows of the training set.
+        has: tells it of rows of captions and images, such as `PairSet.has`.
         direction: of the lists.
         part: rows of the anchors.
         lists: theirs.
     """
     anchors = np.arange(part.start, part.start + len(lists.candidates))[:, None]
     if direction == DIRECTIONS[0]:
-        return pairs.has(lists.candidates, anchors)
-    return pairs.has(anchors, lists.candidates)
+        return has(lists.candidates, anchors)
+    return has(anchors, lists.candidates)
 
 
 def by_score(candidates: np.ndarray, scores: np.ndarray) -> CandidateLists:

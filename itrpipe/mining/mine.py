@@ -155,31 +155,33 @@ def mine_split(
     known = dict(zip(DIRECTIONS, anchors[::-1], strict=True))
     limits = settings.window.model_dump(exclude_defaults=True)
     figures = {name: Figures(*work.shapes[name][:2]) for name in DIRECTIONS}
+    duplicates = dict.fromkeys(DIRECTIONS, 0)
     for name, count in zip(DIRECTIONS, anchors, strict=True):
         with runner.task(f"writing {name.replace('_', ' ')}", count, "lists") as task:
             for part, found in work.lists(paths, name):
                 reasons = {}
                 if same is not None:
-                    repeated = same.mark(name, part, found)
+                    repeated = matching(same.has, name, part, found)
+                    duplicates[name] += int(repeated.sum())
                     if settings.drop_duplicates:
                         reasons["duplicates"] = repeated
                 reasons |= outside(limits, found, lowest[name][part])
                 lists, dropped = drop(found, reasons)
                 if decided is not None:
-                    fits = matching(decided.fits, name, part, lists)
+                    fits = matching(decided.fits.has, name, part, lists)
                     if truth is None:  # what fits is counted before it is dropped
-                        figures[name].judge(fits | matching(decided.differs, name, part, lists), fits)
+                        figures[name].judge(fits | matching(decided.differs.has, name, part, lists), fits)
                     lists, by_people = drop(lists, {"decisions": fits})
                     dropped |= by_people
                 if truth is not None:
                     judged = (lists.candidates >= 0) & (lists.candidates < known[name])
-                    figures[name].judge(judged, matching(truth, name, part, lists))
+                    figures[name].judge(judged, matching(truth.has, name, part, lists))
                 figures[name].add(part, lists, dropped)
                 probability = None
                 if guard is not None:
                     probability = guard.probability(name, lists)
                     if decided is not None:
-                        probability[matching(decided.differs, name, part, lists)] = 0.0
+                        probability[matching(decided.differs.has, name, part, lists)] = 0.0
                 write(name, part, lists, probability)
                 task.advance(part.stop - part.start)
     statistics = mining_statistics(figures, positives, owners)
@@ -189,7 +191,11 @@ def mine_split(
     elif decided is not None:
         statistics["judge"] = PEOPLE
     if same is not None:
-        statistics["duplicates"] = same.report()
+        share = {}
+        for name in DIRECTIONS:
+            total = figures[name].candidates + figures[name].dropped.total()
+            share[name] = duplicates[name] / max(1, total)
+        statistics["duplicates"] = {**same.report(), "candidates": duplicates, "share": share}
     if guard is not None:
         statistics["guard"] = guard.facts()
     return statistics | facts

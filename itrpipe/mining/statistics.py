@@ -147,7 +147,7 @@ def summary(statistics: Mapping[str, Any]) -> Iterator[str]:
     for name, words in WORDS.items():
         keys[f"mined {words}"] = name
         keys[f"  {_OWN[name]} minus hardest"] = f"{name}_margin"
-    rows = [("score", *_COLUMNS)]
+    rows: list[tuple[str, ...]] = [("score", *_COLUMNS)]
     for title, key in keys.items():
         cells = ["–"] * len(_COLUMNS)
         if quantiles := statistics[key]:

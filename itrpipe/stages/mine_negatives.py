@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
@@ -15,13 +14,9 @@ from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY, STATISTICS
 from itrpipe.training.settings import MineExecution, MineSettings, Model, run_label
 
-if TYPE_CHECKING:
-    from itrpipe.features.embeddings import EmbeddingRows
-
 TRAIN = "train"
 CORPUS, FURTHER = "corpus.arrays", "further_candidates.json"
 _BYTES_PER_CANDIDATE, _BYTES_PER_PROBABILITY, _BYTES_PER_PLACE = 6, 2, 12
-_CAPTIONS_AT_ONCE = 65_536
 
 
 class MineNegatives(Stage):
@@ -72,6 +67,7 @@ class MineNegatives(Stage):
             DataError: further candidates are not what they should be; see also `mine_split`.
             DiskFullError: the lists do not fit on the disk.
         """
+        from itrpipe.datasets.prepared import texts_of
         from itrpipe.datasets.truth import TRUTH_FILE, Decided, known_pairs
         from itrpipe.engine.run import Maps
         from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
@@ -94,19 +90,26 @@ class MineNegatives(Stage):
             raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
         owners = embeddings.owners.read()
         images, texts = embeddings.images.shape[0], len(owners)
+        places = images * min(settings.num_texts, texts) + texts * min(settings.num_images, images)
+        width = _BYTES_PER_CANDIDATE + 2 * _BYTES_PER_PLACE
+        if settings.guard != "none":
+            width += _BYTES_PER_PROBABILITY
+        require_space(job.folder, width * places, "the mined lists, twice in parts")
 
-        further = None
-        if settings.candidates:
+        ids = further = decided = truth = None
+        if settings.candidates or settings.decisions or (prepared.folder / TRUTH_FILE).exists():
+            ids = embeddings.ids()
+            truth = known_pairs(prepared.folder, *ids)
+        if settings.candidates and ids:
             from itrpipe.features.given import open_further
 
+            path, dim = Path(settings.candidates).expanduser(), embeddings.images.shape[1]
             unit = model.manifest.settings.get("measure") == "cosine"  # of given ones
-            further = open_further(Path(settings.candidates).expanduser(), job.work / CORPUS, embeddings, unit=unit)
-            job.metrics["further candidates"] = len(further.ids)
-        ids = decided = truth = None
-        if settings.decisions or (prepared.folder / TRUTH_FILE).exists():
-            ids = embeddings.ids("image"), embeddings.ids("caption")
-            truth = known_pairs(prepared.folder, *ids)
-        if settings.decisions:
+            side, further_ids, rows = open_further(path, job.work / CORPUS, dim, ids, unit=unit)
+            further = side, rows
+            write_json(job.folder / FURTHER, {"side": side, "ids": further_ids})
+            job.metrics["further candidates"] = len(further_ids)
+        if settings.decisions and ids:
             from itrpipe.datasets.decisions import read_decisions
 
             verdicts = read_decisions(Path(settings.decisions).expanduser()).of_training.verdicts
@@ -125,11 +128,6 @@ class MineNegatives(Stage):
 
             second = second_model(settings, execution, job.inputs, embeddings)
 
-        places = images * min(settings.num_texts, texts) + texts * min(settings.num_images, images)
-        width = _BYTES_PER_CANDIDATE + 2 * _BYTES_PER_PLACE
-        if guard is not None:
-            width += _BYTES_PER_PROBABILITY
-        require_space(job.folder, width * places, "the mined lists, twice in parts")
         anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
         with ListWriter(job.folder, anchors) as lists:
             statistics = mine_split(
@@ -142,16 +140,14 @@ class MineNegatives(Stage):
                 device=execution.device,
                 block=execution.block,
                 memory=execution.memory_mib * 2**20,
-                further=None if further is None else (further.side, further.rows),
-                captions=_captions(prepared.folder, embeddings),
+                further=further,
+                captions=texts_of(prepared.folder, TRAIN, embeddings.caption_ids),
                 decided=decided,
                 truth=truth,
                 guard=guard,
                 second=second,
             )
-        if further is not None:
-            write_json(job.folder / FURTHER, {"side": further.side, "ids": further.ids})
-        if decided is not None:
+        if decided and ids:
             decided.write(job.folder, *ids)
         write_json(job.folder / STATISTICS, statistics)
         job.metrics |= lists.widths | {"images": images, "captions": texts}
@@ -164,14 +160,3 @@ class MineNegatives(Stage):
         validated = EmbeddingRows.open(model.folder / EMBEDDINGS, "val").images.shape[0]
         if reason := why_longer(history, model.manifest.settings, validated):
             job.reporter.say(f"  train the model that mined longer first: {reason}")
-
-
-def _captions(prepared: Path, embeddings: EmbeddingRows) -> Iterator[str]:
-    """Yield the training captions in the order of their embeddings, which is that of the dataset."""
-    from itrpipe.datasets.prepared import captions_of
-
-    captions = captions_of(prepared, TRAIN)
-    for start in range(0, embeddings.texts.shape[0], _CAPTIONS_AT_ONCE):
-        for caption_id in embeddings.ids("caption", start, start + _CAPTIONS_AT_ONCE).tolist():
-            # Of images without features there are no embeddings.
-            yield next(text for own, text in captions if own == caption_id)

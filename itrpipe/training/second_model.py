@@ -19,7 +19,7 @@ from torch import Tensor
 
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import EmbeddingRows, Side
+from itrpipe.features.embeddings import EmbeddingRows
 from itrpipe.mining.rescoring import SecondModel
 from itrpipe.models.base import DualEncoder, ImageEncoding, RegionEncoding, TextEncoding, WordEncoding
 from itrpipe.models.scan.network import CrossAttentionModel
@@ -212,9 +212,8 @@ def encoded_scorer(
     """
     saved = load_scoring_model(trained)
     data = reopened(saved, Sources(prepared, extracted), ["train"])["train"]
-    sides: dict[Side, np.ndarray] = {"image": data.split.image_ids, "caption": data.split.caption_ids}
-    for side, rows in sides.items():
-        embedded = embeddings.ids(side)
+    ids = data.split.image_ids, data.split.caption_ids
+    for rows, embedded in zip(ids, embeddings.ids(), strict=True):
         if not np.array_equal(rows, embedded):
             raise DataError(
                 f"{prepared} and {extracted} hold {len(rows):,} training rows and the mining model embedded "

@@ -79,7 +79,7 @@ def test_what_is_right_after_all_is_counted_among_what_was_judged_and_places_wit
     truth = PairSet.of(np.array([2, 0]), np.array([0, 1]), 2)
     found = figures_of(LISTS, DROPPED)
     for name, lists in LISTS.items():
-        found[name].judge(lists.candidates >= 0, matching(truth, name, slice(0, len(lists.scores)), lists))
+        found[name].judge(lists.candidates >= 0, matching(truth.has, name, slice(0, len(lists.scores)), lists))
     right = {name: found[name].right_after_all() for name in LISTS}
     assert right["texts_for_images"]["top_1"] == {"judged": 2, "percent": 100.0}
     assert right["texts_for_images"]["top_10"] == {"judged": 3, "percent": pytest.approx(66.6667)}
@@ -89,7 +89,7 @@ def test_what_is_right_after_all_is_counted_among_what_was_judged_and_places_wit
     assert "nobody has judged" in sentences(nobody)[-1]
     # An image from outside the dataset, behind the two that it has, is not the first one of the next caption.
     outside = CandidateLists(np.array([[2]], np.int32), np.ones((1, 1), np.float32))
-    assert not matching(truth, "images_for_texts", slice(1, 2), outside).any()
+    assert not matching(truth.has, "images_for_texts", slice(1, 2), outside).any()
 
 
 @pytest.mark.parametrize("at_once", [7, 300])
