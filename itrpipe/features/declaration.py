@@ -180,7 +180,7 @@ def model_inputs(inputs: Iterable[str]) -> list[str]:
 
 def read_model(inputs: Mapping[str, Input]) -> Input:
     """Return the model that an artifact was made with, a training or given embeddings; of several the first."""
-    return inputs[model_inputs(inputs)[0]]
+    return inputs["train" if "train" in inputs else "embeddings"]
 
 
 class GivenFiles(Settings):

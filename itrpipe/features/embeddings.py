@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def pair_scores(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarr
     return np.concatenate([-np.linalg.norm(np.maximum(texts[None] - block, 0), axis=2) for block in blocks])
 
 
-class EmbeddingWriter:
+class EmbeddingWriter(AbstractContextManager["EmbeddingWriter"]):
     """Writes the embeddings of one split block by block.
 
     Args:
@@ -91,7 +92,7 @@ class EmbeddingWriter:
         measure: str,
     ) -> None:
         ids = _ids(image_ids, caption_ids, caption_image)
-        rows = {"images": len(ids["image_id"]), "texts": len(ids["caption_id"])}
+        rows = {"images": len(ids["image_id"]), "texts": len(caption_image)}
         self._row_bytes = 4 * width
         needed = self._row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
         require_space(path, needed + BYTES_OF_HEADERS, f"embedding {split}")
@@ -108,9 +109,6 @@ class EmbeddingWriter:
     def write(self, kind: str, start: int, block: np.ndarray) -> None:
         """Writes rows `start ...` of `images` or `texts`."""
         write_at(self._file, self._offsets[kind] + start * self._row_bytes, block.astype("<f4", copy=False))
-
-    def __enter__(self) -> EmbeddingWriter:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         os.close(self._file)

@@ -287,7 +287,7 @@ class GivenSplit:
 
 def write_given(
     path: Path, given: GivenSplit, split: Split, measure: str, *, by_row: bool, advance: Callable[[int], object]
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Writes the embeddings of a split in the order of a dataset.
 
     Args:
@@ -299,7 +299,7 @@ def write_given(
         advance: told of rows that are written.
 
     Returns:
-        `images`, `captions`, `width`; `numbers` where they are not float32; `made_unit`, vectors that were not.
+        `images`, `captions`, `width`; `made_unit`, vectors that were not.
 
     Raises:
         DataError: see `GivenSplit.places` and `GivenSide.read`.
@@ -326,9 +326,12 @@ def write_given(
                     writer.write(kind, int(place[first]), vectors[first:stop])
                 made_unit += changed
                 advance(len(vectors))
-    kinds = sorted({side.vectors.dtype.name for side in sides} - {"float32"})
-    facts = {"images": len(split.image_ids), "captions": len(split.caption_ids), "width": width}
-    return facts | ({"numbers": " and ".join(kinds)} if kinds else {}) | {"made_unit": made_unit}
+    return {
+        "images": len(split.image_ids),
+        "captions": len(split.caption_ids),
+        "width": width,
+        "made_unit": made_unit,
+    }
 
 
 def open_further(

@@ -200,11 +200,6 @@ class CandidateLists:
     candidates: np.ndarray
     scores: np.ndarray
 
-    @property
-    def counts(self) -> np.ndarray:
-        """[A] candidates of each anchor."""
-        return (self.candidates != NO_ROW).sum(axis=1)
-
 
 @dataclass(frozen=True)
 class MinedLists:

@@ -16,7 +16,8 @@ from itrpipe.training.settings import MineExecution, MineSettings, Model, run_la
 
 TRAIN = "train"
 CORPUS, FURTHER = "corpus.arrays", "further_candidates.json"
-_BYTES_PER_CANDIDATE, _BYTES_PER_PROBABILITY, _BYTES_PER_PLACE = 6, 2, 12
+_BYTES_PER_PLACE = 32
+"""Of lists: 8 in the end, and 12 in the parts of each of two maps."""
 
 
 class MineNegatives(Stage):
@@ -91,10 +92,7 @@ class MineNegatives(Stage):
         owners = embeddings.owners.read()
         images, texts = embeddings.images.shape[0], len(owners)
         places = images * min(settings.num_texts, texts) + texts * min(settings.num_images, images)
-        width = _BYTES_PER_CANDIDATE + 2 * _BYTES_PER_PLACE
-        if settings.guard != "none":
-            width += _BYTES_PER_PROBABILITY
-        require_space(job.folder, width * places, "the mined lists, twice in parts")
+        require_space(job.folder, _BYTES_PER_PLACE * places, "the mined lists, twice in parts")
 
         ids = further = decided = truth = None
         if settings.candidates or settings.decisions or (prepared.folder / TRUTH_FILE).exists():
