@@ -1,4 +1,4 @@
-"""What a trained model says of whole splits: embeddings (`embeddings.h5`), or scores of all pairs (`scores.h5`).
+"""Files of what a model says of whole splits: embeddings (`embeddings.h5`), or scores of all pairs (`scores.h5`).
 
 A file holds a group for each split (`train`, `val`, `test`) with `/image_id [N]`, `/caption_id [T]` and
 `/caption_image [T] i8`, the row of the image each caption describes. Of a dual encoder it also has `/images [N, D] f32`

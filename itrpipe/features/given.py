@@ -248,7 +248,7 @@ class GivenSplit:
         return total.hexdigest()
 
     def places(self, split: Split, *, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Where each row of the files belongs in a dataset.
+        """Find the place of each row of the files in a dataset.
 
         Args:
             split: of the dataset.
@@ -367,7 +367,7 @@ def open_further(
             f"{width}; embed them with the model that mines"
         )
     further = found.ids.to_pylist()
-    own = dict(zip(("image", "caption"), ids, strict=True))[side]
+    own = ids[side == "caption"]
     if twice := set(own.tolist()).intersection(further):
         raise DataError(
             f"--candidates {path}: {len(twice):,} of {len(further):,} ids are in the training set, such as "

@@ -43,6 +43,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -67,7 +68,7 @@ from itrpipe.storage.arrays import take
 from itrpipe.storage.parts import ArrayFile, array_writer
 
 Precision = Literal["fp32", "bf16", "bf16+fp32"]
-"""What finds the candidates, which are then scored in float32: products in float32, or in bfloat16 where these are
+"""Finds the candidates, which are then scored in float32: products in float32, or in bfloat16 where these are
 faster (`faster_products`). "bf16" rounds the embeddings as well, which reorders candidates whose scores differ by less
 than about 0.1 percent."""
 NO_CANDIDATE = -0x7F800001 << 32
@@ -75,9 +76,9 @@ NO_CANDIDATE = -0x7F800001 << 32
 DEFAULT_MEMORY = 128 * 2**20
 """Bytes that a tile takes on a core; a fixed sum would leave many cores a few captions each."""
 BYTES_PER_PAIR, _BYTES_PER_TILED_NUMBER = 96, 32
-"""Of a tile where all its pairs become candidates; and of its vectors, which several threads read ahead."""
+"""A pair takes so many where all pairs of a tile become candidates; and a number of vectors read ahead."""
 _BYTES_PER_GUESS, _BYTES_PER_NUMBER = 16, 8
-"""Of a product that only shows a floor, and of the vectors of a sample with their rounded copy."""
+"""A product takes so many that only shows a floor, and a number of a sample with its rounded copy."""
 _DEVIATIONS = 3.0
 _GROUPS = 8
 _PROBED, _TRIES, _MARGIN = 128, 6, 1.15
@@ -87,7 +88,7 @@ _FEWEST_SAMPLED, _SAMPLED = 512, 30
 """So many captions, and one of so many, show the floors of images."""
 _SELECT_ROWS = 64
 _MERGED_PLACES = 1 << 18
-"""Of lists that a processor merges at a time."""
+"""Places of lists that a processor merges at a time."""
 _GATHERED_PAIRS = 1 << 18
 _LOW = 0xFFFFFFFF
 _SIGN = 2**31 - 1
@@ -105,7 +106,7 @@ Found = TypeVar("Found")
 
 
 def on_gpu(values: Tensor) -> bool:
-    """Whether the ways of a GPU are taken; a function, so that tests can take them on a processor."""
+    """Tell whether the ways of a GPU are taken; a function, so that tests can take them on a processor."""
     return values.is_cuda
 
 
@@ -197,7 +198,7 @@ class Block(NamedTuple):
     lost: Tensor
 
     def bounds(self, others: Block) -> Tensor:
-        """How far the product [b] of each vector with any of the others can lie from their score.
+        """Bound how far the product [b] of each vector with any of the others can lie from their score.
 
         Products added up in bfloat16 units round twice per term, and the float32 score itself rounds once.
         """
@@ -640,19 +641,18 @@ class ExactMining(Work[Searcher]):
         """Yields slices of the captions and the keys [a, num_images] of their lists, merged."""
         anchors, width, _ = self.shapes[DIRECTIONS[1]]
         unproven = self._unproven(files)
-        repaired = self._search_again(self.open(), 1, unproven) if len(unproven) else iter(())
-        waiting = np.empty((0, width), np.int64)
+        repaired = iter(())
+        if len(unproven):
+            repaired = chain.from_iterable(keys for _, keys in self._search_again(self.open(), 1, unproven))
         parts = list_slices(anchors, width)
         for part, *found in zip(parts, *(_text_entries(file, parts) for file in files), strict=True):
             lists = TopLists(torch.ones(part.stop - part.start, dtype=torch.bool), width)
             for places, keys in found:
                 lists.put(torch.from_numpy(places), keys)
             keys = lists.sorted()
-            first, stop = np.searchsorted(unproven, (part.start, part.stop)).tolist()
-            while len(waiting) < stop - first:
-                waiting = np.concatenate([waiting, next(repaired)[1]])
-            keys[unproven[first:stop] - part.start] = waiting[: stop - first]
-            waiting = waiting[stop - first :]
+            first, stop = np.searchsorted(unproven, (part.start, part.stop))
+            for row in unproven[first:stop]:
+                keys[row - part.start] = next(repaired)
             yield part, keys
 
     def _unproven(self, files: Sequence[ArrayFile]) -> np.ndarray:

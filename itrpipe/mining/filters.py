@@ -1,4 +1,4 @@
-"""What is taken out of mined lists again: candidates outside a window, and those that say what the positive says.
+"""Takes candidates out of mined lists again: those outside a window, and those that say what the positive says.
 
 Candidates leave by their rank, by their score, by its distance to the score of the positive, and where their caption
 says what a caption of the image says. The names of the limits are those of sentence-transformers'
@@ -162,7 +162,7 @@ class DuplicateCaptions:
         return found
 
     def again(self, captions: np.ndarray) -> np.ndarray:
-        """Which captions [a, K], rows or -1, say the same as an earlier one of their list; bool [a, K]."""
+        """Tell which captions [a, K], rows or -1, say the same as an earlier one of their list; bool [a, K]."""
         keys = np.where(captions == NO_ROW, -1, self._keys[captions])
         order = np.argsort(keys, axis=1, kind="stable")
         ordered = np.take_along_axis(keys, order, axis=1)

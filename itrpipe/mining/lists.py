@@ -1,6 +1,6 @@
-"""What mining reads and writes: rows of embeddings, lists of candidates, and the files of these.
+"""Rows of embeddings that are searched, lists of candidates, and the files of these.
 
-What is searched are the embeddings of a training set and, behind them, further candidates: embeddings of images or
+Searched are the embeddings of a training set and, behind them, further candidates: embeddings of images or
 captions that belong to nobody. They are read some rows at a time, so that mining needs no more memory for more of them.
 
 Lists that are finished lie in one Parquet file for each direction, every anchor with its hardest candidates.
@@ -42,12 +42,13 @@ DIRECTIONS: tuple[str, str] = ("texts_for_images", "images_for_texts")
 FILES = {name: f"{name}.parquet" for name in DIRECTIONS}
 PROBABILITY = "false_negative_probability"
 LARGEST_ROW = 2**32 - 2
-"""Of either side: keys have 32 bits for it."""
+"""Keys have 32 bits for a row of either side."""
 Shapes = Mapping[str, tuple[int, int, int]]
 """Direction -> anchors, length of a list, and candidates in all."""
 PLACES = 1 << 20
-"""Of lists that are in memory at a time, about; also those of a row group of the final files."""
+"""About so many places of lists are in memory at a time; also in a row group of the final files."""
 _LARGEST_INT32 = 2**31 - 1
+_BYTES_AT_ONCE = 1 << 24
 _ANCHORS_AT_ONCE = 8_192
 
 
@@ -124,9 +125,9 @@ def list_slices(anchors: int, width: int) -> list[slice]:
     return slices(anchors, max(1, PLACES // width))
 
 
-def rows_at_once(values: Rows, bytes_at_once: int = 1 << 24) -> int:
-    """How many rows a slice of about so many bytes holds."""
-    return max(1, bytes_at_once // (4 * max(1, int(np.prod(values.shape[1:], dtype=np.int64)))))
+def rows_at_once(values: Rows) -> int:
+    """Return how many vectors a slice of about 16 MiB holds."""
+    return max(1, _BYTES_AT_ONCE // (4 * values.shape[1]))
 
 
 @dataclass

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 MINED = "mined.arrays"
 """File of all lists, of which a second model gets its own; without one there is none."""
 HELD_BYTES = 1 << 30
-"""Of the vectors of both sides, up to which they are read once and stay in memory; more are read as they are needed."""
+"""Vectors of both sides of up to so many bytes are read once and stay in memory; more are read as they are needed."""
 FAISS_BLOCK = 4_096
 BARELY = 0.6
 """Share of captions that fit their own image better than another one, below which something is wrong."""
@@ -115,13 +115,13 @@ def mine_split(
     anchors, every_owner = (images.shape[0], texts.shape[0]), owners
     sides: dict[str, Rows] = {"image": images, "caption": texts}
     if further is not None:
-        side, rows = further
-        sides[side] = JoinedRows((sides[side], rows))
-        if side == "caption":
+        kind, rows = further
+        sides[kind] = JoinedRows((sides[kind], rows))
+        if kind == "caption":
             every_owner = np.append(owners, np.full(rows.shape[0], -1))
     size = sum(math.prod(rows.shape) * rows.dtype.itemsize for rows in sides.values())
     if size <= HELD_BYTES:
-        sides = {side: HeldRows(rows.read(0, rows.shape[0]), rows) for side, rows in sides.items()}
+        sides = {kind: HeldRows(rows.read(0, rows.shape[0]), rows) for kind, rows in sides.items()}
     widths = settings.num_texts, settings.num_images
     searched = Searched((sides["image"], sides["caption"]), every_owner, widths, anchors)
     if searched.widths != widths:
@@ -151,13 +151,12 @@ def mine_split(
                 "50 %: the model has learned little, or embeddings and owners are in different orders"
             )
     same = None if captions is None else DuplicateCaptions(captions, owners)
-    lowest = {DIRECTIONS[0]: lowest_positives(positives, owners, anchors[0]), DIRECTIONS[1]: positives}
-    known = dict(zip(DIRECTIONS, anchors[::-1], strict=True))
+    lowest = lowest_positives(positives, owners, anchors[0]), positives
     limits = settings.window.model_dump(exclude_defaults=True)
     figures = {name: Figures(*work.shapes[name][:2]) for name in DIRECTIONS}
     duplicates = dict.fromkeys(DIRECTIONS, 0)
-    for name, count in zip(DIRECTIONS, anchors, strict=True):
-        with runner.task(f"writing {name.replace('_', ' ')}", count, "lists") as task:
+    for side, name in enumerate(DIRECTIONS):
+        with runner.task(f"writing {name.replace('_', ' ')}", anchors[side], "lists") as task:
             for part, found in work.lists(paths, name):
                 reasons = {}
                 if same is not None:
@@ -165,7 +164,7 @@ def mine_split(
                     duplicates[name] += int(repeated.sum())
                     if settings.drop_duplicates:
                         reasons["duplicates"] = repeated
-                reasons |= outside(limits, found, lowest[name][part])
+                reasons |= outside(limits, found, lowest[side][part])
                 lists, dropped = drop(found, reasons)
                 if decided is not None:
                     fits = matching(decided.fits.has, name, part, lists)
@@ -174,7 +173,7 @@ def mine_split(
                     lists, by_people = drop(lists, {"decisions": fits})
                     dropped |= by_people
                 if truth is not None:
-                    judged = (lists.candidates >= 0) & (lists.candidates < known[name])
+                    judged = (lists.candidates >= 0) & (lists.candidates < anchors[1 - side])
                     figures[name].judge(judged, matching(truth.has, name, part, lists))
                 figures[name].add(part, lists, dropped)
                 probability = None

@@ -1,4 +1,4 @@
-"""How candidates are searched and which of them are kept, as settings. Light: plans bind them without torch."""
+"""Settings of how candidates are searched and which of them are kept. Light: plans bind them without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itrpipe.config import Settings
 
 
 class WindowSettings(Settings):
-    """Which of the candidates are kept, in the words of sentence-transformers; see `itrpipe/mining/filters.py`.
+    """Limits of the candidates that are kept, in the words of sentence-transformers; see `itrpipe/mining/filters.py`.
 
     Attributes:
         range_min: hardest candidates that are skipped, as they are often unlabelled positives.
@@ -40,7 +40,7 @@ class WindowSettings(Settings):
 
 
 class MiningSettings(Settings):
-    """What `mine_split` does with vectors.
+    """Settings of `mine_split`.
 
     Attributes:
         num_texts: captions kept for each image.

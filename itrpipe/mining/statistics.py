@@ -1,4 +1,4 @@
-"""How hard mined negatives are, beside their positives, and what the filters took away."""
+"""Figures on mined lists: how hard the negatives are, beside their positives, and what the filters took away."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FEW, _EMPTY = 0.5, 0.01
 
 
 class Figures:
-    """What is known of the lists of one direction after all filters; it sees them some anchors at a time.
+    """Counts and scores of the lists of one direction after all filters; it sees them some anchors at a time.
 
     Quantiles are those of the scores of every n-th anchor, where there are more than `SAMPLED_SCORES`.
 
@@ -89,7 +89,7 @@ class Figures:
         return found
 
     def quantiles(self) -> dict[str, float] | None:
-        """Of the scores; None without any."""
+        """Return those of the scores; None without any."""
         if not self.candidates:
             return None
         ends = np.array([self._lowest, self._highest])
@@ -172,7 +172,7 @@ def beaten_percent(statistics: Mapping[str, Any], direction: str) -> float | Non
 
 
 def sentences(statistics: Mapping[str, Any]) -> list[str]:
-    """What the quantiles do not say, a sentence per fact.
+    """Say in sentences, one per fact, what quantiles do not.
 
     Args:
         statistics: of `mining_statistics`, with `judge`, who judges candidates or None; with `search`, `rescored` and

@@ -17,7 +17,7 @@ GIVEN_FILES = Outside(
 
 
 class EmbeddingsSettings(Settings):
-    """Which embeddings of a split are read.
+    """Embeddings of a split that are read.
 
     Attributes:
         name: `given`, or `given-NAME` where they have a name.

@@ -17,7 +17,7 @@ from itrpipe.training.settings import MineExecution, MineSettings, Model, run_la
 TRAIN = "train"
 CORPUS, FURTHER = "corpus.arrays", "further_candidates.json"
 _BYTES_PER_PLACE = 32
-"""Of lists: 8 in the end, and 12 in the parts of each of two maps."""
+"""Bytes on the disk: 8 in the end, and 12 in the parts of each of two maps."""
 
 
 class MineNegatives(Stage):

@@ -10,14 +10,14 @@ import numpy as np
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.truth import Decided, known_pairs
-from itrpipe.engine.run import Maps
+from itrpipe.engine.run import MapExecution, Maps
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.mining.lists import CandidateLists, HeldRows
 from itrpipe.mining.mine import mine_split
 from itrpipe.mining.rescoring import Guard
 from itrpipe.mining.statistics import summary
 from itrpipe.progress import Reporter
-from itrpipe.training.settings import MineExecution, MineSettings
+from itrpipe.training.settings import MineSettings
 
 
 def mine_again(
@@ -51,8 +51,6 @@ def mine_again(
         UsageError: there is nothing for a guard to estimate from; see also `mine_split`.
     """
     settings = MineSettings.model_validate(mined.manifest.settings)
-    here = {"device": device, "engine": "local", "workers": 0, "address": "", "part": ""}
-    execution = MineExecution.model_validate({**mined.manifest.execution, **here})
     owners, ids = split.caption_image, (split.image_ids, split.caption_ids)
     guard = None
     if settings.guard != "none":
@@ -69,11 +67,9 @@ def mine_again(
         HeldRows(texts),
         owners,
         settings,
-        Maps(folder, reporter, warn, execution),
+        Maps(folder, reporter, warn, MapExecution()),
         keep,
-        device=execution.device,
-        block=execution.block,
-        memory=execution.memory_mib * 2**20,
+        device=device,
         captions=split.texts,
         decided=Decided.read(mined.folder, *ids),
         truth=known_pairs(prepared, *ids),

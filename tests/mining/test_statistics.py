@@ -106,4 +106,7 @@ def test_quantiles_are_of_all_scores_or_of_every_nth_anchor(monkeypatch, sampled
     sample = sample if len(sample) else np.array([*ends.values()])  # of a sample without candidates, the ends of all
     expected = dict(zip(QUANTILES, np.quantile(sample, list(QUANTILES.values())), strict=True)) | ends
     assert found.quantiles() == pytest.approx(expected, abs=1e-4)
-    assert (found.candidates, found.anchors_without_candidates) == (len(every), int((lists.candidates == NO_ROW).all(axis=1).sum()))
+    assert (found.candidates, found.anchors_without_candidates) == (
+        len(every),
+        int((lists.candidates == NO_ROW).all(axis=1).sum()),
+    )

@@ -318,7 +318,7 @@ def command(root: Path, *more: str, epochs: int = 3) -> list[object]:
     return [*REFRESHING, "--dataset", "tiny", "--data", root, *settings, *more]
 
 
-def stopped(call: int, target: object = recipe.Trainer, name: str = "_step") -> AbstractContextManager[object]:
+def stopped(call: int, target: Any = recipe.Trainer, name: str = "_step") -> AbstractContextManager[object]:
     """An interruption at the beginning of this call of a method, counted over trainings with lists alone."""
 
     def has_lists(caller: Any) -> bool:
