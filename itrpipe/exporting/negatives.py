@@ -207,12 +207,11 @@ def open_mined(
     if sentences is not None:
         # The first sentences of every caption; their ids are that of the caption with `/phrases-1`, `/phrases-2` …
         unknown = {"source": writer, **dict.fromkeys(facts["i2t"])}
-        for table in SentenceFile(sentences).row_groups(["caption_id", "text", "kept"]):
-            kept = table.filter(table["kept"])
-            for caption, text in zip(kept["caption_id"].to_pylist(), kept["text"].to_pylist(), strict=True):
-                own = written[caption]
-                if len(own) < most_sentences:
-                    own.append(_text(f"{caption}/{writer}-{len(own) + 1}", text) | unknown)
+        kept = SentenceFile(sentences).read(["caption_id", "text"])
+        for caption, text in zip(kept["caption_id"].to_pylist(), kept["text"].to_pylist(), strict=True):
+            own = written[caption]
+            if len(own) < most_sentences:
+                own.append(_text(f"{caption}/{writer}-{len(own) + 1}", text) | unknown)
     shown = photographs.select(["image_id", "file", "sha256"]).to_pylist()
     names = caption_ids.to_pylist()
     return MinedPairs(
@@ -255,10 +254,8 @@ def open_twins(
     """
     known = PreparedDataset.open(prepared, tokens=False).split("train").images.to_pylist()
     documents = {each["image_id"]: _image(each, images, image_root, holds_images=holds_images) for each in known}
-    twins: dict[tuple[str, ...], None] = {}
-    for table in SentenceFile(synthesized).row_groups(["image_id", "twin_image_id", "detail", "twin_detail", "kept"]):
-        kept = table.filter(table["kept"]).drop(["kept"]).drop_null().to_pydict()
-        twins |= dict.fromkeys(zip(*kept.values(), strict=True))
+    told = SentenceFile(synthesized).read(["image_id", "twin_image_id", "detail", "twin_detail"]).drop_null()
+    twins = dict.fromkeys(zip(*told.to_pydict().values(), strict=True))
     shown, captions = [], []
     for number, (own, twin, detail, twin_detail) in enumerate(twins):
         other = documents[twin]

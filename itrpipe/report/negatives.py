@@ -41,7 +41,7 @@ _REJECTED = {
     "no twin": "without a twin",
 }
 """Reason for which a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
-_SENTENCE = ("caption_id", "text", "score", "positive_score", "kept", "kind", "twin_image_id", "detail", "twin_detail")
+_SENTENCE = ("caption_id", "text", "score", "positive_score", "kind", "twin_image_id", "detail", "twin_detail")
 
 Galleries = Callable[[ChainArtifact, str], SplitPictures | None]
 """Gives a split of the dataset that an artifact was made from; None where that was removed."""
@@ -267,11 +267,11 @@ def split_of(artifact: ChainArtifact) -> str:
 
 def _written_examples(artifact: ChainArtifact, gallery: SplitPictures, count: int, seed: int) -> EditedSentences | None:
     file, name = SentenceFile(artifact.folder), generator_name(artifact)
-    captions = file.kept(["caption_id"])["caption_id"].unique()
-    if not len(captions) or not count:
+    captions = file.read(["caption_id"])["caption_id"].unique().to_pylist()
+    chosen = [captions[place] for place in np.random.default_rng([seed, 20]).permutation(len(captions))[:count]]
+    if not chosen:
         return None
-    chosen = captions.take(pa.array(np.random.default_rng([seed, 20]).permutation(len(captions))[:count]))
-    wanted = pc.field("kept") & pc.field("caption_id").isin(chosen)
+    wanted = pc.field("caption_id").isin(chosen)
     rows = pa.concat_tables(each.filter(wanted) for each in file.row_groups(_SENTENCE)).to_pylist()
     twins = [row for row in rows if row["twin_image_id"]]
     if twins:

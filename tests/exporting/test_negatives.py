@@ -108,9 +108,9 @@ def as_list(ids: list[str], rows: list[list[tuple[int, float, float]]]) -> Mined
 def write_sentences(folder: Path, sentences: list[list[str]], owners: list[int]) -> None:
     folder.mkdir()
     rows = [
-        Sentence(f"c{row}", f"i{owners[row]}", text, [], 0.5, 0.6, None, None, kept, "kept" if kept else "outranked")
+        Sentence(f"c{row}", f"i{owners[row]}", text, [], 0.5, 0.6, None, None)
         for row, own in enumerate(sentences)
-        for text, kept in [*((each, True) for each in own), ("rejected", False)]
+        for text in own
     ]
     for number, part in enumerate((rows[:9], rows[9:])):
         write_part(folder / f"{number}.parquet", part, {"kept": len(part)})
@@ -287,13 +287,13 @@ def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_pat
 
 
 def test_twins_are_each_others_negatives(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Image 0 and image 4, found twice, image 2 and its mirror image, and a rejected sentence."""
+    """Image 0 and image 4, found twice, image 2 and its mirror image, and a sentence without a twin."""
     (tmp_path / "twins").mkdir()
-    rows = [(0, "i4", "a red sled", "a blue sled", True)] * 2 + [(2, "i2", "a cat left", "a cat right", True)]
-    rows += [(3, "i5", "two dogs", "four dogs", False), (5, None, None, None, True)]
+    rows: list[Any] = [(0, "i4", "a red sled", "a blue sled")] * 2 + [(2, "i2", "a cat left", "a cat right")]
+    rows.append((5, None, None, None))
     sentences = [
-        Sentence("c0", f"i{image}", "", (), None, None, None, None, kept, "kept", "", twin, detail, twin_detail)
-        for image, twin, detail, twin_detail, kept in rows
+        Sentence("c0", f"i{image}", "", (), None, None, None, None, "", twin, detail, twin_detail)
+        for image, twin, detail, twin_detail in rows
     ]
     write_part(tmp_path / "part", sentences, {})
     join_parts([tmp_path / "part"], tmp_path / "twins")
