@@ -256,7 +256,9 @@ def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]
             words.append(flag)
         else:
             values = value if isinstance(value, list | tuple) else [value]
-            texts = [each.name if isinstance(each, Result) else str(each) for each in values]
+            texts = []
+            for each in values:
+                texts.append(each.name if isinstance(each, Result) else str(each))
             if parameter.multiple:
                 for text in texts:
                     words += [flag, text]
