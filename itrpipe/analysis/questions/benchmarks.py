@@ -348,8 +348,8 @@ def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interv
     sides = np.argsort(pairs.groups, kind="stable").reshape(-1, 2)  # [E, 2]
     text = pairs.right[sides].all(axis=1)
     image = (pairs.scores[sides] > pairs.negative_scores[sides[:, ::-1]]).all(axis=1)
-    found = np.stack([text, image, text & image]) * 100.0
-    percent = dict(zip(("text", "image", "group"), found, strict=True))
+    found = {"text": text, "image": image, "group": text & image}
+    percent = {name: np.where(right, 100.0, 0.0) for name, right in found.items()}
     return mean_intervals(percent, np.arange(len(sides)), samples, level)
 
 
