@@ -40,8 +40,7 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.captions import PieceIds
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.language_model import LanguageModel, mean
-from itrpipe.synthesis.masks import caption_masks, special_tokens, token_captions
-from itrpipe.synthesis.tokens import Spelled, respell
+from itrpipe.synthesis.tokens import Spelled, caption_masks, respell, special_tokens, token_captions
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.saved import SavedModel
 

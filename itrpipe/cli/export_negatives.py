@@ -159,6 +159,7 @@ def _write(
     images = image_root(prepared.manifest.settings, prepared.folder, definition)
     sources = prepared.folder, lists.folder, images
     how: dict[str, Any] = {"image_root": wanted.image_root, "holds_images": form.holds_images}
+    how["with_scores"] = wanted.with_scores
     if wanted.twins:
         mined = open_twins(*sources, **how)
     else:
@@ -169,7 +170,7 @@ def _write(
         mined = replace(mined, negatives=max(1, min(mined.negatives, mined.most(directions))))
     if wanted.image_root:
         refuse_wrong_root(mined, wanted.image_root)
-    tables = [*form.tables(mined, directions, wanted.with_scores)]
+    tables = form.tables(mined, directions)
     for table in tables:
         if len(table.rows):
             continue  # no reader takes an empty table for data

@@ -52,7 +52,6 @@ class Serve(SearchOptions):
         from itrpipe.search import serve as pages
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import load
-        from itrpipe.training.data import Sources
 
         if self.photos is not None:
             refuse_with_photos({"--split": self.split, "--guard": self.guard})
@@ -75,6 +74,5 @@ class Serve(SearchOptions):
         alone = None if model.embeds else "test" if self.split in (None, TRAIN) else self.split
         searches = pages.Searches(Gallery.of_dataset(model, trained.folder, alone))
         reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
-        sources = Sources(prepared, trained.input("extract").folder)
-        pages.run(pages.Site(searches, pictures, reviews, sources), self.port, not self.no_browser, asked.reporter.say)
+        pages.run(pages.Site(searches, pictures, reviews), self.port, not self.no_browser, asked.reporter.say)
         asked.reporter.say(f"decisions: {reviews.file.path}")

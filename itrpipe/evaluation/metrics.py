@@ -13,9 +13,7 @@ space", JMLR 2010, for items that are the answer to many queries.
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,15 +27,9 @@ RSUM = "rsum"
 RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in CUTOFFS)
 COMPARED = (*RECALLS, RSUM)
 """Metrics in which models are compared."""
-MOST = 10
-"""Items that are returned most often."""
-MANY = 0.5
-"""Part of the way from the share in random answers to all queries, from which on most queries are answered alike."""
 REMEDY = "use better features, another method or another learning rate"
 ENOUGH_IMAGES = 50
 """Images of a test set; with fewer, chance reaches into the interval of a model that is twice as good."""
-_DRAWS = 200
-"""Random answers to all queries, whose mean share is taken."""
 _BLOCK_VALUES = 1 << 20
 """Scores compared at a time: small enough for the comparison to stay in the cache of a core."""
 
@@ -295,21 +287,6 @@ def remedy_of_chance(images: int) -> str:
 def reaches_chance(figures: Mapping[str, Mapping[str, float]], chance: Mapping[str, float]) -> bool:
     """Return whether the interval of RSum, from its `low` on, reaches down to the RSum of a random order."""
     return figures[RSUM]["low"] <= chance[RSUM]
-
-
-def share_of_hubs(first: Iterable[Hashable]) -> float:
-    """Share of queries, 0..1, whose first answer is one of the `MOST` items that stand first most often."""
-    counts = Counter(first)
-    return sum(count for _, count in counts.most_common(MOST)) / max(counts.total(), 1)
-
-
-@functools.cache
-def is_alike(share: float, items: int, queries: int) -> bool:
-    """Tell whether `share_of_hubs` is that of a model that answers most queries alike."""
-    rng = np.random.default_rng(0)
-    first = [np.bincount(rng.integers(items, size=queries), minlength=items) for _ in range(_DRAWS)]
-    random = float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries
-    return share > random + MANY * (1 - random)
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def kept_sentences(folder: Path, split: Split) -> tuple[pa.Table, np.ndarray]:
         DataError: it has sentences, but none of them for these captions; or a file is damaged.
     """
     file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "image_id", "text", "kind"))
+    kept = file.read(("caption_id", "image_id", "text", "kind"))
     owners = rows_of(kept["caption_id"], split.captions["caption_id"].combine_chunks())
     if len(kept) and owners.max() < 0:
         raise DataError(
