@@ -13,7 +13,7 @@ from itrpipe.evaluation.metrics import PROTOCOLS
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_embeddings, read_scores, write_scores
 from itrpipe.mining.filters import DuplicateCaptions
-from itrpipe.models.registry import settings_of
+from itrpipe.models.declaration import settings_of
 from itrpipe.storage.artifact import existing_input
 from itrpipe.training.data import Sources
 from itrpipe.training.encoding import Scoring

@@ -12,7 +12,7 @@ from itrpipe.config import Outside, Settings
 from itrpipe.datasets import benchmarks
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import NOT_HERE, FeatureSettings, is_given
-from itrpipe.models.registry import canonical_backbone, settings_of
+from itrpipe.models.declaration import canonical_backbone, settings_of
 from itrpipe.storage.integrity import LOCAL_MODEL
 from itrpipe.synthesis.generators import generator_names
 from itrpipe.training import settings as training_settings

@@ -44,9 +44,9 @@ def model_card(facts: Mapping[str, Any]) -> str:
             has embeddings, else it scores pairs), `photographs` (others can make its features of any), `results`
             (protocol -> metric -> value, and where there is an interval low and high) with the `level` of intervals,
             `counts` (split -> images, captions), `fingerprints` (artifact -> fingerprint), `files` (name -> what it
-            is), `papers` to cite, `libraries` that open the folder by the class `architecture` of transformers,
-            `base` (hub id or name of the folder whose weights it began with, or empty), `tables` (name -> Parquet file)
-            and `example` (what its picture shows, or None).
+            is), `papers` to cite, `libraries` that open the folder, `native` (the model as transformers has it, or
+            None), `base` (hub id or name of the folder whose weights it began with, or empty), `tables` (name ->
+            Parquet file) and `example` (what its picture shows, or None).
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -100,11 +100,11 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
 
     Args:
         facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.TableFiles`),
-            `negatives` and `sentences` of a row at most, by which `writer`, whether they are `guarded` by estimates,
-            whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`, whether it is a
-            `whole` path, of which the last part alone is told, or images are `copied`, or the tables have them
-            (`holds_images`), the number of `files`, `fingerprints`, `commands`, `made_from` (fingerprint of all of it)
-            and `example` (what its picture shows, or None).
+            `negatives` and `sentences` of a row at most, the latter by which maker (`synthetic`), whether they are
+            `guarded` by estimates, whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`,
+            whether it is a `whole` path, of which the last part alone is told, or images are `copied`, or the tables
+            have them (`holds_images`), the number of `files`, `artifacts` (name -> fingerprint), `commands`,
+            `made_from` (fingerprint of all of it) and `example` (what its picture shows, or None).
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 

@@ -13,7 +13,7 @@ from itrpipe.errors import DataError
 from itrpipe.exporting.places import without_places
 from itrpipe.features.declaration import recorded_passes
 from itrpipe.methods.declaration import methods
-from itrpipe.models.registry import settings_of
+from itrpipe.models.declaration import settings_of
 from itrpipe.storage.artifact import EXPORT, METRICS, Manifest, damage_remedy, existing_input, read_manifest
 from itrpipe.storage.disk import file_digest, require_space, write_json
 from itrpipe.storage.integrity import local_folders, read_checked_json

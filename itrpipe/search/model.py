@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from itrpipe.datasets.prepared import Split, given_split, no_known_word
+from itrpipe.datasets.prepared import Split, given_split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -219,7 +219,10 @@ class RetrievalModel:
         words = [word for word in read.flatten().to_pylist() if any(map(str.isalnum, word))]
         unknown = [word for word in dict.fromkeys(words) if word not in vocabulary.ids]
         if words and set(unknown) == set(words):
-            raise no_known_word(self.label, words)
+            raise UsageError(
+                f"{self.label} knows no word of the query ({', '.join(dict.fromkeys(words))}), so any order would be "
+                "chance; search with words of its training captions"
+            )
         return unknown
 
     def score(

@@ -14,7 +14,7 @@ from itrpipe.engine.run import MapExecution
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import passes_of, read_model
 from itrpipe.features.hub import require_reachable
-from itrpipe.models.registry import settings_of
+from itrpipe.models.declaration import settings_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
 from itrpipe.stages.embeddings import embeddings_need

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
 from itrpipe.datasets.definition import StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.models.registry import backbone_names
+from itrpipe.models.declaration import backbone_names
 from itrpipe.progress import Reporter
 from itrpipe.report.published import ReportSettings, expected_json, reproductions
 from itrpipe.stages.base import Job, Stage, load_stage

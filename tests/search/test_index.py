@@ -16,7 +16,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import itrpipe
-from itrpipe.cli.photographs import dataset_of
+from itrpipe.cli.index import dataset_of
 from itrpipe.datasets.definition import ModelDefinition, remember_model
 from itrpipe.errors import MissingInputError, UnavailableError
 from itrpipe.search.model import RetrievalModel

@@ -12,8 +12,7 @@ from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
 from itrpipe.features.declaration import is_given, read_model
 from itrpipe.methods.declaration import MethodSettings
-from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.registry import settings_of
+from itrpipe.models.declaration import BackboneSettings, settings_of
 from itrpipe.storage.artifact import existing_input
 from itrpipe.storage.disk import write_json
 from itrpipe.training.settings import method_of
