@@ -64,7 +64,7 @@ class Example(Settings):
 
 def declaration(**tables: Any) -> Declaration:
     tables = {"defaults": {}, "execution": {}, "confs": {"aoq": {}}} | tables
-    return Declaration(stage="train", path=Path("4_train.toml"), summary="", **tables)
+    return Declaration(stage="train", path=Path("4_train.toml"), **tables)
 
 
 def resolved_by(tables: dict[str, Any], **chosen: Any) -> Resolved:

@@ -35,8 +35,8 @@ class BackboneSettings(Settings):
         embeds: whether an image and a caption are one vector each, which mining and search need.
         reads_phrases: whether it needs the scene graphs of captions.
         opens_encoders: whether its module opens encoders of transformers, before captions are read by their tokenizer.
-        answers: what can be asked of it beside rankings: `words` (which are wrong), `word-maps` (where a word is seen),
-            `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs).
+        answers: what can be asked of it beside rankings: `words` (which are wrong), `writing` (words in masked places),
+            `mean-vectors` (of images and captions, where scores are of pairs).
         papers: that it comes from.
         multiples: names of options of which the first is a multiple of the second, as a width is of its heads.
     """

@@ -18,7 +18,7 @@ from itrpipe.mining.files import FILES, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.models.captions import CaptionTokens, ends_of
 from itrpipe.synthesis.bank import read_sentences
-from itrpipe.synthesis.masks import caption_masks, token_captions
+from itrpipe.synthesis.tokens import caption_masks, token_captions
 from itrpipe.training.data import PhraseSplitData, SplitData
 from itrpipe.training.saved import max_tokens_of, start_from
 

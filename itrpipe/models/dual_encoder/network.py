@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.hub import TEXT_KINDS, TOKENIZERS, VISION_KINDS, Kind, find_folder, quiet
 from itrpipe.features.towers import (
-    Grid,
     Seen,
     kind_of,
     load_tensors,
@@ -162,13 +161,8 @@ class VisionTower(Tower):
         seen = self.see(pixels)
         return self.pooled(seen.tokens, None, seen.own)
 
-    @torch.no_grad()
-    def grid(self) -> Grid:
-        """The cells of the frame that have tokens, found by running the network once."""
-        return self.see(torch.zeros(1, 3, *self.frame, dtype=torch.uint8, device=self.mean.device)).grid
-
     def see(self, pixels: Tensor) -> Seen:
-        """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8; the cells of `grid` are the last, row by row."""
+        """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8, and the cells of the last, row by row."""
         assert pixels.shape[1:] == (3, *self.frame)
         assert pixels.dtype == torch.uint8
         return see(self.network, (pixels.float() - self.mean) / self.std)
@@ -364,38 +358,6 @@ class TransformerDualEncoder(Base):
         vision = self.vision.description() if isinstance(self.vision, VisionTower) else None
         boxes = isinstance(self.vision, RegionTower) and self.vision.boxes
         return {"vision": vision, "text": self.text.description(), "scale": self.pretrained_scale, "boxes": boxes}
-
-    @property
-    def has_word_maps(self) -> bool:
-        """Return whether `word_maps` is defined: images are pixels, and both sides the mean of their tokens."""
-        return isinstance(self.vision, VisionTower) and self.vision.pool == self.text.pool == "mean"
-
-    def word_maps(self, images: ImageBatch, texts: TextBatch) -> Tensor:
-        """Return what each word of caption k finds at each place of image k, of a model that has word maps.
-
-        With x_p and t_w the projected tokens, x and t their means, the map of word w is m_w[p] = <x_p, t_w> / (|x||t|).
-        The score of the pair is <x, t> / (|x||t|), hence the mean of m_w[p] over all p and w, exactly. A bias of the
-        projections is part of every token, which leaves this true.
-
-        Args:
-            images: B images.
-            texts: B captions.
-
-        Returns:
-            [B, n, W], n tokens of an image as `VisionTower.see` orders them; zero behind the length of a caption.
-        """
-        assert self.has_word_maps
-        assert isinstance(self.vision, VisionTower)
-        assert images.pixels is not None
-        parts = images.pixels.split(_IMAGES_AT_ONCE)
-        places = self.project_images(torch.cat([self.vision.see(part).tokens for part in parts])).float()
-        words = self.project_texts(self.text.tokens(texts.tokens, texts.lengths)).float()
-        words = words.masked_fill(~first_places(words, texts.lengths)[..., None], 0)  # a bias has filled the padding
-        image = places.mean(dim=1)
-        text = words.sum(dim=1) / texts.lengths[:, None]
-        lengths = torch.linalg.vector_norm(image, dim=1) * torch.linalg.vector_norm(text, dim=1)  # |x| |t|
-        products = torch.einsum("bpd,bwd->bpw", places, words)
-        return products / lengths.masked_fill(lengths == 0, 1.0)[:, None, None]
 
 
 @dataclass(frozen=True)
