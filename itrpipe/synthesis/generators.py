@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from itrpipe.config import Settings, load_declaration, resolve, unknown
-from itrpipe.models.registry import backbone_names, canonical_backbone, settings_of
-from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.models.declaration import backbone_names, canonical_backbone, settings_of
+from itrpipe.models.declaration import backbones as backbone_classes
 from itrpipe.storage.integrity import LOCAL_MODEL
 
 TRAIN = "train"

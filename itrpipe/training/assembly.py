@@ -14,8 +14,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.base import Method
 from itrpipe.methods.declaration import method_module, methods, mined_by, named_inputs
 from itrpipe.models.captions import CaptionTokens
-from itrpipe.models.declaration import RANDOM
-from itrpipe.models.registry import network_module
+from itrpipe.models.declaration import RANDOM, network_module
 from itrpipe.training.data import Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Refreshing

@@ -20,8 +20,7 @@ import torch
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
-from itrpipe.models.base import changed
-from itrpipe.models.vectors import at_least_single
+from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.storage.parts import ArrayFile, write_arrays

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.config import parse_override
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
@@ -20,7 +19,7 @@ from itrpipe.scene_graph import settings
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import read_manifest
-from tests.chains import Invoke, done, only, refused, sets
+from tests.chains import Invoke, done, only, refused, run_stage, sets
 from tests.conftest import TinySource
 
 LEXICON = ("tagger=lexicon", "workers=1")

@@ -301,7 +301,8 @@ Scores = tuple[np.ndarray, np.ndarray]
 def told(root: Path, label: str, split: Split, saved: SavedModel | None = None) -> tuple[np.ndarray, Scores]:
     """Caption of each sentence, and the scores of UNITER."""
     model = saved or load_model(only(root, "train/pretrain.uniter"))
-    evaluation: Any = SimpleNamespace(saved=model, place="cpu", block=16, reporter=Reporter(), warn=print)
+    job = SimpleNamespace(reporter=Reporter())
+    evaluation: Any = SimpleNamespace(saved=model, place="cpu", block=16, job=job, warn=print)
     sentences, owners = kept_sentences(only(root, f"synthesize/{label}"), split)
     features = FeatureFile.open(only(root, "extract/scenes") / FEATURES)
     return owners, compared(evaluation, None, split, features, sentences, owners, label)

@@ -36,8 +36,8 @@ from itrpipe.models.captions import (
     load_tokens,
     save_tokens,
 )
+from itrpipe.models.declaration import backbones
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.registry import backbones
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.synthesis.bank import read_sentences
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part

@@ -152,7 +152,7 @@ class PretrainMethod(PairsMethod[Pretrain]):
         states = model.read_at(images, texts, pairs.flatten(), rows, 1, lambda each: each[:, 0])
         matches = torch.zeros(pairs.shape, dtype=torch.int64, device=states.device)
         matches[:, 0] = 1
-        scores, logits = model.rank_score(states).view(pairs.shape), model.match_logits(states)
+        scores, logits = model.rank_score(states).view(pairs.shape), model.pair_logits(states, model.match)
         matching = F.cross_entropy(logits, matches.flatten())
         ranking = F.cross_entropy(scores, torch.zeros_like(matches[:, 0]))
 
