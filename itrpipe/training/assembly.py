@@ -18,7 +18,7 @@ from itrpipe.models.declaration import RANDOM, network_module
 from itrpipe.training.data import Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Refreshing
-from itrpipe.training.inputs import method_inputs, mined_lists
+from itrpipe.training.inputs import longest_used, method_inputs
 from itrpipe.training.mining import mine_again
 from itrpipe.training.saved import build_model, start_from
 
@@ -122,10 +122,10 @@ def refreshing_of(job: Any, train: SplitData) -> Refreshing | None:
         if message not in job.messages:
             job.warn(message)
 
-    def mine(folder: Path) -> dict[str, np.ndarray]:
+    def mine(images: np.ndarray, texts: np.ndarray, folder: Path) -> dict[str, np.ndarray]:
         job.reporter.say("  mining again with the weights as they are")
-        lists, prepare = job.inputs["mine_negatives"], job.inputs["prepare"]
-        mine_again(folder, lists, prepare, job.execution.device, job.reporter, warn)
-        return mined_lists(folder, train)
+        lists, prepared = job.inputs["mine_negatives"], job.inputs["prepare"].folder
+        device, reporter = job.execution.device, job.reporter
+        return longest_used(mine_again(images, texts, train.split, lists, prepared, folder, device, reporter, warn))
 
     return Refreshing(mined.refresh_every, job.work / "refreshed", mine)

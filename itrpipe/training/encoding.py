@@ -19,7 +19,7 @@ import torch
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
-from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
+from itrpipe.features.embeddings import EmbeddingWriter, SplitScores
 from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
@@ -280,10 +280,10 @@ class Refreshing:
     Args:
         every: k, at least 1.
         folder: for what only this training needs.
-        mine: makes lists in a folder that holds `embeddings.h5` of the training split.
+        mine: makes lists of the vectors of images and captions, with a folder for files on the way.
     """
 
-    def __init__(self, every: int, folder: Path, mine: Callable[[Path], Lists]) -> None:
+    def __init__(self, every: int, folder: Path, mine: Callable[[np.ndarray, np.ndarray, Path], Lists]) -> None:
         self._every = every
         self._folder = folder
         self._mine = mine
@@ -311,23 +311,14 @@ class Refreshing:
             sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
             images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
             if world.leads:
-                self._make(path, data, images, texts, encoder.model.measure)
+                shutil.rmtree(self._folder, ignore_errors=True)  # and with it the lists of earlier epochs
+                place = self._folder / "mining"
+                place.mkdir(parents=True)
+                write_arrays(path, self._mine(images, texts, place))
+                shutil.rmtree(place)
             world.agreed(None)  # until the first process has written them
         self._held = made_before
         remedy = f"remove {partial_of(path)} and run the same command again"
         with reading(path, "mined lists", remedy):
             check_stamp(path, remedy)
             return {name: rows.read() for name, rows in ArrayFile(path).items()}
-
-    def _make(self, path: Path, data: SplitData, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
-        """Writes the lists of an epoch, and removes those of earlier ones."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        place = self._folder / "mining"
-        split = data.split
-        place.mkdir(parents=True)
-        about = (split.image_ids, split.caption_ids, split.caption_image, images.shape[1], measure)
-        with EmbeddingWriter(place / EMBEDDINGS, split.name, *about) as writer:
-            writer.write("images", 0, images)
-            writer.write("texts", 0, texts)
-        write_arrays(path, self._mine(place))
-        shutil.rmtree(place)

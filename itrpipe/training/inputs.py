@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import TokenLimits
 from itrpipe.methods.declaration import WithTwins, masked_by
-from itrpipe.mining.files import FILES, read_list
 from itrpipe.mining.filters import DuplicateCaptions
+from itrpipe.mining.lists import DIRECTIONS, read_list
 from itrpipe.models.captions import CaptionTokens, ends_of
 from itrpipe.synthesis.bank import read_sentences
 from itrpipe.synthesis.tokens import caption_masks, token_captions
@@ -97,19 +98,30 @@ def _sentences(job: Any, train: SplitData, tokens: CaptionTokens) -> SentenceBan
 def mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
     """Read the lists of both directions, with the probabilities that mining wrote.
 
-    Of a small training set, lists of the usual length would hold most captions or images, which are no harder than any
-    others; no list is longer than a part of them.
-
     Raises:
         DataError: they are of another training set.
     """
-    lists, anchors = {}, (train.split.image_ids, train.split.caption_ids)
-    for direction, ids, candidates in zip(FILES, anchors, (train.num_captions, train.num_images), strict=True):
+    lists = {}
+    for direction, ids in zip(DIRECTIONS, (train.split.image_ids, train.split.caption_ids), strict=True):
         mined = read_list(folder, direction)
-        most = max(_SHORTEST_LIST, int(_HARD_PART * candidates))
         if not np.array_equal(mined.anchor_ids, ids):
             raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
-        lists[direction] = mined.candidates[:, :most]
+        lists[direction] = mined.candidates
         if mined.false_negative_probability is not None:
-            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability[:, :most]
-    return lists
+            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability
+    return longest_used(lists)
+
+
+def longest_used(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return lists, see `itrpipe.learning.mined.Lists`, of which none is longer than a part of the training set.
+
+    Of a small training set, lists of the usual length would hold most captions or images, which are no harder than any
+    others.
+    """
+    cut = {}
+    for anchors, candidates in (DIRECTIONS, DIRECTIONS[::-1]):
+        most = max(_SHORTEST_LIST, int(_HARD_PART * len(lists[candidates])))
+        for name in (anchors, f"{PROBABILITY_OF}{anchors}"):
+            if name in lists:
+                cut[name] = lists[name][:, :most]
+    return cut
