@@ -115,7 +115,7 @@ def true_negatives(
         DataError: a sentence is of an unknown image, or the file is damaged.
     """
     reader = CaptionReader(_NUMBERS)
-    counts = dict.fromkeys(VERDICTS, 0)
+    counts: dict[str, int] = dict.fromkeys(VERDICTS, 0)
     for table in file.row_groups(("image_id", "text")):
         for row in table.to_pylist():
             scene = scenes.get(row["image_id"])
