@@ -252,9 +252,11 @@ def test_a_copy_under_another_name_is_checked_in_full(whole: Location, tmp_path:
 def test_a_training_is_opened_by_a_path_of_one_part(
     whole: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(whole.folder, tmp_path / "best")
+    copy = Path(shutil.copytree(whole.folder, tmp_path / "best"))
+    found = read_manifest(copy)
+    artifacts.write_manifest(copy, found.model_copy(update={"inputs": {"extract": found.as_input("gone")}}))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"best/config\.json cannot be read as settings of itrpipe"):
+    with pytest.raises(MissingInputError, match=r"/gone, which .*/best was made from, is not there; run `itrpipe"):
         itrpipe.load("best")
 
 
