@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.methods.base import AnyMatcher, Method, StatefulMethod
+from itrpipe.methods.base import AnyMatcher, Method
 from itrpipe.progress import Reporter
 from itrpipe.testing.backbones import BuildModel
 from itrpipe.testing.toy_pairs import ToyPairs, readable
@@ -157,9 +157,8 @@ def _ready(build: BuildMethod, build_model: BuildModel) -> tuple[Method, AnyMatc
     model = build_model()
     method = build(readable(model))
     model.train()
-    if isinstance(method, StatefulMethod):
-        method.attach(model)
-        method.start_epoch(0)
+    method.attach(model)
+    method.start_epoch(0)
     return method, model
 
 

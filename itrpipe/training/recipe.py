@@ -42,7 +42,7 @@ from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS
-from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
+from itrpipe.methods.base import Batch, Method, MomentumTwin
 from itrpipe.methods.declaration import FirstEpochs
 from itrpipe.models.base import DualEncoder
 from itrpipe.models.captions import PieceIds
@@ -227,10 +227,10 @@ class Losses(nn.Module):
     Args:
         model: as the method calls it.
         method: of the losses.
-        further: what the method keeps between steps; None for nothing.
+        further: what the method keeps between steps.
     """
 
-    def __init__(self, model: nn.Module, method: Method, further: nn.Module | None) -> None:
+    def __init__(self, model: nn.Module, method: Method[Any], further: nn.Module) -> None:
         super().__init__()
         self.model = model
         self.further = further
@@ -238,7 +238,7 @@ class Losses(nn.Module):
 
     def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Return named loss terms of a batch of an epoch (0-based)."""
-        return self._method.losses(self.model, batch, epoch)  # pyright: ignore[reportArgumentType]
+        return self._method.losses(self.model, batch, epoch)
 
 
 class Trainer:
@@ -295,23 +295,21 @@ class Trainer:
         self.device = torch.device(device)
         self._world = World.joined()
         self._model = model.to(self.device)
-        self._shared = SharedModel(model, self._world, int(settings.encode_chunk), getattr(method, "local", False))
+        self._shared = SharedModel(model, self._world, int(settings.encode_chunk), method.local)
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
         self.encoder = Encoder(
             self._shared, self.device, settings.encode_block, settings.score_precision, embed_precision
         )
 
         # The method may keep tensors of its own, of which some are trained and some follow the model.
-        kept = method.attach(self._shared) if isinstance(method, StatefulMethod) else None
+        kept = method.attach(self._shared)
         self._losses = Losses(self._shared, method, kept)
         self._parameters = list(self._losses.parameters())
         self._computed = self._world.averaging_gradients(self._losses)
         self._average = WeightAverage(settings.average, self._model)
+        self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average, "method": kept}
         self._following: list[Any] = [self._average]
-        self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average}
-        if kept is not None:
-            self._following += [part for part in kept.modules() if isinstance(part, MomentumTwin)]
-            self._parts["method"] = kept
+        self._following += [part for part in kept.modules() if isinstance(part, MomentumTwin)]
         self._optimizer = optimizer_of(
             settings.optimizer,
             self._model,
@@ -429,9 +427,7 @@ class Trainer:
     def _batches(self, epoch: int) -> list[np.ndarray]:
         """Return the caption rows of every batch of an epoch."""
         settings = self._settings
-        order = None
-        if isinstance(self._method, OrderingMethod):
-            order = self._method.order(settings.seed, epoch)
+        order = self._method.order(settings.seed, epoch)
         return epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, epoch, self._sizes, order)
 
     def _train_epoch(self, task: Task) -> None:
@@ -441,7 +437,7 @@ class Trainer:
         method = self._method
         self._saved = time.monotonic()
         self._shared.eval()
-        if self._refreshing is not None and isinstance(method, RefreshedMethod):
+        if self._refreshing is not None:
             lists = self._refreshing.lists(position.epoch, position.step, self.encoder, self._train)
             if lists is not None:
                 method.refresh(lists)
@@ -456,7 +452,7 @@ class Trainer:
         }
         self._broken = torch.tensor(math.inf, device=self.device)
         self._shared.train()
-        if isinstance(method, StatefulMethod) and position.step == 0:
+        if position.step == 0:
             method.start_epoch(position.epoch)
         every = settings.validate_every or self._total_updates
         # Beside a training on processors more than one would take its cores.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
-from itrpipe.methods.base import Batch
+from itrpipe.methods.base import Batch, Method
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.methods.triplet.method import TripletMethod
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
@@ -250,16 +250,16 @@ def test_steps_are_in_training_mode_and_validations_in_evaluation_mode(tmp_path:
         assert not model.training
 
 
-class Drawing:
+class Drawing(Method[Any]):
     """A method that keeps what it drew for each step; its loss at step n is n, a mean over its pairs or their sum."""
 
     def __init__(self, means: bool = True) -> None:
-        self.means, self.step, self.drawn, self.data = means, 0, [], Pairs(0)
+        super().__init__(None, Pairs(0))
+        self.means, self.step, self.drawn = means, 0, []
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         self.drawn.append(float(rng.random()))
-        images = self.data.caption_image[captions]
-        return Batch({"positive": self.data.pairs(images, captions)}, torch.from_numpy(images))
+        return super().collate(captions, rng)
 
     def losses(self, model: Toy, batch: Batch, epoch: int) -> dict[str, Tensor]:
         self.step += 1

@@ -29,7 +29,7 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
 from itrpipe.learning.mined import PROBABILITY_OF, Lists, require_probabilities
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import AnyMatcher, Batch, PairsMethod, TrainingSet, auxiliary_terms, encoded, same_image_mask
+from itrpipe.methods.base import AnyMatcher, Batch, Method, TrainingSet, auxiliary_terms, encoded, same_image_mask
 from itrpipe.storage.ragged import Ragged
 
 __all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "aoq_loss"]
@@ -235,7 +235,7 @@ class _RankedList:
         return self._rows[anchors, np.minimum(places, self._counts[anchors] - 1)]
 
 
-class AoqMethod(PairsMethod[Aoq]):
+class AoqMethod(Method[Aoq]):
     """Adds offline negatives to the online triplet loss; see `OfflineNegatives` for the lists."""
 
     means = False  # its losses are sums over the batch

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce
 from itrpipe.methods.ascl.declaration import Ascl
-from itrpipe.methods.base import Batch, PairsMethod, TokenLimits, TrainingSet, same_image_mask
+from itrpipe.methods.base import Batch, Method, TokenLimits, TrainingSet, same_image_mask
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.base import Tensors, TextBatch
 from itrpipe.storage.ragged import Ragged
@@ -217,7 +217,7 @@ class AsclBatch(Batch):
     seed: int
 
 
-class AsclMethod(PairsMethod[Ascl]):
+class AsclMethod(Method[Ascl]):
     """Trains with generated positives and negatives.
 
     Raises:

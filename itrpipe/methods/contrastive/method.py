@@ -41,7 +41,7 @@ from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import (
     AnyMatcher,
     Batch,
-    PairsMethod,
+    Method,
     TrainingSet,
     auxiliary_terms,
     encoded,
@@ -131,7 +131,7 @@ class ContrastiveState(nn.Module):
         self.statistics = SimilarityStatistics() if settings.weigh == "fne" else None
 
 
-class ContrastiveMethod(PairsMethod[Contrastive]):
+class ContrastiveMethod(Method[Contrastive]):
     """Meets every anchor with all its candidates."""
 
     local = True

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hinge, triplet_loss
-from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, encoded, same_image_mask, scoring
+from itrpipe.methods.base import Batch, Method, MomentumTwin, auxiliary_terms, encoded, same_image_mask, scoring
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import DualEncoder, inner_products
 
@@ -258,7 +258,7 @@ class FneLoss(nn.Module):
         return torch.where(found, hinge(positive, (anchors * rows).sum(dim=1), settings.margin), 0.0)
 
 
-class FneMethod(PairsMethod[Fne]):
+class FneMethod(Method[Fne]):
     """Draws negatives by how likely they are false."""
 
     _state: FneLoss

@@ -22,7 +22,7 @@ from torch import Tensor
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import twin_differences
 from itrpipe.learning.sentences import SentenceBank
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, scoring, twin_scores, twins_drawn
+from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, scoring, twin_scores, twins_drawn
 from itrpipe.methods.itm.declaration import HardNegatives, Itm
 from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
@@ -58,7 +58,7 @@ class ItmBatch(Batch):
     rows: PairRows
 
 
-class HardNegativesMethod(PairsMethod[Chosen]):
+class HardNegativesMethod(Method[Chosen]):
     """Trains with the hardest of sampled negatives.
 
     Raises:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet
+from itrpipe.methods.base import Batch, Method, TrainingSet
 from itrpipe.methods.itm.method import draw_others
 from itrpipe.methods.pretrain.declaration import Pretrain
 from itrpipe.models.base import Tensors, TextBatch, rows_of
@@ -119,7 +119,7 @@ class PretrainBatch(Batch):
     rows: np.ndarray
 
 
-class PretrainMethod(PairsMethod[Pretrain]):
+class PretrainMethod(Method[Pretrain]):
     """Trains the heads of masked words, of matching and of ranking.
 
     Raises:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, same_image_mask
+from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 
@@ -76,7 +76,7 @@ def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen, values, 0.0).sum(dim=1) / chosen.sum(dim=1).clamp(min=1)
 
 
-class SsamtMethod(PairsMethod[Ssamt]):
+class SsamtMethod(Method[Ssamt]):
     """Trains one of the two phases."""
 
     def __init__(self, settings: Ssamt, data: TrainingSet, matching: Matching) -> None:

@@ -17,7 +17,7 @@ from itrpipe.methods.ascl.method import generated_positives
 from itrpipe.methods.base import (
     AnyMatcher,
     Batch,
-    PairsMethod,
+    Method,
     TokenLimits,
     TrainingSet,
     auxiliary_terms,
@@ -31,7 +31,7 @@ from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import rows_of
 
 
-class TripletMethod(PairsMethod[Triplet]):
+class TripletMethod(Method[Triplet]):
     """Scores every image of the batch with every caption of it."""
 
     means = False
