@@ -315,7 +315,7 @@ def _scored(job: Job) -> SplitScores:
         read.append("parse")  # other models may have been trained on sentences that it helped to write
     folders = {name: existing_input(trained, manifest, name).absolute() for name in read}
     sources = Sources(**folders, train_share=manifest.settings["train_share"])
-    work = Scoring(trained.absolute(), sources, split, job.execution.encode_block, job.execution.device)
+    work = Scoring(trained.absolute(), sources, job.execution.encode_block, job.execution.device, split)
     scores = work.join(job.made(work).paths)
     (job.folder / SCORES).unlink(missing_ok=True)  # of an interrupted run
     write_scores(job.folder / SCORES, split, scores)

@@ -1,33 +1,62 @@
-"""Puts together what a training begins with: data, model and method, from the settings and inputs of a job."""
+"""Put together what a training begins with, from the settings and inputs of a job.
+
+Data, model and method; what the method reads beside its pairs, such as mined lists; and encoders that fit the device:
+in chunks that its memory holds, and compiled where it pays.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.truth import Decided, known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.engine.work import CUDA
+from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.methods.base import Method
-from itrpipe.methods.declaration import method_module, methods, mined_by, named_inputs
-from itrpipe.models.captions import CaptionTokens
+from itrpipe.learning.mined import PROBABILITY_OF
+from itrpipe.learning.sentences import SentenceBank
+from itrpipe.methods.base import Method, TokenLimits
+from itrpipe.methods.declaration import WithTwins, masked_by, method_module, methods, mined_by, named_inputs
+from itrpipe.mining.files import FILES, read_list
+from itrpipe.mining.filters import DuplicateCaptions
+from itrpipe.models.captions import CaptionTokens, ends_of
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import network_module
-from itrpipe.training.data import Sources, SplitData, load_splits
-from itrpipe.training.distributed import AnyMatcher
+from itrpipe.synthesis.bank import read_sentences
+from itrpipe.synthesis.masks import caption_masks, token_captions
+from itrpipe.training.data import PhraseSplitData, Sources, SplitData, load_splits
+from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Refreshing
-from itrpipe.training.inputs import method_inputs, mined_lists
 from itrpipe.training.mining import mine_again
-from itrpipe.training.saved import build_model, start_from
+from itrpipe.training.saved import build_model, max_tokens_of, start_from
 
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
 
 _STRETCHED = 0.01
 """Change of an image's shape, relative, from which on it is worth telling."""
+_HARD_PART = 0.1
+"""Share of the captions, and of the images, of a training set that are negatives to be mined at most."""
+_SHORTEST_LIST = 10
+_FEW, _MORE = 8, 32
+_SHARE = 0.6
+"""Share of the free memory for the encoders; scores, twins of a model and further captions take the rest."""
+_STATE = 8
+"""Bytes that Adam keeps of each weight."""
+_COMPILED_FROM = 2_000
+"""Steps of a training from which on compiling pays."""
+_WORDS_OF_A_TILE = 8
 
 
 def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], CaptionTokens]:
@@ -38,13 +67,15 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
         UsageError: settings do not fit the data or the model.
         DataError: a file is damaged.
     """
-    build = method_module(job.settings.method).build
-    encoders = _open_encoders(job)
-    splits, tokens = load_splits(sources_of(job), job.settings.model, job.settings.min_word_count, job.warn, encoders)
+    settings = job.settings
+    build = method_module(settings.method).build
+    network = network_module(settings.backbone)
+    encoders = _open_encoders(job, network) if settings.model.opens_encoders else None
+    splits, tokens = load_splits(sources_of(job), settings.model, settings.min_word_count, job.warn, encoders)
     vocabulary = getattr(tokens, "vocabulary", tokens)
     if isinstance(vocabulary, Vocabulary) and len(vocabulary) == len(SPECIALS):
         raise UsageError(
-            f"no word occurs min_word_count = {job.settings.min_word_count:,} times in the captions, so a model would "
+            f"no word occurs min_word_count = {settings.min_word_count:,} times in the captions, so a model would "
             "know none; lower --set train.min_word_count"
         )
     for split in ("train", "val"):
@@ -54,18 +85,28 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
                 "add images, or give a column split, and prepare it again"
             )
     train = splits["train"]
-    model = _model(job, train.image_dim, tokens, encoders)
-    method = build(job.settings.loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
+
+    # The model with the weights that it starts from.
+    dumped = settings.model_dump(mode="json")
+    model = build_model(dumped, train.image_dim, len(tokens), encoders)
+    if published := settings.model.published_weights():
+        told = network.load_published(model, Path(published).expanduser())
+        job.reporter.say(f"  {told}")
+    if "start" in job.inputs:
+        start = job.inputs["start"]
+        start_from(start.folder, model, dumped, tokens)
+        # Heads that the run which this one starts from has not trained begin as copies of those that it has.
+        if new := settings.loss.heads - methods()[start.manifest.settings["method"]].heads:
+            model.derive_heads(new)  # pyright: ignore[reportCallIssue]
+    method = build(settings.loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
     return model, method, splits, tokens
 
 
-def _open_encoders(job: Any) -> Encoders | None:
-    """The encoders of transformers that the model is made of, where it is."""
-    if not job.settings.model.opens_encoders:
-        return None
+def _open_encoders(job: Any, network: ModuleType) -> Encoders:
+    """Open the encoders of transformers that the model is made of, and warn of photographs stored in another way."""
     held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
     has = held["global"].shape[1] if "global" in held else 0, "boxes" in held
-    encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, *has)
+    encoders = network.open_encoders(job.settings.model, *has)
     for note in encoders.notes:
         job.warn(note)
     pixels = job.inputs["extract"].manifest.settings
@@ -97,22 +138,6 @@ def sources_of(job: Any) -> Sources:
     return Sources(**folders, train_share=job.settings.train_share)
 
 
-def _model(job: Any, image_dim: int, tokens: CaptionTokens, encoders: Encoders | None) -> AnyMatcher:
-    """The model with the weights that it starts from."""
-    settings = job.settings.model_dump(mode="json")
-    model = build_model(settings, image_dim, len(tokens), encoders)
-    if published := job.settings.model.published_weights():
-        told = network_module(job.settings.backbone).load_published(model, Path(published).expanduser())
-        job.reporter.say(f"  {told}")
-    if "start" in job.inputs:
-        start_from(job.inputs["start"].folder, model, settings, tokens)
-        # Heads that the run which this one starts from has not trained begin as copies of those that it has.
-        trained = methods()[job.inputs["start"].manifest.settings["method"]].heads
-        if new := job.settings.loss.heads - trained:
-            model.derive_heads(new)  # pyright: ignore[reportCallIssue]
-    return model
-
-
 def refreshing_of(job: Any, train: SplitData) -> Refreshing | None:
     """Return what mines again while training goes on; None where the lists stay."""
     mined = mined_by(job.settings.loss)
@@ -130,3 +155,216 @@ def refreshing_of(job: Any, train: SplitData) -> Refreshing | None:
         return mined_lists(folder, train)
 
     return Refreshing(mined.refresh_every, job.work / "refreshed", mine)
+
+
+# Inputs of the method beside its pairs
+
+
+def method_inputs(
+    job: Any, names: tuple[str, ...], train: SplitData, tokens: CaptionTokens, model: Any
+) -> dict[str, Any]:
+    """Read what a method declared, see `itrpipe.methods.declaration.INPUTS`.
+
+    Args:
+        job: of the training, see `itrpipe.stages.base.Job`.
+        names: of the inputs that the method's `build` names.
+        train: the training set.
+        tokens: what reads captions.
+        model: with the weights that training starts from.
+
+    Returns:
+        Name -> input; None where there is none.
+
+    Raises:
+        UsageError: the method draws twins, and there are none that the model can read.
+        DataError: an artifact is damaged, or of another training set.
+    """
+    loss, artifacts = job.settings.loss, job.inputs
+    inputs: dict[str, Any] = dict.fromkeys(names)
+    if "limits" in names:
+        inputs["limits"] = TokenLimits(*ends_of(tokens), max_tokens_of(model))
+    if "matches" in names:
+        inputs["matches"] = known_matches(artifacts["prepare"].folder, train.split)
+    if "duplicates" in names:
+        inputs["duplicates"] = lambda: DuplicateCaptions(train.split.texts, train.caption_image)
+    if "matching" in names and isinstance(train, PhraseSplitData):
+        inputs["matching"] = train.matching
+    if "lists" in names and "mine_negatives" in artifacts:
+        inputs["lists"] = mined_lists(artifacts["mine_negatives"].folder, train)
+    if "decided" in names and "mine_negatives" in artifacts:
+        decided = Decided.read(artifacts["mine_negatives"].folder, train.split.image_ids, train.split.caption_ids)
+        inputs["decided"] = None if decided is None else decided.fits
+    if "sentences" in names and "synthesize" in artifacts:
+        inputs["sentences"] = _sentences(job, train, tokens)
+    masked = masked_by(loss)
+    if "masks" in names and masked is not None:
+        captions = token_captions(train.split, tokens, max_tokens_of(model))
+        graphs = artifacts["parse"].folder if masked.units == "phrases" else None
+        inputs["masks"] = caption_masks(captions, tokens, graphs, masked.compare)
+    if "writer" in names and "writer" in artifacts:
+        inputs["writer"] = copy.deepcopy(model).requires_grad_(False).eval()
+        start_from(artifacts["writer"].folder, inputs["writer"], job.settings.model_dump(mode="json"), tokens)
+    return inputs
+
+
+def _sentences(job: Any, train: SplitData, tokens: CaptionTokens) -> SentenceBank:
+    """Read the sentences of the training captions.
+
+    Raises:
+        UsageError: the method draws twins, and there are none that the model can read.
+    """
+    mirrors = train.mirrors and job.settings.model.sees_sides()
+    sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens, mirrors)
+    loss = job.settings.loss
+    if isinstance(loss, WithTwins) and loss.twins:
+        if not mirrors:
+            job.warn("twins that are mirror images are left out: this model does not see where things are")
+        if not (sentences.twins >= 0).any():
+            raise UsageError(
+                f"sentences = {job.settings.sentences} has no twins that this model can read; give --set "
+                "train.sentences=twins"
+            )
+    return sentences
+
+
+def mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
+    """Read the lists of both directions, with the probabilities that mining wrote.
+
+    Of a small training set, lists of the usual length would hold most captions or images, which are no harder than any
+    others; no list is longer than a part of them.
+
+    Raises:
+        DataError: they are of another training set.
+    """
+    lists, anchors = {}, (train.split.image_ids, train.split.caption_ids)
+    for direction, ids, candidates in zip(FILES, anchors, (train.num_captions, train.num_images), strict=True):
+        mined = read_list(folder, direction)
+        most = max(_SHORTEST_LIST, int(_HARD_PART * candidates))
+        if not np.array_equal(mined.anchor_ids, ids):
+            raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
+        lists[direction] = mined.candidates[:, :most]
+        if mined.false_negative_probability is not None:
+            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability[:, :most]
+    return lists
+
+
+# Encoders that fit the device
+
+
+def chunk_of(job: Any, model: AnyMatcher, data: SplitData, device: torch.device, precision: str) -> int:
+    """Return the `encode_chunk` of a job; for `auto` what fits in memory, which is told and recorded."""
+    settings = job.settings
+    world = World.joined()
+    asked = job.execution.encode_chunk
+    rows = 0
+    if isinstance(asked, int):
+        return asked
+    if world.leads:
+        each = data.pair_sizes().mean() if settings.batch_by == "tokens" else 1
+        rows = chosen_chunk(model, data, -(-int(settings.batch_size / each) // world.size), device, precision)
+    job.metrics["encode_chunk"] = rows = world.agreed(rows)
+    job.reporter.say(f"  encode_chunk {rows} ({'by free memory' if rows else 'the whole batch'})")
+    return rows
+
+
+def chosen_chunk(model: AnyMatcher, data: SplitData, pairs: int, device: torch.device, precision: str) -> int:
+    """Return the rows of a chunk with which a step fits in the free memory of a GPU; 0 where the whole batch does.
+
+    Models that look at the whole batch, and processors, take whole batches. The model is left as it was, on its device.
+
+    Args:
+        model: as it will be trained.
+        data: the training set.
+        pairs: of a batch that this process encodes.
+        device: where it is trained.
+        precision: of the encoders.
+    """
+    if device.type != "cuda" or any(isinstance(module, _BatchNorm) for module in model.modules()):
+        return 0
+    model.to(device).train()
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    states = _STATE * sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
+    return fitting_chunk(pairs, _SHARE * free - states, partial(_bytes, model, data, device, precision))
+
+
+def fitting_chunk(pairs: int, room: float, needed: Callable[[int], float]) -> int:
+    """Return the largest power of two of rows that fit; 0 where all pairs do, and 1 where nothing does.
+
+    Args:
+        pairs: of the batch.
+        room: bytes.
+        needed: bytes that so many rows need, which grow evenly with them.
+    """
+    few = needed(_FEW)
+    more = needed(_MORE)
+    each = (more - few) / (_MORE - _FEW)
+    fitting = (room - few) / each + _FEW if each > 0 else pairs
+    return 0 if fitting >= pairs else 1 << max(1, int(fitting)).bit_length() - 1
+
+
+def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: str, rows: int) -> float:
+    """Return the bytes of a forward and backward pass through both encoders, of the longest captions."""
+    longest = np.argsort(-data.pair_sizes(), kind="stable")[:rows]
+    images, texts = data.pairs(data.caption_image[longest], longest)
+    images = images.to(device)
+    texts = texts.to(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    with torch.random.fork_rng([device]):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            encoded = [*tensors_of(model.encode_images(images)), *tensors_of(model.encode_texts(texts))]
+        torch.stack([each.float().sum() for each in encoded if each.requires_grad]).sum().backward()
+    model.zero_grad(set_to_none=True)
+    return float(torch.cuda.max_memory_allocated(device) - before)
+
+
+def compile_for(job: Any, model: AnyMatcher, train: SplitData, device: torch.device, steps: int) -> bool:
+    """Compile the encoders where that is asked for, or pays, and return whether they are.
+
+    It pays for those of transformers on a GPU, in a long training.
+    """
+    asked = job.execution.compile
+    pays = device.type == CUDA and job.settings.model.opens_encoders and steps >= _COMPILED_FROM
+    if not (pays if asked == "auto" else asked):
+        return False
+    try:
+        compile_encoders(model, device)
+    except UsageError as error:
+        if asked != "auto":
+            raise
+        job.warn(str(error))
+        return False
+    train.pad_texts(_WORDS_OF_A_TILE)
+    job.reporter.say("  encoders are compiled, which takes a minute at the first steps")
+    return True
+
+
+def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
+    """Let torch compile the parts of a model when they are first called; their weights and names stay as they are.
+
+    A vision encoder is compiled for each size of a batch, since images are all of one shape; other parts for any size
+    from the second one on. A copy of the model is not compiled.
+
+    Args:
+        model: is changed.
+        device: where it is trained.
+
+    Raises:
+        UsageError: torch cannot compile for this device, for example because there is no compiler.
+    """
+    try:
+        torch.compile(torch.sin, dynamic=True)(torch.zeros(8, device=device))
+    except Exception as error:  # torch raises errors of its own, of the compiler and of the system
+        raise UsageError(
+            f"torch cannot compile encoders for {device.type} here ({reason_of(error)}), to be faster; install "
+            "what it misses, or give --set train.compile=false"
+        ) from None
+    vision = model.encoders().get("vision")
+    parts = list(model.children())
+    for part in parts:  # grows: nothing calls a list, but what it holds
+        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
+            parts.extend(part.children())
+        elif part is vision:
+            part.compile(dynamic=False)
+        else:
+            part.compile()

@@ -49,9 +49,8 @@ from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
-from itrpipe.training.assembly import assembled, refreshing_of, sources_of
+from itrpipe.training.assembly import assembled, chunk_of, compile_for, refreshing_of, sources_of
 from itrpipe.training.data import Feed, SplitData, epoch_batches, longer_captions
-from itrpipe.training.device import chunk_of, compile_for
 from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
 from itrpipe.training.encoding import Encoder, Encoding, Refreshing
 from itrpipe.training.optimizers import (
@@ -124,17 +123,16 @@ def train(job: Any) -> dict[str, int]:
     table = {name: [row.get(name) for row in history] for name in columns}
     pq.write_table(pa.table(table), job.folder / HISTORY)
     if isinstance(model, DualEncoder):
-        rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
         work = Encoding(
             job.folder.absolute(),
             sources_of(job),
-            rows,
             job.execution.encode_block,
             job.execution.device,
+            splits,
             # A compiled model rounds otherwise than the saved one.
-            None if trainer.compiled else (replace(trainer.encoder, model=model), splits),
+            None if trainer.compiled else replace(trainer.encoder, model=model),
         )
-        work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
+        work.join(job.made(work).paths, job.folder / EMBEDDINGS, model.measure)
     best = history[trainer.position.best_row]
     job.metrics["validation_rsum"] = best["val_rsum"]
     job.metrics["best_epoch"] = best["epoch"]

@@ -62,8 +62,8 @@ from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.storage.arrays import Rows, StoredRows
+from itrpipe.training.assembly import compile_encoders
 from itrpipe.training.data import Feed
-from itrpipe.training.device import compile_encoders
 from itrpipe.training.encoding import Encoder
 from itrpipe.training.encoding import embeddings as embedded
 

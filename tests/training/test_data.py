@@ -43,8 +43,8 @@ from itrpipe.synthesis.bank import read_sentences
 from itrpipe.synthesis.masks import special_tokens, token_captions
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from itrpipe.testing import ToyPairs
+from itrpipe.training import assembly
 from itrpipe.training import augment as changes
-from itrpipe.training import inputs
 from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
 from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches, open_split
 from itrpipe.training.distributed import OwnImages
@@ -523,9 +523,9 @@ def test_lists_hold_a_hard_part_of_a_small_training_set(monkeypatch: pytest.Monk
     ids = np.arange(2)
     rows = np.zeros((2, 300))
     mined = SimpleNamespace(anchor_ids=ids, candidates=rows, false_negative_probability=rows)
-    monkeypatch.setattr(inputs, "read_list", lambda folder, direction: mined)
+    monkeypatch.setattr(assembly, "read_list", lambda folder, direction: mined)
     for captions, images, expected in ((40, 20, [10, 10]), (1_500, 300, [150, 30]), (145_000, 29_000, [300, 300])):
         split = SimpleNamespace(image_ids=ids, caption_ids=ids)
         train = SimpleNamespace(split=split, num_captions=captions, num_images=images)
-        lists = inputs.mined_lists(Path(), train)  # pyright: ignore[reportArgumentType]
+        lists = assembly.mined_lists(Path(), train)  # pyright: ignore[reportArgumentType]
         assert [each.shape[1] for each in lists.values()] == [expected[0]] * 2 + [expected[1]] * 2
