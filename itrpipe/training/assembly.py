@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.mined import PROBABILITY_OF
-from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import Method, TokenLimits
 from itrpipe.methods.declaration import WithTwins, masked_by, method_module, methods, mined_by, named_inputs
 from itrpipe.mining.files import FILES, read_list
@@ -112,9 +110,18 @@ def _open_encoders(job: Any, network: ModuleType) -> Encoders:
     pixels = job.inputs["extract"].manifest.settings
     if "fit" not in pixels or getattr(job.settings.model, "vision", RANDOM) == RANDOM:
         return encoders
-    stored, frame = (pixels["height"], pixels["width"]), encoders.vision.frame
-    fit = "crop" if encoders.vision.crops else "stretch"
-    if stored != frame or (fit == "crop" and pixels["fit"] == "stretch" and _stretched(job, stored)):
+    stored = pixels["height"], pixels["width"]
+    frame = encoders.vision.frame
+    fit = "stretch"
+    changes_shapes = False
+    if encoders.vision.crops:
+        fit = "crop"
+        if pixels["fit"] == "stretch":
+            sizes = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
+            sizes = sizes[sizes.min(axis=1) > 0]
+            stretches = sizes[:, 0] / sizes[:, 1] * stored[1] / stored[0] - 1
+            changes_shapes = (abs(stretches) > _STRETCHED).any()
+    if stored != frame or changes_shapes:
         job.warn(
             f"photographs are stored as {stored[1]} x {stored[0]} pixels ({pixels['fit']}), and the vision encoder was "
             f"trained on {frame[1]} x {frame[0]} ({fit}); store them in its way: itrpipe extract --dataset "
@@ -122,13 +129,6 @@ def _open_encoders(job: Any, network: ModuleType) -> Encoders:
             f"--set fit={fit}, and train with --features pixels-{frame[0]}"
         )
     return encoders
-
-
-def _stretched(job: Any, frame: tuple[int, int]) -> bool:
-    """Whether photographs change their shape in a frame of this height and width."""
-    known = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
-    known = known[known.min(axis=1) > 0]
-    return bool((abs(known[:, 0] / known[:, 1] * frame[1] / frame[0] - 1) > _STRETCHED).any())
 
 
 def sources_of(job: Any) -> Sources:
@@ -179,7 +179,9 @@ def method_inputs(
         UsageError: the method draws twins, and there are none that the model can read.
         DataError: an artifact is damaged, or of another training set.
     """
-    loss, artifacts = job.settings.loss, job.inputs
+    settings = job.settings
+    loss = settings.loss
+    artifacts = job.inputs
     inputs: dict[str, Any] = dict.fromkeys(names)
     if "limits" in names:
         inputs["limits"] = TokenLimits(*ends_of(tokens), max_tokens_of(model))
@@ -195,7 +197,17 @@ def method_inputs(
         decided = Decided.read(artifacts["mine_negatives"].folder, train.split.image_ids, train.split.caption_ids)
         inputs["decided"] = None if decided is None else decided.fits
     if "sentences" in names and "synthesize" in artifacts:
-        inputs["sentences"] = _sentences(job, train, tokens)
+        mirrors = train.mirrors and settings.model.sees_sides()
+        sentences = read_sentences(artifacts["synthesize"].folder, train.split, tokens, mirrors)
+        inputs["sentences"] = sentences
+        if isinstance(loss, WithTwins) and loss.twins:
+            if not mirrors:
+                job.warn("twins that are mirror images are left out: this model does not see where things are")
+            if not (sentences.twins >= 0).any():
+                raise UsageError(
+                    f"sentences = {settings.sentences} has no twins that this model can read; give --set "
+                    "train.sentences=twins"
+                )
     masked = masked_by(loss)
     if "masks" in names and masked is not None:
         captions = token_captions(train.split, tokens, max_tokens_of(model))
@@ -203,28 +215,8 @@ def method_inputs(
         inputs["masks"] = caption_masks(captions, tokens, graphs, masked.compare)
     if "writer" in names and "writer" in artifacts:
         inputs["writer"] = copy.deepcopy(model).requires_grad_(False).eval()
-        start_from(artifacts["writer"].folder, inputs["writer"], job.settings.model_dump(mode="json"), tokens)
+        start_from(artifacts["writer"].folder, inputs["writer"], settings.model_dump(mode="json"), tokens)
     return inputs
-
-
-def _sentences(job: Any, train: SplitData, tokens: CaptionTokens) -> SentenceBank:
-    """Read the sentences of the training captions.
-
-    Raises:
-        UsageError: the method draws twins, and there are none that the model can read.
-    """
-    mirrors = train.mirrors and job.settings.model.sees_sides()
-    sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens, mirrors)
-    loss = job.settings.loss
-    if isinstance(loss, WithTwins) and loss.twins:
-        if not mirrors:
-            job.warn("twins that are mirror images are left out: this model does not see where things are")
-        if not (sentences.twins >= 0).any():
-            raise UsageError(
-                f"sentences = {job.settings.sentences} has no twins that this model can read; give --set "
-                "train.sentences=twins"
-            )
-    return sentences
 
 
 def mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
@@ -236,7 +228,8 @@ def mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
     Raises:
         DataError: they are of another training set.
     """
-    lists, anchors = {}, (train.split.image_ids, train.split.caption_ids)
+    lists = {}
+    anchors = train.split.image_ids, train.split.caption_ids
     for direction, ids, candidates in zip(FILES, anchors, (train.num_captions, train.num_images), strict=True):
         mined = read_list(folder, direction)
         most = max(_SHORTEST_LIST, int(_HARD_PART * candidates))
@@ -284,7 +277,23 @@ def chosen_chunk(model: AnyMatcher, data: SplitData, pairs: int, device: torch.d
     model.to(device).train()
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     states = _STATE * sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
-    return fitting_chunk(pairs, _SHARE * free - states, partial(_bytes, model, data, device, precision))
+
+    def needed(rows: int) -> float:
+        """Bytes of a forward and backward pass through both encoders, of the longest captions."""
+        longest = np.argsort(-data.pair_sizes(), kind="stable")[:rows]
+        images, texts = data.pairs(data.caption_image[longest], longest)
+        images = images.to(device)
+        texts = texts.to(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        with torch.random.fork_rng([device]):
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                encoded = [*tensors_of(model.encode_images(images)), *tensors_of(model.encode_texts(texts))]
+            torch.stack([each.float().sum() for each in encoded if each.requires_grad]).sum().backward()
+        model.zero_grad(set_to_none=True)
+        return float(torch.cuda.max_memory_allocated(device) - before)
+
+    return fitting_chunk(pairs, _SHARE * free - states, needed)
 
 
 def fitting_chunk(pairs: int, room: float, needed: Callable[[int], float]) -> int:
@@ -300,22 +309,6 @@ def fitting_chunk(pairs: int, room: float, needed: Callable[[int], float]) -> in
     each = (more - few) / (_MORE - _FEW)
     fitting = (room - few) / each + _FEW if each > 0 else pairs
     return 0 if fitting >= pairs else 1 << max(1, int(fitting)).bit_length() - 1
-
-
-def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: str, rows: int) -> float:
-    """Return the bytes of a forward and backward pass through both encoders, of the longest captions."""
-    longest = np.argsort(-data.pair_sizes(), kind="stable")[:rows]
-    images, texts = data.pairs(data.caption_image[longest], longest)
-    images = images.to(device)
-    texts = texts.to(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    with torch.random.fork_rng([device]):
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            encoded = [*tensors_of(model.encode_images(images)), *tensors_of(model.encode_texts(texts))]
-        torch.stack([each.float().sum() for each in encoded if each.requires_grad]).sum().backward()
-    model.zero_grad(set_to_none=True)
-    return float(torch.cuda.max_memory_allocated(device) - before)
 
 
 def compile_for(job: Any, model: AnyMatcher, train: SplitData, device: torch.device, steps: int) -> bool:

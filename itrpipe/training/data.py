@@ -93,7 +93,8 @@ class PhraseTexts:
     def __init__(
         self, phrases: CaptionPhrases, caption_ids: list[str], vocabulary: Vocabulary, with_phrases: bool
     ) -> None:
-        self.phrases, self.with_phrases = phrases, with_phrases
+        self.phrases = phrases
+        self.with_phrases = with_phrases
         self.graph_rows = phrases.rows(caption_ids)
         self.lengths = phrases.word_ids.counts[self.graph_rows]
         self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
@@ -125,7 +126,7 @@ class SplitData:
     Args:
         split: images and captions.
         features: file that holds the features of all its images.
-        tokens: turns captions into ids; None where only images are read.
+        texts: the captions as models read them; None where only images are read.
         read: what is read of an image: `regions` and all else, its `global` vector alone, or its `pixels`.
 
     Raises:
@@ -138,22 +139,20 @@ class SplitData:
         image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
     """
 
-    _texts: TokenTexts | PhraseTexts
-
-    def __init__(
-        self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, read: str = "regions"
-    ) -> None:
-        self.split, self._read, self._held = split, read, features.arrays
+    def __init__(self, split: Split, features: FeatureFile, texts: Any, read: str = "regions") -> None:
+        self.split = split
+        self._texts: TokenTexts | PhraseTexts = texts
+        self._read = read
+        self._held = features.arrays
         self.caption_image = split.caption_image
-        self.num_images, self.num_captions = len(split.image_ids), len(split.caption_ids)
+        self.num_images = len(split.image_ids)
+        self.num_captions = len(split.caption_ids)
         if read not in self._held:
             raise DataError(f"{features.path} holds no {_MISSING[read]}")
         self._images = self._held[read]  # a memory map, of which batches are cut
         self._count = self._held["count"] if read == "regions" else np.ones(len(features), dtype=np.int16)
         self.image_dim = self._images.shape[-1]
         self._rows = features.rows(split.image_ids.tolist())
-        if tokens is not None:
-            self._texts = TokenTexts.of(split, tokens)
 
     @property
     def region_counts(self) -> np.ndarray:
@@ -231,25 +230,16 @@ class PhraseSplitData(SplitData):
     Args:
         split: images and captions.
         features: file that holds the features of all its images.
-        vocabulary: gives words their ids.
-        phrases: of all captions of the dataset.
-        with_phrases: give the words only when off.
+        texts: the captions.
 
     Raises:
-        DataError: the features have no regions, or a caption has no scene graph.
-
-    Attributes:
-        graph_rows: [T] row of each caption's scene graph in the artifact of `parse`.
+        DataError: the features have no regions.
     """
 
-    def __init__(
-        self, split: Split, features: FeatureFile, vocabulary: Vocabulary, phrases: CaptionPhrases, with_phrases: bool
-    ) -> None:
-        super().__init__(split, features, None)
-        self._texts = PhraseTexts(phrases, split.caption_ids.tolist(), vocabulary, with_phrases)
-        self._phrases, self._with_phrases = phrases, with_phrases
-        self.graph_rows = self._texts.graph_rows
-        self._graph_images = phrases.image_rows(split.image_ids.tolist())
+    def __init__(self, split: Split, features: FeatureFile, texts: PhraseTexts) -> None:
+        super().__init__(split, features, texts)
+        self._phrase_texts = texts
+        self._graph_images = texts.phrases.image_rows(split.image_ids.tolist())
 
     def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
         """Find which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
@@ -263,9 +253,10 @@ class PhraseSplitData(SplitData):
 
         Source: SSAMT, phrase labels.
         """
-        words, phrases = self._phrases.positive(self.graph_rows[captions], self._graph_images[images])
+        texts = self._phrase_texts
+        words, phrases = texts.phrases.positive(texts.graph_rows[captions], self._graph_images[images])
         matching = np.zeros((len(captions), num_phrases + num_words), dtype=bool)
-        if self._with_phrases:
+        if texts.with_phrases:
             matching[:, : phrases.shape[1]] = phrases
         matching[:, num_phrases : num_phrases + words.shape[1]] = words
         return torch.from_numpy(matching)
@@ -277,7 +268,7 @@ class PixelSplitData(SplitData):
     Args:
         split: images and captions.
         features: file that holds the pixels of all its images.
-        tokens: turns captions into ids; None where only images are read.
+        texts: see `SplitData`.
         frame: height and width of the images of a batch.
         changes: what `augment` does to training images, or `none`. An image of which a caption names sides is never
             mirrored, since its captions and its twins would be wrong.
@@ -287,11 +278,12 @@ class PixelSplitData(SplitData):
     """
 
     def __init__(
-        self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, frame: tuple[int, int], changes: str
+        self, split: Split, features: FeatureFile, texts: TokenTexts | None, frame: tuple[int, int], changes: str
     ) -> None:
-        self._frame, self._changes = frame, changes
-        self._world, self._device = ALONE, torch.device("cpu")
-        super().__init__(split, features, tokens, "pixels")
+        super().__init__(split, features, texts, "pixels")
+        self._frame = frame
+        self._changes = changes
+        self.train_on(ALONE, torch.device("cpu"))
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """The images of the given rows [B] as they are, in the size of the frame."""
@@ -332,7 +324,8 @@ class PixelSplitData(SplitData):
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Reads for this process from now on, and changes images on its device."""
-        self._world, self._device = world, device
+        self._world = world
+        self._device = device
 
     def _stored(self, rows: np.ndarray, device: torch.device | str) -> Tensor:
         """The stored images of rows [B] on a device, uint8 [B, 3, H, W]."""
@@ -510,8 +503,10 @@ def load_splits(
         DataError: the features are not what the model reads, or a file is damaged.
     """
     prepared, features, chosen = sources.splits(warn=warn)
-    phrases, frame, reading = sources.phrases(settings), None, None
-    tokens: Any = None
+    phrases = sources.phrases(settings)
+    frame = None if encoders is None or encoders.vision is None else encoders.vision.frame
+    reading = None if encoders is None else Reading.of(settings)
+    tokens: CaptionTokens
     if phrases is not None:
         # Source: SSAMT, implementation details: five occurrences, training captions only.
         words = phrases.word_ids.take(phrases.rows(chosen["train"].caption_ids.tolist()))
@@ -522,17 +517,18 @@ def load_splits(
 
         tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
         tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
-    elif encoders is not None:
-        frame, reading = None if encoders.vision is None else encoders.vision.frame, Reading.of(settings)
-        if encoders.tokenizer is not None and encoders.text is not None:
-            tokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)
-    if tokens is None:
+    elif encoders is not None and encoders.tokenizer is not None and encoders.text is not None:
+        tokens = PieceIds(encoders.tokenizer, Reading.of(settings), encoders.text.max_tokens)
+    else:
         # Words of training images without features count, as they did when the images had some.
-        counted = [prepared.split(name) for name in ("train", "val") if name in chosen]
-        counted = [split.share(sources.train_share) if split.name == "train" else split for split in counted]
-        words = [split.tokens if reading is None else reading.words(split) for split in counted]
-        tokens = Vocabulary.build(pa.concat_arrays(words), min_word_count)
-        tokens = tokens if reading is None else WordIds(tokens, reading)
+        words = []
+        for name in ("train", "val"):
+            if name in chosen:
+                split = prepared.split(name).share(sources.train_share if name == "train" else 1.0)
+                words.append(split.tokens if reading is None else reading.words(split))
+        tokens = vocabulary = Vocabulary.build(pa.concat_arrays(words), min_word_count)
+        if reading is not None:
+            tokens = WordIds(vocabulary, reading)
     opened = {name: open_split(split, features, tokens, settings, frame, phrases) for name, split in chosen.items()}
     return opened, tokens
 
@@ -560,11 +556,13 @@ def open_split(
     """
     if phrases is not None:
         assert isinstance(tokens, Vocabulary)
-        return PhraseSplitData(split, features, tokens, phrases, settings.phrases)
+        read = PhraseTexts(phrases, split.caption_ids.tolist(), tokens, settings.phrases)
+        return PhraseSplitData(split, features, read)
+    texts = None if tokens is None else TokenTexts.of(split, tokens)
     if settings.reads() == ("pixels",):
         assert frame is not None
-        return PixelSplitData(split, features, tokens, frame, settings.augment)
-    return SplitData(split, features, tokens, "global" if settings.reads() == ("global",) else "regions")
+        return PixelSplitData(split, features, texts, frame, settings.augment)
+    return SplitData(split, features, texts, "global" if settings.reads() == ("global",) else "regions")
 
 
 def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[str, SplitData]:

@@ -382,8 +382,8 @@ def together(command: Callable[[], object]) -> None:
                 if dist.is_initialized():  # else it has left the others in the middle of a training
                     world.agreed(None)
         while not world.leads and (task := _heard(lambda: world.agreed(None))) is not None:
-            function, arguments = task
-            function(*arguments)
+            function, argument = task
+            function(argument)
     except (RuntimeError, ItrpipeError) as error:
         gone = isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _GONE)
         if not world.leads:
@@ -433,16 +433,16 @@ def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
 
 
 @contextmanager
-def joined_by(world: World, function: Callable[..., object], *arguments: Any) -> Iterator[None]:
+def joined_by(function: Callable[[Any], object], argument: Any) -> Iterator[None]:
     """Let all other processes run a function while the first one runs a block.
 
     Where the block fails, the first one leaves their group, by which the others see that it is gone.
 
     Args:
-        world: all processes.
-        function, arguments: are pickled.
+        function, argument: are pickled.
     """
-    world.agreed((function, arguments))
+    world = World.joined()
+    world.agreed((function, argument))
     try:
         yield
     except BaseException:

@@ -110,7 +110,7 @@ def train(job: Any) -> dict[str, int]:
     settings = job.settings
     others = copy.copy(job)
     others.reporter = None
-    with joined_by(World.joined(), _train_along, others):
+    with joined_by(_train_along, others):
         trainer, splits, tokens = trainer_of(job)
         model = trainer.run()
     if settings.adapts:
@@ -321,33 +321,27 @@ class Trainer:
         self.compiled = False
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
-        self._saved = 0.0
-        self._learning_rate = 0.0
-        self._totals: dict[str, Tensor] = {}
-        self._broken = torch.tensor(math.inf)
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
         self._first_epochs = settings.first_epochs if settings.first_epochs < settings.epochs else 0
 
         # Steps of every epoch that is begun, and updates of all.
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
         self._steps = list[int]()
-        updates = 0
+        self._total_updates = 0
+        self.steps = 0
         steps = 0
         for epoch in range(settings.epochs):
-            if self._sizes is not None or not self._steps:
-                self._steps.append(len(self._batches(epoch)))
-            else:  # batches of so many pairs are as many in every epoch
-                self._steps.append(self._steps[0])
-            size = self._steps[-1]
-            more = math.ceil(size / settings.accumulate)
-            if 0 < settings.max_updates <= updates + more:
-                steps += min(size, (settings.max_updates - updates) * settings.accumulate)
-                updates = settings.max_updates
+            if epoch == 0 or self._sizes is not None:  # batches of so many pairs are as many in every epoch
+                steps = len(self._batches(epoch))
+            self._steps.append(steps)
+            updates = math.ceil(steps / settings.accumulate)
+            left = settings.max_updates - self._total_updates
+            if 0 < left <= updates:
+                self.steps += min(steps, left * settings.accumulate)
+                self._total_updates = settings.max_updates
                 break
-            updates += more
-            steps += size
-        self._total_updates = updates
-        self.steps = steps
+            self._total_updates += updates
+            self.steps += steps
 
     def run(self) -> AnyMatcher:
         """Trains to the last epoch, or until validation is flat; returns the model with its best weights.
@@ -359,7 +353,11 @@ class Trainer:
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
             self.position = load_checkpoint(checkpoint, self._parts, self._optimizer)
-            self._recover_best()
+            # Weights that a kill left beside the best ones are kept if the checkpoint names them, and dropped if not.
+            if self._world.leads and self._better.exists():
+                if file_digest(self._better) != self.position.best_digest:
+                    self._better.unlink()
+                self._keep_best()
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         with (
@@ -445,9 +443,9 @@ class Trainer:
             rng = np.random.default_rng([settings.seed, position.epoch, step])
             return method.collate(batches[step], rng)
 
-        self._totals = {
-            name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
-        }
+        self._totals: dict[str, Tensor] = {}
+        for name, value in position.sums.items():
+            self._totals[name] = torch.tensor(value, dtype=torch.float64, device=self.device)
         self._broken = torch.tensor(math.inf, device=self.device)
         self._shared.train()
         if position.step == 0:
@@ -622,14 +620,6 @@ class Trainer:
         """Put best weights that the checkpoint names by now in the place of the last ones."""
         if self._world.leads and self._better.exists():
             os.replace(self._better, self._best)
-
-    def _recover_best(self) -> None:
-        """Finish what a kill interrupted: keep weights that the checkpoint names, and drop others."""
-        if self._world.leads and self._better.exists():
-            if file_digest(self._better) == self.position.best_digest:
-                self._keep_best()
-            else:
-                self._better.unlink()
 
     def _load_best(self) -> None:
         """Take the weights that validated best; moments and the method's state stay."""

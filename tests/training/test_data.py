@@ -64,6 +64,9 @@ def split_of(texts: list[str], images: list[int] | None = None) -> Split:
     return Split("train", pa.table({"image_id": pa.array(IDS)}), pa.table({**columns, "tokens": words}))
 
 
+CAPTIONS = TokenTexts.of(split_of(TEXTS), WordIds(VOCABULARY, READING))
+
+
 # Epochs
 
 
@@ -177,7 +180,7 @@ def features(tmp_path: Path) -> FeatureFile:
 
 
 def opened(features: FeatureFile, kind: str, frame: tuple[int, int] = (12, 16)) -> PixelSplitData:
-    return PixelSplitData(split_of(TEXTS), features, WordIds(VOCABULARY, READING), frame, kind)
+    return PixelSplitData(split_of(TEXTS), features, CAPTIONS, frame, kind)
 
 
 def pixels(data: PixelSplitData, *rng: np.random.Generator) -> torch.Tensor:
@@ -281,7 +284,7 @@ def test_operations_are_as_strong_as_their_level_says() -> None:
 
 
 def test_global_vectors_stand_for_images(features: FeatureFile) -> None:
-    data = SplitData(split_of(TEXTS), features, WordIds(VOCABULARY, READING), "global")
+    data = SplitData(split_of(TEXTS), features, CAPTIONS, "global")
     found = data.images(np.array([0, 2])).global_
     assert found is not None
     assert found.tolist() == [[10, 11, 12, 13, 14], [0, 1, 2, 3, 4]]
@@ -294,7 +297,7 @@ def test_features_without_pixels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no pixels.*give --features pixels"):
         opened(file, "none")
     with pytest.raises(DataError, match="holds no global vectors"):
-        SplitData(split_of(TEXTS), file, WordIds(VOCABULARY, READING), "global")
+        SplitData(split_of(TEXTS), file, CAPTIONS, "global")
 
 
 # Captions as token ids
