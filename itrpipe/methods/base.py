@@ -22,10 +22,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from itrpipe.learning.mined import Lists
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.declaration import MethodSettings
-from itrpipe.models.base import ImageBatch, Matcher, Tensors, TextBatch
+from itrpipe.models.base import AnyMatcher, ImageBatch, Tensors, TextBatch
 from itrpipe.storage.ragged import Ragged
 
-AnyMatcher = Matcher[Any, Any]
 Pairs = tuple[ImageBatch, TextBatch]
 Chosen = TypeVar("Chosen", bound=MethodSettings)
 

@@ -309,6 +309,9 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         return None
 
 
+AnyMatcher = Matcher[Any, Any]
+
+
 class DualEncoder(Matcher[ImageEncoding, TextEncoding]):
     """Base of the models that encode images and captions apart and compare two vectors.
 

@@ -1,12 +1,13 @@
 """Put together what a training begins with, from the settings and inputs of a job.
 
-Data, model and method; what the method reads beside its pairs, such as mined lists; and encoders that fit the device:
-in chunks that its memory holds, and compiled where it pays.
+Data, model and method; what the method reads beside its pairs, such as mined lists, also those that are mined again
+while it trains; and encoders that fit the device: in chunks that its memory holds, and compiled where it pays.
 """
 
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -22,20 +23,24 @@ from itrpipe.datasets.truth import Decided, known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
+from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Method, TokenLimits
-from itrpipe.methods.declaration import WithTwins, masked_by, method_module, methods, mined_by, named_inputs
+from itrpipe.methods.declaration import WithTwins, masked_by, method_module, methods, named_inputs
 from itrpipe.mining.files import FILES, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.models.captions import CaptionTokens, ends_of
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import network_module
+from itrpipe.storage.artifact import partial_of
+from itrpipe.storage.disk import check_stamp, reading
+from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.synthesis.bank import read_sentences
 from itrpipe.synthesis.masks import caption_masks, token_captions
 from itrpipe.training.data import PhraseSplitData, Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
-from itrpipe.training.encoding import Refreshing
+from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.mining import mine_again
 from itrpipe.training.saved import build_model, max_tokens_of, start_from
 
@@ -138,23 +143,75 @@ def sources_of(job: Any) -> Sources:
     return Sources(**folders, train_share=job.settings.train_share)
 
 
-def refreshing_of(job: Any, train: SplitData) -> Refreshing | None:
-    """Return what mines again while training goes on; None where the lists stay."""
-    mined = mined_by(job.settings.loss)
-    if mined is None or not mined.refresh_every:
-        return None
+class Refreshing:
+    """Gives the lists of each epoch, which are mined anew before every k-th one with the weights as they are.
 
-    def warn(message: str) -> None:
-        if message not in job.messages:
-            job.warn(message)
+    Args:
+        job: of the training.
+        train: its data.
+        every: k, at least 1.
 
-    def mine(folder: Path) -> dict[str, np.ndarray]:
+    Source: Xiong et al. (ANCE), "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
+        ICLR 2021, section 4; there another process mines meanwhile, here training waits.
+    """
+
+    def __init__(self, job: Any, train: SplitData, every: int) -> None:
+        self._job = job
+        self._train = train
+        self._every = every
+        self._held = 0
+
+    def lists(self, epoch: int, step: int, encoder: Encoder) -> dict[str, np.ndarray] | None:
+        """Lists of an epoch; None where they are those of the one before.
+
+        Args:
+            epoch: 0-based.
+            step: of the epoch that comes next; the weights are those of the beginning of the epoch where it is 0.
+            encoder: of the model that is trained.
+
+        Raises:
+            DataError: training goes on inside an epoch, and the file of its lists is damaged or gone.
+        """
+        made_before = epoch - epoch % self._every
+        if made_before == self._held:
+            return None
+        path = self._job.work / "refreshed" / f"epoch-{made_before}.arrays"
+        data = self._train
+        world = World.joined()
+        if (made_before, 0) == (epoch, step):
+            rows = np.arange(data.num_images), np.arange(data.num_captions)
+            sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
+            images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
+            if world.leads:
+                self._make(path, images, texts, encoder.model.measure)
+            world.agreed(None)  # until the first process has written them
+        self._held = made_before
+        remedy = f"remove {partial_of(path)} and run the same command again"
+        with reading(path, "mined lists", remedy):
+            check_stamp(path, remedy)
+            return {name: rows.read() for name, rows in ArrayFile(path).items()}
+
+    def _make(self, path: Path, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
+        """Writes the lists of an epoch, and removes those of earlier ones."""
+        shutil.rmtree(path.parent, ignore_errors=True)
+        place = path.parent / "mining"
+        place.mkdir(parents=True)
+        split = self._train.split
+        about = (split.image_ids, split.caption_ids, split.caption_image, images.shape[1], measure)
+        with EmbeddingWriter(place / EMBEDDINGS, split.name, *about) as writer:
+            writer.write("images", 0, images)
+            writer.write("texts", 0, texts)
+        job = self._job
+
+        def warn(message: str) -> None:
+            if message not in job.messages:
+                job.warn(message)
+
         job.reporter.say("  mining again with the weights as they are")
-        lists, prepare = job.inputs["mine_negatives"], job.inputs["prepare"]
-        mine_again(folder, lists, prepare, job.execution.device, job.reporter, warn)
-        return mined_lists(folder, train)
-
-    return Refreshing(mined.refresh_every, job.work / "refreshed", mine)
+        inputs = job.inputs
+        mine_again(place, inputs["mine_negatives"], inputs["prepare"], job.execution.device, job.reporter, warn)
+        write_arrays(path, mined_lists(place, self._train))
+        shutil.rmtree(place)
 
 
 # Inputs of the method beside its pairs

@@ -53,10 +53,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
-from itrpipe.models.base import ENCODERS, Anchors, ImageBatch, Matcher, changed, rows_of
+from itrpipe.models.base import ENCODERS, Anchors, AnyMatcher, ImageBatch, changed, rows_of
 
 Value = TypeVar("Value")
-AnyMatcher = Matcher[Any, Any]
 PATIENCE = datetime.timedelta(days=30)
 """Time that processes wait for the first one, which may extract features meanwhile; one that dies ends all at once."""
 

@@ -1,13 +1,8 @@
-"""Runs a model over a split: its scores, its embeddings in a file, and lists that are mined again while it trains.
-
-Source of the last: Xiong et al. (ANCE), "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text
-Retrieval", ICLR 2021, section 4; there another process mines meanwhile, here training waits.
-"""
+"""Runs a model over a split: its scores, and its embeddings in a file."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,14 +14,11 @@ import torch
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_device
-from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
+from itrpipe.features.embeddings import EmbeddingWriter, SplitScores
 from itrpipe.models.base import changed
 from itrpipe.models.vectors import at_least_single
-from itrpipe.storage.artifact import partial_of
-from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import Feed, Sources, SplitData, blocks, reopened
-from itrpipe.training.distributed import World
 from itrpipe.training.saved import SavedModel, load_model
 
 _BLOCKS_AT_ONCE = 8
@@ -273,65 +265,3 @@ class Scoring(_RunningModel[_Scorer]):
         for part, path in zip(self.parts(), paths, strict=True):
             matrix[:, part.content.start : part.content.stop] = ArrayFile(path)[_SCORES].read().T
         return SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image)
-
-
-Lists = Mapping[str, np.ndarray]
-
-
-class Refreshing:
-    """Gives the lists of each epoch, which are mined anew before every k-th one.
-
-    Args:
-        every: k, at least 1.
-        folder: for what only this training needs.
-        mine: makes lists in a folder that holds `embeddings.h5` of the training split.
-    """
-
-    def __init__(self, every: int, folder: Path, mine: Callable[[Path], Lists]) -> None:
-        self._every = every
-        self._folder = folder
-        self._mine = mine
-        self._held = 0
-
-    def lists(self, epoch: int, step: int, encoder: Encoder, data: SplitData) -> Lists | None:
-        """Lists of an epoch; None where they are those of the one before.
-
-        Args:
-            epoch: 0-based.
-            step: of the epoch that comes next; the weights are those of the beginning of the epoch where it is 0.
-            encoder: of the model that is trained.
-            data: the training split.
-
-        Raises:
-            DataError: training goes on inside an epoch, and the file of its lists is damaged or gone.
-        """
-        made_before = epoch - epoch % self._every
-        if made_before == self._held:
-            return None
-        path = self._folder / f"epoch-{made_before}.arrays"
-        world = World.joined()
-        if (made_before, 0) == (epoch, step):
-            rows = np.arange(data.num_images), np.arange(data.num_captions)
-            sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
-            images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
-            if world.leads:
-                self._make(path, data, images, texts, encoder.model.measure)
-            world.agreed(None)  # until the first process has written them
-        self._held = made_before
-        remedy = f"remove {partial_of(path)} and run the same command again"
-        with reading(path, "mined lists", remedy):
-            check_stamp(path, remedy)
-            return {name: rows.read() for name, rows in ArrayFile(path).items()}
-
-    def _make(self, path: Path, data: SplitData, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
-        """Writes the lists of an epoch, and removes those of earlier ones."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        place = self._folder / "mining"
-        split = data.split
-        place.mkdir(parents=True)
-        about = (split.image_ids, split.caption_ids, split.caption_image, images.shape[1], measure)
-        with EmbeddingWriter(place / EMBEDDINGS, split.name, *about) as writer:
-            writer.write("images", 0, images)
-            writer.write("texts", 0, texts)
-        write_arrays(path, self._mine(place))
-        shutil.rmtree(place)

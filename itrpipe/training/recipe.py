@@ -43,16 +43,16 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.methods.base import Batch, Method, MomentumTwin
-from itrpipe.methods.declaration import FirstEpochs
+from itrpipe.methods.declaration import FirstEpochs, mined_by
 from itrpipe.models.base import DualEncoder
 from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
-from itrpipe.training.assembly import assembled, chunk_of, compile_for, refreshing_of, sources_of
+from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, sources_of
 from itrpipe.training.data import Feed, SplitData, epoch_batches, longer_captions
 from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
-from itrpipe.training.encoding import Encoder, Encoding, Refreshing
+from itrpipe.training.encoding import Encoder, Encoding
 from itrpipe.training.optimizers import (
     WeightAverage,
     learning_rate,
@@ -186,6 +186,7 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
     train_data.train_on(world, device)
 
+    mined = mined_by(loss)
     tracking = None
     if execution.trackers and world.leads:
         folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
@@ -208,7 +209,7 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         job.work,
         job.reporter,
         tracking,
-        refreshing_of(job, train_data),
+        Refreshing(job, train_data, mined.refresh_every) if mined and mined.refresh_every else None,
         # Adapters become part of the weights in the end, so that the file of the model is written then.
         None if settings.adapts else job.folder / MODEL,
     )
@@ -308,14 +309,7 @@ class Trainer:
         self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average, "method": kept}
         self._following: list[Any] = [self._average]
         self._following += [part for part in kept.modules() if isinstance(part, MomentumTwin)]
-        self._optimizer = optimizer_of(
-            settings.optimizer,
-            self._model,
-            settings.learning_rate,
-            settings.weight_decay,
-            further=kept,
-            layer_decay=settings.layer_decay,
-        )
+        self._optimizer = optimizer_of(settings, self._model, kept.parameters())
 
         self.position = Position()
         self.compiled = False
@@ -434,7 +428,7 @@ class Trainer:
         self._saved = time.monotonic()
         self._shared.eval()
         if self._refreshing is not None:
-            lists = self._refreshing.lists(position.epoch, position.step, self.encoder, self._train)
+            lists = self._refreshing.lists(position.epoch, position.step, self.encoder)
             if lists is not None:
                 method.refresh(lists)
         batches = self._batches(position.epoch)  # in an order that lists may decide

@@ -35,7 +35,8 @@ from itrpipe.pipeline.run import cost_of, earlier_artifacts
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
 from itrpipe.training import recipe
-from itrpipe.training.encoding import Encoding, Refreshing
+from itrpipe.training.assembly import Refreshing
+from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
 from tests.conftest import TINY, TINY_AOQ, Outcome
@@ -334,10 +335,10 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
     seen: list[tuple[np.ndarray, ...]] = []
     given: list[dict[str, np.ndarray]] = []
 
-    def kept(self: Refreshing, path: Path, data: Any, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
+    def kept(self: Refreshing, path: Path, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
         assert path.name == "epoch-2.arrays"  # every second epoch
-        seen.append((images, texts, data.caption_image))
-        make(self, path, data, images, texts, measure)
+        seen.append((images, texts, self._train.caption_image))
+        make(self, path, images, texts, measure)
 
     monkeypatch.setattr(Refreshing, "_make", kept)
     monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))

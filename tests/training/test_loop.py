@@ -26,7 +26,7 @@ from itrpipe.storage.disk import file_digest
 from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
 from itrpipe.training import recipe
 from itrpipe.training.encoding import Encoder
-from itrpipe.training.optimizers import optimizer_of, parameter_groups
+from itrpipe.training.optimizers import optimizer_of
 from itrpipe.training.recipe import BEST, BETTER, CHECKPOINT, Trainer
 from itrpipe.training.saved import load_checkpoint, load_weights
 from itrpipe.training.settings import parsed_average
@@ -77,7 +77,7 @@ class SpySgd(torch.optim.SGD):
     """Keeps the gradients that it was given, and the weights that it has made."""
 
     def __init__(self, model: Any, rate: float) -> None:
-        super().__init__(parameter_groups(model, decaying=False), rate)
+        super().__init__([{"params": [*model.parameters()]}], rate)
         self.seen: list[list[Tensor]] = []
         self.made: list[list[Tensor]] = []
 
@@ -90,8 +90,10 @@ class SpySgd(torch.optim.SGD):
 
 @pytest.fixture(autouse=True)
 def spy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(name: str, model: Any, rate: float, *given: Any, **options: Any) -> torch.optim.Optimizer:
-        return SpySgd(model, rate) if name == "spy" else optimizer_of(name, model, rate, *given, **options)
+    def chosen(settings: Any, model: Any, *given: Any) -> torch.optim.Optimizer:
+        if settings.optimizer == "spy":
+            return SpySgd(model, settings.learning_rate)
+        return optimizer_of(settings, model, *given)
 
     monkeypatch.setattr(recipe, "optimizer_of", chosen)
 

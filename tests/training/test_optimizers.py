@@ -51,13 +51,19 @@ def limited(model: TransformerDualEncoder, **values: Any) -> TransformerDualEnco
     return model
 
 
+def decaying(optimizer: str, weight_decay: float, **values: Any) -> Any:
+    """Settings of an optimiser."""
+    own = {"optimizer": optimizer, "weight_decay": weight_decay, "learning_rate": 0.1}
+    return LOOP_SETTINGS.model_copy(update=own | values)
+
+
 def scores(model: Any) -> torch.Tensor:
     return model.score_matrix(model.encode_images(IMAGES), model.encode_texts(TEXTS))
 
 
 def step(model: TransformerDualEncoder) -> Any:
     """Three updates."""
-    optimizer = optimizer_of("adamw", model, 0.1, 0.1)
+    optimizer = optimizer_of(decaying("adamw", 0.1), model)
     model.train()
     for _ in range(3):
         optimizer.zero_grad()
@@ -159,7 +165,7 @@ def test_rates_fall_by_the_layer_and_decay_spares_what_is_no_matrix(
     saved_encoders: Path, vision: str, text: str, name: str
 ) -> None:
     model, decay = opened(saved_encoders, vision, text, embed_dim=8), 0.5
-    groups = optimizer_of(name, model, 0.1, 0.2, layer_decay=decay).param_groups
+    groups = optimizer_of(decaying(name, 0.2, layer_decay=decay), model).param_groups
     scale = {id(each): group["scale"] for group in groups for each in group["params"]}
     assert scale.keys() == {id(each) for each in model.parameters()}
     assert {*scale.values()} == {1.0, 0.5, 0.25, 0.125}
