@@ -127,11 +127,9 @@ class Method(Generic[Chosen]):
     Attributes:
         settings, data: as given.
         means: whether its losses are means over the batch; the others are sums.
-        local: whether its losses are those of `Matcher.anchors` alone, so that each process computes a share.
     """
 
     means = True
-    local = False
 
     def __init__(self, settings: Chosen, data: TrainingSet) -> None:
         self.settings = settings

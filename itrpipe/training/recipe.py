@@ -24,7 +24,6 @@ import copy
 import math
 import os
 import time
-from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -243,8 +242,8 @@ class Losses(nn.Module):
 class Trainer:
     """Trains one model with one method, alone or as one of several processes.
 
-    Of several each makes the same trainer. All of them compute losses of the same batches, the same ones or each those
-    of its anchors, and encode or score a share of each batch; the first writes checkpoints and decides.
+    Of several each makes the same trainer. All of them compute losses of the same batches, and encode or score a share
+    of each batch; the first writes checkpoints and decides.
 
     Args:
         settings: see `LoopSettings`.
@@ -294,7 +293,7 @@ class Trainer:
         self.device = torch.device(device)
         self._world = World.joined()
         self._model = model.to(self.device)
-        self._shared = SharedModel(model, self._world, int(settings.encode_chunk), method.local)
+        self._shared = SharedModel(model, self._world, int(settings.encode_chunk))
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
         self.encoder = Encoder(
             self._shared, self.device, settings.encode_block, settings.score_precision, embed_precision
@@ -494,9 +493,6 @@ class Trainer:
                 losses = self._computed(batch, position.epoch)
             (torch.stack(list(losses.values())).sum() / batches_of_update).backward()
         position.step += 1
-        statistics: Mapping[str, float | Tensor] = batch.statistics
-        if self._shared.local:  # what is not finite in one process is not in any of them
-            losses, statistics = world.averaged(losses, statistics)
 
         # Running sums, of which the next validation tells the means.
         pairs = len(batch.images)
@@ -505,7 +501,7 @@ class Trainer:
             # Behind a gradient that is not finite, no loss is, and the sum is to name the first one.
             value = torch.where(self._broken.isinf(), loss.detach(), 0.0)
             sums[f"loss_{name}"] = value * pairs if self._method.means else value
-        for name, value in statistics.items():
+        for name, value in batch.statistics.items():
             sums[f"mean_{name}"] = value
 
         # The update.

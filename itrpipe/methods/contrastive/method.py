@@ -10,14 +10,14 @@ again. The probabilities of `fne` come from the similarities of the batch (`itrp
 
 Source: the objectives as named there; sources of negatives: AOQ §3.2 (mined), NegCLIP (synthetic).
 
-Shapes: B pairs, A of them anchors of this process, U mined captions, V mined images, S sentences, C candidates in all.
+Shapes: B pairs, U mined captions, V mined images, S sentences, C candidates in all.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -52,7 +52,7 @@ from itrpipe.methods.base import (
     twins_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.models.base import Anchors, Tensors, rows_of
+from itrpipe.models.base import Tensors
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
@@ -87,15 +87,6 @@ class Candidates(Tensors):
     images: Tensor | None = None
     anchors: Tensor | None = None
     known: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
-
-    def of(self, rows: slice) -> Candidates:
-        """Return the candidates of some anchors; known pairs of others get the row behind these."""
-        size = rows.stop - rows.start
-        known = {
-            name: (torch.where((at >= rows.start) & (at < rows.stop), at - rows.start, size), *told)
-            for name, (at, *told) in self.known.items()
-        }
-        return replace(self, anchors=None if self.anchors is None else self.anchors[rows], known=known)
 
     def excluded(self, image_rows: Tensor) -> Tensor:
         """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
@@ -134,7 +125,6 @@ class ContrastiveState(nn.Module):
 class ContrastiveMethod(Method[Contrastive]):
     """Meets every anchor with all its candidates."""
 
-    local = True
     _state: ContrastiveState
 
     def __init__(
@@ -269,36 +259,29 @@ class ContrastiveMethod(Method[Contrastive]):
         settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
         images, texts = encoded(model, batch.pairs["positive"])
         size = len(batch.images)
-        anchors = model.anchors(size)
-        rows, alone = anchors.rows, anchors.rows == slice(0, size)
-        # Own images with all captions, and own captions with all images.
-        own_images, own_texts = (images, texts) if alone else (rows_of(images, rows), rows_of(texts, rows))
-        scores = model.score_matrix(own_images, texts).float()  # [A, B]
-        transposed = scores.T if alone else model.score_matrix(images, own_texts).float().T
+        scores = model.score_matrix(images, texts).float()  # [B, B]
         places = torch.arange(size, device=scores.device)
         labels = batch.images if settings.mask_same_image else places
-        own = labels[rows, None] == labels
-        of_images, of_texts = [(scores, own)], [(transposed, own)]  # with what is excluded
-        further_texts, further_images = (batch.candidates[name].of(rows) for name in (TEXTS, IMAGES))
+        own = labels[:, None] == labels
+        of_images, of_texts = [(scores, own)], [(scores.T, own)]  # with what is excluded
+        further_texts, further_images = batch.candidates[TEXTS], batch.candidates[IMAGES]
         if further_texts.drawn is not None:
-            found = model.score_matrix(own_images, model.encode_texts(further_texts.drawn)).float()
-            of_images.append((found, further_texts.excluded(batch.images[rows])))
+            found = model.score_matrix(images, model.encode_texts(further_texts.drawn)).float()
+            of_images.append((found, further_texts.excluded(batch.images)))
         if further_images.drawn is not None:
-            found = model.score_matrix(model.encode_images(further_images.drawn), own_texts).float().T
-            of_texts.append((found, further_images.excluded(batch.images[rows])))
+            found = model.score_matrix(model.encode_images(further_images.drawn), texts).float().T
+            of_texts.append((found, further_images.excluded(batch.images)))
         if batch.sentences is not None:
-            found = model.score_matrix(own_images, model.encode_texts(batch.sentences.texts)).float()
-            others = batch.sentences.owners != places[rows, None]
+            found = model.score_matrix(images, model.encode_texts(batch.sentences.texts)).float()
+            others = batch.sentences.owners != places[:, None]
             of_images.append((found, torch.zeros_like(others) if settings.shared else others))
-        if state.statistics is not None:  # they are of the whole batch
-            with torch.no_grad():
-                whole = scores if alone else model.score_matrix(images, texts).float()
+        if state.statistics is not None:
             mask = same_image_mask(batch, settings.mask_same_image)
-            batch.statistics["retained"] = state.statistics.update(whole.detach(), mask)
-        loss = self._direction("text", of_images, further_texts, batch, epoch, anchors)
-        loss = loss + self._direction("image", of_texts, further_images, batch, epoch, anchors)
+            batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
+        loss = self._direction("text", of_images, further_texts, batch, epoch)
+        loss = loss + self._direction("image", of_texts, further_images, batch, epoch)
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
-        terms = {"contrastive": share * loss * anchors.weight}
+        terms = {"contrastive": share * loss}
         if batch.twins is not None:
             # A mean over quadruples and their four differences: InfoNCE of two candidates, or the hinge.
             differences = twin_differences(twin_scores(model, batch))
@@ -316,26 +299,24 @@ class ContrastiveMethod(Method[Contrastive]):
         known: Candidates,
         batch: Batch,
         epoch: int,
-        anchors: Anchors,
     ) -> Tensor:
-        """Loss of anchors [A] with their candidates [A, C], of which the first B are those of the batch.
+        """Loss of B anchors with their candidates [B, C], of which the first B are those of the batch.
 
         Args:
             side: what candidates are, `text` or `image`.
-            blocks: scores of candidates, and which are excluded, [A, c] each.
+            blocks: scores of candidates, and which are excluded, [B, c] each.
             known: of the candidates.
             batch: takes the statistics.
             epoch: 0-based.
-            anchors: of this process.
         """
         scores, excluded = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
-        settings, state, positive = self.settings, self._state, scores.diagonal(anchors.rows.start)
+        settings, state, positive = self.settings, self._state, scores.diagonal()
         written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
-        weights = self._log_weights(scores.detach(), excluded, known, written, anchors.rows.start)
-        batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean() * anchors.weight
+        weights = self._log_weights(scores.detach(), excluded, known, written)
+        batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
         if "matching" in known.known and scores.requires_grad:
-            name = f"{side}_match_share"
-            scores.register_hook(partial(_count_matches, batch.statistics, name, known.known["matching"], anchors))
+            places = known.known["matching"][:2]
+            scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", places))
         if settings.objective in ("infonce", "sigmoid"):
             with torch.no_grad():
                 state.log_scale.clamp_(max=math.log(settings.largest_scale))
@@ -349,26 +330,21 @@ class ContrastiveMethod(Method[Contrastive]):
             return sum_of_triplets(positive, scores, weights, settings.margin)
         if settings.weigh in ("fne", "guard"):
             # Each candidate is kept with the probability that is its weight.
-            drawn = torch.rand(len(batch.images), weights.shape[1], device=weights.device)[anchors.rows]
-            weights = torch.where(drawn.log() < weights, 0.0, _NONE)
+            weights = torch.where(torch.rand_like(weights).log() < weights, 0.0, _NONE)
         return hardest_triplet(positive, scores, weights, settings.margin)
 
-    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int, first: int = 0) -> Tensor:
-        """[A, C] of candidates, of which the last `written` were made to be false: no estimate doubts these.
-
-        The positive of the first anchor is in column `first`.
-        """
+    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
+        """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
         settings, doubted = self.settings, scores[:, : scores.shape[1] - written]
-        held = scores.new_zeros(len(scores) + 1, scores.shape[1])  # the last row for what is known of other anchors
-        weights = held[:-1].masked_fill_(excluded, _NONE)
+        weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
         for name, (anchors, candidates, log_weights) in known.known.items():
             if name != "matching" or settings.weigh == "truth":
-                held[anchors, candidates] += log_weights
+                weights[anchors, candidates] += log_weights
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
             place = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
             return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
-            above = above_positive(scores.diagonal(first), doubted, settings)
+            above = above_positive(scores.diagonal(), doubted, settings)
             weights[:, : doubted.shape[1]].masked_fill_(above, _NONE)
         if self._state.statistics is not None:
             probability = false_negative_probability(
@@ -398,18 +374,12 @@ def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) 
 
 
 def _count_matches(
-    statistics: dict[str, float | Tensor],
-    name: str,
-    matching: tuple[Tensor, Tensor, Tensor],
-    anchors: Anchors,
-    gradient: Tensor,
+    statistics: dict[str, float | Tensor], name: str, places: tuple[Tensor, ...], gradient: Tensor
 ) -> None:
-    """Counts how much of the gradient that candidates [A, C] get, those of positives aside, correct matches get."""
+    """Counts how much of the gradient that candidates [B, C] get, those of positives aside, correct matches get."""
     sizes = gradient.detach().abs()
-    sizes.diagonal(anchors.rows.start).zero_()
-    of_matches = F.pad(sizes, (0, 0, 0, 1))[matching[0], matching[1]].sum()
-    part, whole = anchors.total(torch.stack([of_matches, sizes.sum()]))
-    statistics[name] = part / whole.clamp(min=1e-30)
+    sizes.diagonal().zero_()
+    statistics[name] = sizes[places].sum() / sizes.sum().clamp(min=1e-30)
 
 
 build = ContrastiveMethod
