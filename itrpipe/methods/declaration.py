@@ -202,23 +202,6 @@ def masked_by(settings: MethodSettings) -> Masked | None:
     return settings.masked() if isinstance(settings, MasksCaptions) else None
 
 
-class Composed(MethodSettings):
-    """Settings of a method whose parts can be chosen.
-
-    Attributes:
-        chosen: options that `choices` tells.
-    """
-
-    chosen: ClassVar[tuple[str, ...]] = ()
-
-    @abstractmethod
-    def choices(self) -> dict[str, str]:
-        """Return the parts that it was put together from, in the order of its name.
-
-        They are `objective`, `negatives`, `weights` and `batches`, empty where the usual one is taken.
-        """
-
-
 INPUTS: dict[str, type[MethodSettings]] = {
     "lists": ReadsLists,
     "decided": ReadsLists,

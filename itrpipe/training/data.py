@@ -211,16 +211,13 @@ class SplitData:
 
 
 def longer_captions(splits: Mapping[str, SplitData]) -> str:
-    """Return how many captions are longer than the model reads; empty for none.
-
-    Args:
-        splits: what their captions are called -> data.
-    """
-    limit, counts = "", []
+    """Return how many captions of each split are longer than the model reads; empty for none."""
+    limit = ""
+    counts = []
     for name, data in splits.items():
         if data.cut.count:
             limit = data.cut.limit
-            counts.append(f"{data.cut.count:,} of {data.num_captions:,} {name}")
+            counts.append(f"{data.cut.count:,} of {data.num_captions:,} {name} captions")
     return f"longer than the {limit} that the model reads: {', '.join(counts)}" if counts else ""
 
 

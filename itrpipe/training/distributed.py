@@ -121,12 +121,10 @@ def gather(own: Tensor, counts: Sequence[int], *, alike: bool) -> Tensor:
 
     Args:
         own: the rows of this process [b, ...]; those of other processes have the same shape behind the first axis.
-        counts: b of every process; of one process alone, its rows are all there are.
+        counts: b of every process.
         alike: every process computes the same from the result, so that its gradients are equal, and not each a part of
             the whole.
     """
-    if len(counts) == 1:
-        return own
     return _Gather.apply(own, counts, alike)  # pyright: ignore[reportReturnType]
 
 

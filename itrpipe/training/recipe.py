@@ -213,7 +213,7 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         None if settings.adapts else job.folder / MODEL,
     )
     trainer.compiled = compile_for(job, model, train_data, device, trainer.steps)
-    for reason in (longer_captions({f"{name} captions": data for name, data in splits.items()}), trainer.never_warm()):
+    for reason in (longer_captions(splits), trainer.never_warm()):
         if reason:
             job.warn(reason)
     return trainer, splits, tokens

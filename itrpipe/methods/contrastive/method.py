@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
-from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
+from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
 from itrpipe.learning.mined import (
     PROBABILITY_OF,
     Lists,
@@ -213,7 +213,8 @@ class ContrastiveMethod(Method[Contrastive]):
             places = np.nonzero(fits)
             known["decided"] = *map(torch.from_numpy, places), torch.full((len(places[0]),), _NONE)
         if self.settings.weigh == "guard":
-            guarded, probability = (self._lists[name][anchors] for name in (direction, PROBABILITY_OF + direction))
+            guarded = self._lists[direction][anchors]
+            probability = self._lists[PROBABILITY_OF + direction][anchors]
             at, places, chances = known_pairs(guarded, probability, everything)
             known["guarded"] = at, places, torch.log1p(-chances.clamp(max=_SURE))
         if not len(rows):
@@ -254,15 +255,14 @@ class ContrastiveMethod(Method[Contrastive]):
         if self._state.statistics is not None:
             self._state.statistics.reset()
 
-    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: ContrastiveBatch, epoch: int) -> dict[str, Tensor]:
         """`contrastive`, `twins` by the same objective, and the backbone's `auxiliary` loss; means over the batch."""
-        settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
+        settings = self.settings
+        state = self._state
         images, texts = encoded(model, batch.pairs["positive"])
-        size = len(batch.images)
         scores = model.score_matrix(images, texts).float()  # [B, B]
-        places = torch.arange(size, device=scores.device)
-        labels = batch.images if settings.mask_same_image else places
-        own = labels[:, None] == labels
+        mask = same_image_mask(batch, settings.mask_same_image)
+        own = excluded_pairs(scores, mask)
         of_images, of_texts = [(scores, own)], [(scores.T, own)]  # with what is excluded
         further_texts, further_images = batch.candidates[TEXTS], batch.candidates[IMAGES]
         if further_texts.drawn is not None:
@@ -273,10 +273,9 @@ class ContrastiveMethod(Method[Contrastive]):
             of_texts.append((found, further_images.excluded(batch.images)))
         if batch.sentences is not None:
             found = model.score_matrix(images, model.encode_texts(batch.sentences.texts)).float()
-            others = batch.sentences.owners != places[:, None]
+            others = batch.sentences.owners != torch.arange(len(scores), device=scores.device)[:, None]
             of_images.append((found, torch.zeros_like(others) if settings.shared else others))
         if state.statistics is not None:
-            mask = same_image_mask(batch, settings.mask_same_image)
             batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
         loss = self._direction("text", of_images, further_texts, batch, epoch)
         loss = loss + self._direction("image", of_texts, further_images, batch, epoch)
@@ -290,15 +289,10 @@ class ContrastiveMethod(Method[Contrastive]):
             else:
                 costs = (settings.margin + differences).relu()
             terms["twins"] = settings.twin_weight * costs.mean()
-        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / size)
+        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / len(scores))
 
     def _direction(
-        self,
-        side: str,
-        blocks: list[tuple[Tensor, Tensor]],
-        known: Candidates,
-        batch: Batch,
-        epoch: int,
+        self, side: str, blocks: list[tuple[Tensor, Tensor]], known: Candidates, batch: Batch, epoch: int
     ) -> Tensor:
         """Loss of B anchors with their candidates [B, C], of which the first B are those of the batch.
 
