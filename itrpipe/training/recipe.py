@@ -178,8 +178,7 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
     if settings.precision == "auto":
         job.metrics["precision"] = precision
         job.reporter.say(f"  precision {precision}")
-    first_epochs = loss.first_epochs() if isinstance(loss, FirstEpochs) else 0
-    values = {**dict(settings), **dict(execution), "precision": precision, "first_epochs": first_epochs}
+    values = {**dict(settings), **dict(execution), "precision": precision}
     values["encode_chunk"] = chunk_of(job, model, train_data, device, precision)
     if not loss.trains:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
@@ -315,7 +314,10 @@ class Trainer:
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
-        self._first_epochs = settings.first_epochs if settings.first_epochs < settings.epochs else 0
+        self._first_epochs = 0
+        loss = method.settings
+        if isinstance(loss, FirstEpochs) and loss.first_epochs() < settings.epochs:
+            self._first_epochs = loss.first_epochs()
 
         # Steps of every epoch that is begun, and updates of all.
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None

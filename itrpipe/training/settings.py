@@ -422,12 +422,7 @@ class LoopSettings(TrainSettings, TrainExecution):
     """All that the loop is told, of which it reads some; `precision` and `encode_chunk` are never `auto` here.
 
     It is made of checked settings by `model_construct`. Without an epoch the model stays as it is.
-
-    Attributes:
-        first_epochs: epochs whose validations do not count for `patience`; none where they are all.
     """
-
-    first_epochs: int = 0
 
 
 @dataclass(frozen=True, order=True)

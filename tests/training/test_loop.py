@@ -98,12 +98,12 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe, "optimizer_of", chosen)
 
 
-def trainer(work: Path, method: object = None, **values: object) -> Trainer:
+def trainer(work: Path, method: object = None, sum_epochs: int = 0, **values: object) -> Trainer:
     settings = SETTINGS.model_copy(update=values)
     work.mkdir(exist_ok=True)
     torch.manual_seed(settings.seed)
     data = Pairs(0)
-    chosen: Any = method or TripletMethod(Triplet(max_violation=False), data, data.limits)  # pyright: ignore
+    chosen: Any = method or TripletMethod(Triplet(max_violation=False, sum_epochs=sum_epochs), data, data.limits)  # pyright: ignore
     return Trainer(settings, Toy(), chosen, data, Pairs(1), "cpu", work, Reporter())  # pyright: ignore
 
 
@@ -353,8 +353,8 @@ FLAT = {"learning_rate": 1e-12, "patience": 2, "epochs": 6}
     [
         ({}, "3"),
         ({"validate_every": 2}, "1.333"),
-        ({"first_epochs": 2}, "4"),
-        ({"first_epochs": 6}, "3"),
+        ({"sum_epochs": 2}, "4"),
+        ({"sum_epochs": 6}, "3"),
         ({"schedule": "plateau"}, "5"),
         ({"patience": 5}, ""),
     ],
