@@ -148,6 +148,11 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
             "batches": ", ".join(filter(None, batches)),
         }
 
+    @property
+    def has_scale(self) -> bool:
+        """Return whether the objective divides scores by a temperature."""
+        return self.objective in ("infonce", "sigmoid")
+
     def reads_pretrained_scale(self) -> bool:
         """Return whether temperature or bias begins as that of a pretrained joint model."""
         used = {"temperature", "bias"} - set(self.unused_options())

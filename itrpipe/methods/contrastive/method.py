@@ -86,7 +86,7 @@ class Candidates(Tensors):
     drawn: Any = None
     images: Tensor | None = None
     anchors: Tensor | None = None
-    known: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    known: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def excluded(self, image_rows: Tensor) -> Tensor:
         """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
@@ -116,7 +116,7 @@ class ContrastiveState(nn.Module):
 
     def __init__(self, settings: Contrastive, scale: float, bias: float) -> None:
         super().__init__()
-        trained = settings.learn_temperature and settings.objective in ("infonce", "sigmoid")
+        trained = settings.learn_temperature and settings.has_scale
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=trained)
         self.bias = nn.Parameter(torch.tensor(bias), requires_grad=trained and settings.objective == "sigmoid")
         self.statistics = SimilarityStatistics() if settings.weigh == "fne" else None
@@ -210,8 +210,7 @@ class ContrastiveMethod(Method[Contrastive]):
             for pairs in self._fitting:
                 fits |= pairs.has(captions_asked, images_asked)
             fits &= self.data.caption_image[captions_asked] != images_asked
-            places = np.nonzero(fits)
-            known["decided"] = *map(torch.from_numpy, places), torch.full((len(places[0]),), _NONE)
+            known["decided"] = *map(torch.from_numpy, np.nonzero(fits)), _NONE
         if self.settings.weigh == "guard":
             guarded = self._lists[direction][anchors]
             probability = self._lists[PROBABILITY_OF + direction][anchors]
@@ -279,12 +278,12 @@ class ContrastiveMethod(Method[Contrastive]):
             batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
         loss = self._direction("text", of_images, further_texts, batch, epoch)
         loss = loss + self._direction("image", of_texts, further_images, batch, epoch)
-        share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
+        share = 0.5 if settings.has_scale else 1.0
         terms = {"contrastive": share * loss}
         if batch.twins is not None:
             # A mean over quadruples and their four differences: InfoNCE of two candidates, or the hinge.
             differences = twin_differences(twin_scores(model, batch))
-            if settings.objective in ("infonce", "sigmoid"):
+            if settings.has_scale:
                 costs = F.softplus(state.log_scale.exp() * differences)
             else:
                 costs = (settings.margin + differences).relu()
@@ -311,7 +310,7 @@ class ContrastiveMethod(Method[Contrastive]):
         if "matching" in known.known and scores.requires_grad:
             places = known.known["matching"][:2]
             scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", places))
-        if settings.objective in ("infonce", "sigmoid"):
+        if settings.has_scale:
             with torch.no_grad():
                 state.log_scale.clamp_(max=math.log(settings.largest_scale))
             scale = state.log_scale.exp()
