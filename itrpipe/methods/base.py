@@ -257,7 +257,8 @@ def twins_drawn(
     assert sentences is not None, "these settings draw twins; give build() a SentenceBank"
     count = math.ceil(share * pairs)
     rows = sentences.draw_twins(count, rng)
-    captions, shown = sentences.owners(rows), sentences.twins[rows]
+    captions = sentences.owners(rows)
+    shown = sentences.twins[rows]
     own = data.caption_image[captions]
     mirrored = torch.from_numpy(np.concatenate([np.zeros(count, dtype=bool), shown == own]))
     # Pairs are what data change at random and share among processes; here with any captions.
@@ -270,7 +271,8 @@ def twin_scores(model: AnyMatcher, batch: Batch) -> Tensor:
     assert batch.twins is not None
     images, texts = encoded(model, batch.twins)
     of_both = torch.arange(len(batch.twins[1].lengths), device=batch.twins[1].lengths.device).view(2, 1, -1)
-    image_rows, text_rows = (rows.expand(2, 2, -1).flatten() for rows in (of_both, of_both.transpose(0, 1)))
+    image_rows = of_both.expand(2, 2, -1).flatten()
+    text_rows = of_both.transpose(0, 1).expand(2, 2, -1).flatten()
     return model.score_at(images, texts, image_rows, text_rows).float().view(2, 2, -1).permute(2, 0, 1)
 
 

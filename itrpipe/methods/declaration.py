@@ -251,7 +251,8 @@ def method_module(name: str) -> ModuleType:
     Raises:
         UsageError: `build` names an input that there is not, or that the settings do not declare.
     """
-    module, settings = _METHODS.module(name), methods()[name]
+    module = _METHODS.module(name)
+    settings = methods()[name]
     for argument in named_inputs(module.build):
         needed = INPUTS.get(argument)
         if needed is None:

@@ -103,9 +103,11 @@ class PhraseTexts:
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Words and phrases of the given caption rows [T], cut to the longest of them."""
         words, *phrases = self.phrases.batch(self.graph_rows[rows])
-        kinds, tokens = torch.from_numpy(phrases[0].astype(np.int64)), torch.from_numpy(phrases[1])
+        kinds = torch.from_numpy(phrases[0].astype(np.int64))
+        tokens = torch.from_numpy(phrases[1])
         if not self.with_phrases:
-            kinds, tokens = kinds[:, :0], tokens[:, :0]
+            kinds = kinds[:, :0]
+            tokens = tokens[:, :0]
         return TextBatch(
             torch.from_numpy(self._ids[words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
         )
@@ -358,7 +360,8 @@ def epoch_batches(
     if sizes is None:
         starts = list(range(0, num_captions, batch_size))
     else:
-        ends, starts = np.cumsum(sizes[order], dtype=np.int64), [0]
+        ends = np.cumsum(sizes[order], dtype=np.int64)
+        starts = [0]
         while starts[-1] < num_captions:
             spent = ends[starts[-1] - 1] if starts[-1] else 0
             starts.append(max(starts[-1] + 2, int(np.searchsorted(ends, spent + batch_size, side="right"))))
@@ -395,12 +398,17 @@ class Feed:
     def __init__(
         self, make: Callable[[Any], Any], items: Iterable[Any], depth: int, device: torch.device, readers: int = 1
     ) -> None:
-        self.waited_seconds, self._readers = 0.0, readers
-        self._make, self._items, self._depth, self._device = make, items, max(1, depth), device
+        self.waited_seconds = 0.0
+        self._readers = readers
+        self._make = make
+        self._items = items
+        self._depth = max(1, depth)
+        self._device = device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __iter__(self) -> Generator[Any, None, None]:
-        pool, items = ThreadPoolExecutor(self._readers, thread_name_prefix="batches"), iter(self._items)
+        pool = ThreadPoolExecutor(self._readers, thread_name_prefix="batches")
+        items = iter(self._items)
         first = (pool.submit(self._place, item) for item in islice(items, self._depth))
         ahead: deque[Future[tuple[Any, Any]]] = deque(first)
         in_use: deque[tuple[Any, Any]] = deque()
@@ -456,7 +464,8 @@ class Sources:
         Raises:
             DataError: a file is damaged.
         """
-        prepared, features = PreparedDataset.open(self.prepare), FeatureFile.open(self.extract / FEATURES)
+        prepared = PreparedDataset.open(self.prepare)
+        features = FeatureFile.open(self.extract / FEATURES)
         found = {name: prepared.split(name) for name in names or prepared.splits}
         if "train" in found:
             split = found["train"].share(self.train_share)
@@ -574,7 +583,8 @@ def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[
         DataError: the features are not what the model reads, or a file is damaged.
     """
     _, features, chosen = sources.splits(names)
-    settings, phrases = saved.settings, sources.phrases(saved.settings)
+    settings = saved.settings
+    phrases = sources.phrases(saved.settings)
     return {
         name: open_split(split, features, saved.tokens, settings, saved.frame, phrases)
         for name, split in chosen.items()

@@ -559,7 +559,9 @@ class Trainer:
                 self._save_best()
         sums = position.sums
         position.sums = {}
-        pairs, steps, updates = (sums.pop(name) for name in ("pairs", "steps", "updates"))
+        pairs = sums.pop("pairs")
+        steps = sums.pop("steps")
+        updates = sums.pop("updates")
         losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
         means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
         # A row holds no times, so that a resumed run writes the same bytes.

@@ -208,7 +208,8 @@ class TrainSettings(Settings):
 
     def _refuse_encoders(self) -> None:
         """Refuse to train encoders in part which are not there, or whose weights would stay random."""
-        encoders, adapted = self.model.encoders(), self.adapter != NOTHING
+        encoders = self.model.encoders()
+        adapted = self.adapter != NOTHING
         usual = {"freeze": NOTHING, "adapter": NOTHING, "layer_decay": 1.0}
         asked = [f"{name} = {value}" for name in usual if (value := getattr(self, name)) != usual[name]]
         if asked and not encoders:

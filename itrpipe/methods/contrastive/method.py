@@ -138,7 +138,8 @@ class ContrastiveMethod(Method[Contrastive]):
         duplicates: Callable[[], Fitting] | None = None,
     ) -> None:
         super().__init__(settings, data)
-        self._sentences, self._matches = sentences, matches
+        self._sentences = sentences
+        self._matches = matches
         self._fitting: list[Fitting] = [] if decided is None else [decided]
         if settings.drop_duplicates:
             assert duplicates is not None, "drop_duplicates needs to know the captions; give build() duplicates"
@@ -156,7 +157,8 @@ class ContrastiveMethod(Method[Contrastive]):
         Raises:
             UsageError: they are empty, or lack probabilities that the settings ask for.
         """
-        settings, self._lists = self.settings, dict(lists)
+        settings = self.settings
+        self._lists = dict(lists)
         if settings.weigh == "guard":
             require_probabilities(lists, TEXTS, "weigh = guard")
         self._mined: dict[str, MinedCandidates] = {}
@@ -175,7 +177,8 @@ class ContrastiveMethod(Method[Contrastive]):
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
         """The captions and their images, and what is drawn for each."""
-        settings, images = self.settings, self.data.caption_image[captions]
+        settings = self.settings
+        images = self.data.caption_image[captions]
         batch = ContrastiveBatch(**vars(super().collate(captions, rng)))
         batch.candidates = {
             TEXTS: self._candidates(TEXTS, images, captions, settings.mined_texts, rng),
@@ -191,7 +194,8 @@ class ContrastiveMethod(Method[Contrastive]):
         self, direction: str, anchors: np.ndarray, present: np.ndarray, count: int, rng: np.random.Generator
     ) -> Candidates:
         """Candidates of anchors [B], given those that the batch has [B]."""
-        rows, belongs = np.empty(0, dtype=np.int64), None
+        rows = np.empty(0, dtype=np.int64)
+        belongs = None
         if direction in self._mined and count:
             drawn = self._mined[direction].draw(anchors, count, rng)
             rows = np.setdiff1d(drawn[drawn >= 0], present).astype(np.int64)
@@ -203,7 +207,8 @@ class ContrastiveMethod(Method[Contrastive]):
             true = self._matches[direction][anchors]
             known["matching"] = known_pairs(true, np.full(true.shape, _NONE), everything)
         if self._fitting:
-            images_asked, captions_asked = anchors[:, None], everything
+            images_asked = anchors[:, None]
+            captions_asked = everything
             if direction == IMAGES:
                 images_asked, captions_asked = captions_asked, images_asked
             fits = np.zeros((len(anchors), len(everything)), dtype=bool)
@@ -219,10 +224,12 @@ class ContrastiveMethod(Method[Contrastive]):
         if not len(rows):
             return Candidates(known=known)
         if direction == TEXTS:
-            found, images = in_training(self.data.texts(rows)), self.data.caption_image[rows]
+            found = in_training(self.data.texts(rows))
+            images = self.data.caption_image[rows]
         else:  # with some caption of theirs: pairs are what data change at random and share among processes
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
-            found, images = self.data.pairs(rows, some_captions, rng)[0], rows
+            found = self.data.pairs(rows, some_captions, rng)[0]
+            images = rows
         return Candidates(found, torch.from_numpy(images), belongs, known)
 
     def attach(self, model: Any) -> ContrastiveState:
@@ -262,8 +269,10 @@ class ContrastiveMethod(Method[Contrastive]):
         scores = model.score_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
         own = excluded_pairs(scores, mask)
-        of_images, of_texts = [(scores, own)], [(scores.T, own)]  # with what is excluded
-        further_texts, further_images = batch.candidates[TEXTS], batch.candidates[IMAGES]
+        of_images = [(scores, own)]  # with what is excluded
+        of_texts = [(scores.T, own)]
+        further_texts = batch.candidates[TEXTS]
+        further_images = batch.candidates[IMAGES]
         if further_texts.drawn is not None:
             found = model.score_matrix(images, model.encode_texts(further_texts.drawn)).float()
             of_images.append((found, further_texts.excluded(batch.images)))
@@ -303,7 +312,9 @@ class ContrastiveMethod(Method[Contrastive]):
             epoch: 0-based.
         """
         scores, excluded = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
-        settings, state, positive = self.settings, self._state, scores.diagonal()
+        settings = self.settings
+        state = self._state
+        positive = scores.diagonal()
         written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
         weights = self._log_weights(scores.detach(), excluded, known, written)
         batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
@@ -328,7 +339,8 @@ class ContrastiveMethod(Method[Contrastive]):
 
     def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
         """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
-        settings, doubted = self.settings, scores[:, : scores.shape[1] - written]
+        settings = self.settings
+        doubted = scores[:, : scores.shape[1] - written]
         weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
         for name, (anchors, candidates, log_weights) in known.known.items():
             if name != "matching" or settings.weigh == "truth":
@@ -356,7 +368,8 @@ def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) 
 
     Source: Moreira et al. (NV-Retriever), 2024, section 3.2: `TopK-PercPos` at 95 % is r = 0.05, `TopK-MarginPos` is a.
     """
-    positive, found = positive[:, None], torch.zeros_like(candidates, dtype=torch.bool)
+    positive = positive[:, None]
+    found = torch.zeros_like(candidates, dtype=torch.bool)
     if settings.relative_margin is not None:
         found |= candidates > positive - settings.relative_margin * positive.abs()
     if settings.absolute_margin is not None:

@@ -77,7 +77,9 @@ class HardNegativesMethod(Method[Chosen]):
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ItmBatch:
         """The captions with candidate images, and as many images with candidate captions."""
-        owners, total, count = self.data.caption_image, len(self.captions_of), self.settings.sampled_negatives
+        owners = self.data.caption_image
+        total = len(self.captions_of)
+        count = self.settings.sampled_negatives
         own = owners[captions, None]
         with_images = np.concatenate([own, draw_others(own == np.arange(total), count, rng)], axis=1)  # [B, 1 + N]
         images = rng.choice(total, len(captions), replace=len(captions) > total)[:, None]

@@ -65,7 +65,8 @@ def phrase_loss(fragments: Tensor, matching: Tensor, real: Tensor, margin: float
     References:
         SSAMT, L3^P, one of its two terms; the paper does not say what happens to empty sets.
     """
-    holds, fails = matching & real, ~matching & real
+    holds = matching & real
+    fails = ~matching & real
     live = holds.any(dim=1) & fails.any(dim=1)
     violation = hinge(_mean_of(fragments, holds), _mean_of(fragments, fails), margin)
     return torch.where(live, violation, 0.0).sum() / live.sum().clamp(min=1)
@@ -94,9 +95,11 @@ class SsamtMethod(Method[Ssamt]):
             return {"intra": triplet_loss(scores, settings.margin_intra, hardest, mask) / len(scores)}
         # Positions in the batch of a negative caption for each image, and of a negative image for each caption.
         candidates = scores.detach().masked_fill(excluded_pairs(scores, mask), float("-inf"))
-        text, image = self._pick(candidates), self._pick(candidates.T)
+        text = self._pick(candidates)
+        image = self._pick(candidates.T)
         own = model.relevance(images, texts)
-        with_text, with_image = model.relevance(images, texts[text]), model.relevance(images[image], texts)
+        with_text = model.relevance(images, texts[text])
+        with_image = model.relevance(images[image], texts)
         whole = (own.whole, with_text.whole), (own.whole, with_image.whole)
         parts = (own.text_fragments, with_text.text_fragments), (own.regions, with_image.regions)
         found = {

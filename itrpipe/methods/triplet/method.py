@@ -40,11 +40,13 @@ class TripletMethod(Method[Triplet]):
         self, settings: Triplet, data: TrainingSet, limits: TokenLimits, sentences: SentenceBank | None = None
     ) -> None:
         super().__init__(settings, data)
-        self._limits, self._sentences = limits, sentences
+        self._limits = limits
+        self._sentences = sentences
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images, and synthetic sentences and generated positives of each where wanted."""
-        settings, batch = self.settings, super().collate(captions, rng)
+        settings = self.settings
+        batch = super().collate(captions, rng)
         if settings.synthetic_sentences:
             batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
         if settings.twins:
