@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -143,23 +144,24 @@ def sources_of(job: Any) -> Sources:
     return Sources(**folders, train_share=job.settings.train_share)
 
 
+@dataclass
 class Refreshing:
     """Gives the lists of each epoch, which are mined anew before every k-th one with the weights as they are.
 
-    Args:
+    Attributes:
         job: of the training.
         train: its data.
         every: k, at least 1.
+        held: epoch before which the lists were mined that the method has.
 
     Source: Xiong et al. (ANCE), "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
         ICLR 2021, section 4; there another process mines meanwhile, here training waits.
     """
 
-    def __init__(self, job: Any, train: SplitData, every: int) -> None:
-        self._job = job
-        self._train = train
-        self._every = every
-        self._held = 0
+    job: Any
+    train: SplitData
+    every: int
+    held: int = 0
 
     def lists(self, epoch: int, step: int, encoder: Encoder) -> dict[str, np.ndarray] | None:
         """Lists of an epoch; None where they are those of the one before.
@@ -172,11 +174,11 @@ class Refreshing:
         Raises:
             DataError: training goes on inside an epoch, and the file of its lists is damaged or gone.
         """
-        made_before = epoch - epoch % self._every
-        if made_before == self._held:
+        made_before = epoch - epoch % self.every
+        if made_before == self.held:
             return None
-        path = self._job.work / "refreshed" / f"epoch-{made_before}.arrays"
-        data = self._train
+        path = self.job.work / "refreshed" / f"epoch-{made_before}.arrays"
+        data = self.train
         world = World.joined()
         if (made_before, 0) == (epoch, step):
             rows = np.arange(data.num_images), np.arange(data.num_captions)
@@ -185,7 +187,7 @@ class Refreshing:
             if world.leads:
                 self._make(path, images, texts, encoder.model.measure)
             world.agreed(None)  # until the first process has written them
-        self._held = made_before
+        self.held = made_before
         remedy = f"remove {partial_of(path)} and run the same command again"
         with reading(path, "mined lists", remedy):
             check_stamp(path, remedy)
@@ -196,12 +198,12 @@ class Refreshing:
         shutil.rmtree(path.parent, ignore_errors=True)
         place = path.parent / "mining"
         place.mkdir(parents=True)
-        split = self._train.split
+        split = self.train.split
         about = (split.image_ids, split.caption_ids, split.caption_image, images.shape[1], measure)
         with EmbeddingWriter(place / EMBEDDINGS, split.name, *about) as writer:
             writer.write("images", 0, images)
             writer.write("texts", 0, texts)
-        job = self._job
+        job = self.job
 
         def warn(message: str) -> None:
             if message not in job.messages:
@@ -210,7 +212,7 @@ class Refreshing:
         job.reporter.say("  mining again with the weights as they are")
         inputs = job.inputs
         mine_again(place, inputs["mine_negatives"], inputs["prepare"], job.execution.device, job.reporter, warn)
-        write_arrays(path, mined_lists(place, self._train))
+        write_arrays(path, mined_lists(place, self.train))
         shutil.rmtree(place)
 
 

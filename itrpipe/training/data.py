@@ -377,6 +377,7 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + size, count))
 
 
+@dataclass
 class Feed:
     """Makes batches in background threads, copies them to a device, and gives them out in order.
 
@@ -384,56 +385,53 @@ class Feed:
     stream for copies alone, which run beside the kernels of the step before; nothing waits for them but the kernels
     that read them. A batch is kept until these have run: its memory would otherwise be taken for the next copy.
 
-    Args:
+    Attributes:
         make: makes the batch of an item.
         items: in order.
-        depth: how many batches may lie ready or be in the making.
+        depth: how many batches may lie ready or be in the making, at least 1.
         device: where batches go.
         readers: how many are in the making at a time.
-
-    Attributes:
         waited_seconds: how long the consumer has waited so far.
     """
 
-    def __init__(
-        self, make: Callable[[Any], Any], items: Iterable[Any], depth: int, device: torch.device, readers: int = 1
-    ) -> None:
-        self.waited_seconds = 0.0
-        self._readers = readers
-        self._make = make
-        self._items = items
-        self._depth = max(1, depth)
-        self._device = device
-        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+    make: Callable[[Any], Any]
+    items: Iterable[Any]
+    depth: int
+    device: torch.device
+    readers: int = 1
+    waited_seconds: float = 0.0
 
     def __iter__(self) -> Generator[Any, None, None]:
-        pool = ThreadPoolExecutor(self._readers, thread_name_prefix="batches")
-        items = iter(self._items)
-        first = (pool.submit(self._place, item) for item in islice(items, self._depth))
-        ahead: deque[Future[tuple[Any, Any]]] = deque(first)
+        device = self.device
+        copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+        def place(item: Any) -> tuple[Any, Any]:
+            """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
+            with torch.cuda.stream(copies):  # parts of the batch may be made on the device; of none it does nothing
+                batch = self.make(item).to(device)
+            return batch, None if copies is None else copies.record_event()
+
+        pool = ThreadPoolExecutor(self.readers, thread_name_prefix="batches")
+        items = iter(self.items)
+        ahead: deque[Future[tuple[Any, Any]]] = deque()
         in_use: deque[tuple[Any, Any]] = deque()
         try:
+            ahead.extend(pool.submit(place, item) for item in islice(items, self.depth))
             while ahead:
                 start = time.perf_counter()
                 batch, copied = ahead.popleft().result()
                 self.waited_seconds += time.perf_counter() - start
-                ahead.extend(pool.submit(self._place, item) for item in islice(items, 1))
+                ahead.extend(pool.submit(place, item) for item in islice(items, 1))
                 if copied is not None:
-                    torch.cuda.current_stream(self._device).wait_event(copied)
+                    torch.cuda.current_stream(device).wait_event(copied)
                 yield batch
                 if copied is not None:
-                    in_use.append((torch.cuda.current_stream(self._device).record_event(), batch))
+                    in_use.append((torch.cuda.current_stream(device).record_event(), batch))
                     while in_use and in_use[0][0].query():
                         in_use.popleft()
         finally:
             # A thread that Python's end meets inside torch would abort the process.
             pool.shutdown(cancel_futures=True)
-
-    def _place(self, item: Any) -> tuple[Any, Any]:
-        """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
-        with torch.cuda.stream(self._copies):  # parts of the batch may be made on the device; of none it does nothing
-            batch = self._make(item).to(self._device)
-        return batch, None if self._copies is None else self._copies.record_event()
 
 
 @dataclass(frozen=True)

@@ -337,7 +337,7 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
 
     def kept(self: Refreshing, path: Path, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
         assert path.name == "epoch-2.arrays"  # every second epoch
-        seen.append((images, texts, self._train.caption_image))
+        seen.append((images, texts, self.train.caption_image))
         make(self, path, images, texts, measure)
 
     monkeypatch.setattr(Refreshing, "_make", kept)
