@@ -537,6 +537,26 @@ def load_splits(
     return opened, tokens
 
 
+def read_captions(
+    split: Split, tokens: CaptionTokens, settings: Any, phrases: CaptionPhrases | None
+) -> TokenTexts | PhraseTexts:
+    """Captions of a split as a model reads them.
+
+    Args:
+        split: of the captions.
+        tokens: turns captions into ids.
+        settings: of the model.
+        phrases: of these captions, where the model reads phrases.
+
+    Raises:
+        DataError: a caption has no scene graph.
+    """
+    if phrases is None:
+        return TokenTexts.of(split, tokens)
+    assert isinstance(tokens, Vocabulary)
+    return PhraseTexts(phrases, split.caption_ids.tolist(), tokens, settings.phrases)
+
+
 def open_split(
     split: Split,
     features: FeatureFile,
@@ -558,11 +578,9 @@ def open_split(
     Raises:
         DataError: the features are not what the model reads.
     """
-    if phrases is not None:
-        assert isinstance(tokens, Vocabulary)
-        read = PhraseTexts(phrases, split.caption_ids.tolist(), tokens, settings.phrases)
-        return PhraseSplitData(split, features, read)
-    texts = None if tokens is None else TokenTexts.of(split, tokens)
+    texts = None if tokens is None else read_captions(split, tokens, settings, phrases)
+    if isinstance(texts, PhraseTexts):
+        return PhraseSplitData(split, features, texts)
     if settings.reads() == ("pixels",):
         assert frame is not None
         return PixelSplitData(split, features, texts, frame, settings.augment)
