@@ -20,7 +20,6 @@ their digest.
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import time
@@ -107,9 +106,7 @@ def train(job: Any) -> dict[str, int]:
         DataError: a file is damaged, or the loss became NaN or infinite.
     """
     settings = job.settings
-    others = copy.copy(job)
-    others.reporter = None
-    with joined_by(_train_along, others):
+    with joined_by(_train_along, replace(job, reporter=None)):
         trainer, splits, tokens = trainer_of(job)
         model = trainer.run()
     if settings.adapts:

@@ -210,8 +210,11 @@ class TrainSettings(Settings):
         """Refuse to train encoders in part which are not there, or whose weights would stay random."""
         encoders = self.model.encoders()
         adapted = self.adapter != NOTHING
-        usual = {"freeze": NOTHING, "adapter": NOTHING, "layer_decay": 1.0}
-        asked = [f"{name} = {value}" for name in usual if (value := getattr(self, name)) != usual[name]]
+        asked = []
+        for name, default in {"freeze": NOTHING, "adapter": NOTHING, "layer_decay": 1.0}.items():
+            value = getattr(self, name)
+            if value != default:
+                asked.append(f"{name} = {value}")
         if asked and not encoders:
             raise ValueError(
                 f"{asked[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
