@@ -116,12 +116,10 @@ def depths(model: AnyMatcher) -> dict[int, int]:
         `id` of a parameter -> its depth.
 
     Raises:
-        UsageError: an encoder has no list of layers, or the model has no encoders.
+        UsageError: an encoder has no list of layers.
 
     Source: Bao et al. (BEiT), ICLR 2022, released code.
     """
-    if not model.encoders():
-        raise UsageError(f"layer_decay needs encoders with layers, and {type(model).__name__} has none; leave it out")
     found = {}
     for name, encoder in model.encoders().items():
         lists = ((place, part) for place, part in encoder.named_modules() if isinstance(part, nn.ModuleList))

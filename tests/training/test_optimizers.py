@@ -17,8 +17,6 @@ from itrpipe.methods.base import MomentumTwin
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder, build, open_encoders
-from itrpipe.models.vsepp.declaration import Vsepp
-from itrpipe.models.vsepp.network import build as build_vsepp
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.optimizers import (
     WeightAverage,
@@ -148,8 +146,6 @@ def test_layers_that_no_encoder_has_are_refused_and_those_inside_the_attention_o
         limited(opened(saved_encoders), adapter="lora", lora_targets=("q_projj", "v_proj"))
     with pytest.raises(UsageError, match=r"no layer to adapt in the vision encoder.*--set train.freeze=vision"):
         limited(opened(saved_encoders, "vit", "bert"), adapter="lora", lora_targets=("query",))
-    with pytest.raises(UsageError, match="layer_decay needs encoders"):
-        depths(build_vsepp(Vsepp(embed_dim=4, word_dim=4), 4, 10))
     model = limited(opened(saved_encoders, "siglip", "siglip"), adapter="lora", lora_targets=("out_proj",))
     adapted = {name.rpartition(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
     assert adapted
