@@ -68,8 +68,9 @@ class Settings(BaseModel):
     def _fits_a_machine(cls, value: Any, info: ValidationInfo) -> Any:
         """No number, alone or in a list, is larger than what is computed with can hold."""
         largest = LARGEST_SEED if str(info.field_name).endswith("seed") else LARGEST
-        for each in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(each, int) and abs(each) > largest:
+        numbers = value if isinstance(value, tuple | list) else [value]
+        for number in numbers:
+            if isinstance(number, int) and abs(number) > largest:
                 raise ValueError(f"it should be {largest:,} at most")
         return value
 
@@ -125,7 +126,6 @@ class Declaration:
     Attributes:
         stage: the stage's name, from the file stem without its number.
         path: the file.
-        summary: first sentence of the header comment.
         defaults: table `[defaults]`.
         execution: table `[execution]`.
         confs: tables `[conf.<name>]`.
@@ -134,11 +134,16 @@ class Declaration:
 
     stage: str
     path: Path
-    summary: str
     defaults: dict[str, Any]
     execution: dict[str, Any]
     confs: dict[str, dict[str, Any]]
     brought: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """Return the first sentence of the header comment."""
+        head = self.path.read_text(encoding="utf-8-sig").partition("\n#\n")[0]
+        return " ".join(line.removeprefix("#").strip() for line in head.splitlines())
 
     def origin(self, section: str) -> str:
         """Return file and section, for people."""
@@ -202,34 +207,28 @@ def load_declaration(stage: str) -> Declaration:
     path = declared_stages().get(stage)
     if path is None:
         raise UsageError(unknown("stage", stage, declared_stages()))
-    tables = read_toml(path)
-    if others := set(tables) - {"defaults", "execution", "conf"}:
-        raise DataError(f"{path}: unknown table [{min(others)}]; known are [defaults], [execution], [conf.<name>]")
-    declared = {section: tables.get(section, {}) for section in ("defaults", "conf")}
+    tables = {"defaults": {}, "execution": {}, "conf": {}, **read_toml(path)}
+    if len(tables) > 3:
+        other = min(tables.keys() - {"defaults", "execution", "conf"})
+        raise DataError(f"{path}: unknown table [{other}]; known are [defaults], [execution], [conf.<name>]")
     files = {}
     for plugin in brought():
         if plugin.file and not plugin.problem and plugins.STAGES[plugin.group] == stage:
             for section, named in plugin.tables.items():
-                declared[section] |= named
+                tables[section] |= named
                 files |= {f"{section}.{name}": plugin.file for name in named}
-    head = path.read_text(encoding="utf-8-sig").partition("\n#\n")[0]
-    return Declaration(
-        stage=stage,
-        path=path,
-        summary=" ".join(line.removeprefix("#").strip() for line in head.splitlines()),
-        defaults=declared["defaults"],
-        execution=tables.get("execution", {}),
-        confs=declared["conf"],
-        brought=files,
-    )
+    return Declaration(stage, path, tables["defaults"], tables["execution"], tables["conf"], files)
 
 
 @functools.cache
 def brought() -> list[plugins.Plugin]:
     """Return what installed packages bring, also what cannot be used; none of it may stand in the place of ours."""
-    ours = {stage: declared_stages()[stage] for stage in plugins.STAGES.values()}
-    tables = [(stage, path, *each) for stage, path in ours.items() for each in read_toml(path).items()]
-    return plugins.found({(stage, section, name): path for stage, path, section, named in tables for name in named})
+    owners = {}
+    for stage in set(plugins.STAGES.values()):
+        path = declared_stages()[stage]
+        for section, named in read_toml(path).items():
+            owners |= {(stage, section, name): path for name in named}
+    return plugins.found(owners)
 
 
 def usable(group: str) -> dict[str, plugins.Plugin]:
@@ -239,7 +238,8 @@ def usable(group: str) -> dict[str, plugins.Plugin]:
 
 def why_unusable(name: str) -> str:
     """Return why nothing of a name can be used, where an installed package brings something of it; else empty."""
-    return next((each.problem for each in brought() if each.name == name and each.problem), "")
+    problems = [each.problem for each in brought() if each.name == name and each.problem]
+    return problems[0] if problems else ""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def resolve(
         UsageError: there is no such conf.
     """
     selectors = {*backbones, *DATASET_SELECTORS}
-    chosen = [name for name in (*_with_family(backbone, selectors), dataset) if name]
+    chosen = [*filter(None, (*_with_family(backbone, selectors), dataset))]
 
     def declared(name: str) -> Resolved:
         resolved = Resolved()
@@ -313,19 +313,23 @@ def _layers(
     if not all(kind_of(declaration, part) for part in parts):
         parts = [conf]
     if parts[0] not in declaration.confs:
-        if reason := why_unusable(conf):
+        reason = why_unusable(conf)
+        if reason:
             raise UsageError(f"{conf!r} cannot be used: {reason}")
-        known = ", ".join(declaration.confs) or "none"
-        listed = "; `itrpipe list methods` has them" if len(declaration.confs) > _MANY else f"; known: {known}"
-        hint = did_you_mean(conf, declaration.confs) or listed
+        hint = did_you_mean(conf, declaration.confs)
+        if not hint and len(declaration.confs) > _MANY:
+            hint = "; `itrpipe list methods` has them"
+        elif not hint:
+            hint = f"; known: {', '.join(declaration.confs) or 'none'}"
         kind = {"train": "method", "extract": "extractor"}.get(declaration.stage, "configuration")
         raise UsageError(f"{kind} {conf!r} is not declared in {declaration.path.name}{hint}")
     for part in parts:
-        tables = [(f"conf.{name}", declaration.confs[name]) for name in extended(declaration, part)]
-        for name, table in [("defaults", declaration.defaults), *tables]:
-            sections = sorted(_select(table, name, selectors, chosen), key=lambda section: section[0])
-            for _, section, layer in sections:
-                yield {part: layer} if part != conf else layer, declaration.origin(section)
+        tables = {"defaults": declaration.defaults}
+        for name in extended(declaration, part):
+            tables[f"conf.{name}"] = declaration.confs[name]
+        for name, table in tables.items():
+            for _, section, layer in sorted(_select(table, name, selectors, chosen), key=lambda found: found[0]):
+                yield layer if part == conf else {part: layer}, declaration.origin(section)
 
 
 def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], origin: str) -> dict[str, Any]:
@@ -339,14 +343,18 @@ def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], orig
     Raises:
         DataError: the rule has another form, or one of its configurations has no number of epochs itself.
     """
-    terms = [_TERM.fullmatch(term.strip()) for term in rule.split("+")]
-    named = [(int(term["times"] or 1), declared(term["conf"])) for term in terms if term]
-    if len(named) < len(terms) or not all(isinstance(each.get(EPOCHS), int) for _, each in named):
-        raise DataError(
-            f"{origin}: epochs = {rule!r}; give a number, or a sum of other configurations' epochs that are numbers, "
-            'such as "triplet + 3 aoq"'
-        )
-    total, first = sum(times * each[EPOCHS] for times, each in named), named[0][1]
+    total = 0
+    first = {}
+    for text in rule.split("+"):
+        term = _TERM.fullmatch(text.strip())
+        values = declared(term["conf"]) if term else {}
+        if term is None or not isinstance(values.get(EPOCHS), int):
+            raise DataError(
+                f"{origin}: epochs = {rule!r}; give a number, or a sum of other configurations' epochs that are "
+                'numbers, such as "triplet + 3 aoq"'
+            )
+        total += int(term["times"] or 1) * values[EPOCHS]
+        first = first or values
     share = total / first[EPOCHS]
     found: dict[str, Any] = {EPOCHS: total}
     if "decay_every" in first:
@@ -371,24 +379,24 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
         return model.model_validate(resolved.values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(map(str, first["loc"]))
         whole = ".".join(part for part in first["loc"] if isinstance(part, str))  # of a list's element, that list
-        origin = resolved.origins.get(whole) or next(
-            (value for name, value in resolved.origins.items() if name.startswith(whole + ".")), "default"
-        )
+        origins = [origin for name, origin in resolved.origins.items() if f"{name}.".startswith(f"{whole}.")]
+        origin = origins[0] if origins else "default"
         owner = _OWNERS.get(key.partition(".")[0], "")
         of = f" of {owner} {resolved.values[owner]!r}" if resolved.values.get(owner) else ""
         if first["type"] == "extra_forbidden":
-            known = {name for name in resolved.origins if name != key and not name.startswith(f"{key}.")}
-            hint = did_you_mean(key, {*known, *model.model_fields, *declared_stages()})
-            stage, _, conf = where.partition(" ")
-            remedy = hint or f"; `itrpipe show {stage.replace('_', '-')} {conf}` lists all"
+            known = {name for name in resolved.origins if not f"{name}.".startswith(f"{key}.")}
+            remedy = did_you_mean(key, {*known, *model.model_fields, *declared_stages()})
+            if not remedy:
+                stage, _, conf = where.partition(" ")
+                remedy = f"; `itrpipe show {stage.replace('_', '-')} {conf}` lists all"
             raise UsageError(f"{where}: unknown setting {key!r}{of} (from {origin}){remedy}") from None
         if first["type"] == "missing":
             raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None
         message = in_words(first)
         if isinstance(first["input"], Mapping):  # a rule about several values, which it names itself
-            raise UsageError(f"{where}: {f'{key}: ' if key else ''}{message}") from None
+            raise UsageError(": ".join(filter(None, (where, key, message)))) from None
         raise UsageError(f"{where}: {key} = {first['input']!r} (from {origin}): {message}") from None
 
 
@@ -440,8 +448,11 @@ def empty_table(key: str, value: Any) -> str | None:
     """Return the dotted key of the first table without values, which sets nothing, in a value or the value itself."""
     if not isinstance(value, Mapping):
         return None
-    found = (empty_table(f"{key}.{name}", each) for name, each in value.items())
-    return next(filter(None, found), None) if value else key
+    for name, each in value.items():
+        empty = empty_table(f"{key}.{name}", each)
+        if empty:
+            return empty
+    return None if value else key
 
 
 def complete_key(key: str, known: Collection[str]) -> str:
@@ -535,9 +546,11 @@ def baseline_kind(stage: str, conf: str) -> str:
 
 def kind_of(declaration: Declaration, conf: str) -> str:
     """Return the `kind` of a configuration, its own or of one that it extends; empty where there is none."""
-    chain = extended(declaration, conf) if conf in declaration.confs else []
-    kinds = [declaration.confs[name].get("kind") for name in chain]
-    return str(next(filter(None, reversed(kinds)), ""))
+    kind = ""
+    if conf in declaration.confs:
+        for name in extended(declaration, conf):
+            kind = declaration.confs[name].get("kind", kind)
+    return kind
 
 
 def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
@@ -549,7 +562,7 @@ def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
 def _select(
     table: Mapping[str, Any], name: str, selectors: set[str], chosen: list[str], weight: int = 0
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yields weight, name and plain values of `table`, then those of the chosen sub-tables.
+    """Yield weight, name and plain values of `table`, then those of the chosen sub-tables.
 
     A table weighs one for each of its selectors, a variant of a backbone one for its family and one for itself, so what
     is said of a backbone on a dataset outweighs what is said of either alone.

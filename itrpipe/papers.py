@@ -1,7 +1,5 @@
 """The papers that methods and backbones come from; `papers.bib` has their entries."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -10,8 +10,6 @@ What needs torch is a module beside the declaration: `method`, `network` or `ext
 be used is told about when something of it is asked for, and by `itrpipe list` and `itrpipe doctor`; all else works.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os
@@ -36,9 +34,11 @@ EXTRACTORS = "itrpipe.extractors"
 _LEAVES = {METHODS: "method", BACKBONES: "network", EXTRACTORS: "extractor"}
 STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
 IMPORT_SECONDS = 30.0
-"""How long the import of a declaration may take."""
+"""Time that the import of a declaration may take."""
 _IMPORTED = 77
 """Exit code that no package ends a process with by chance."""
+Owners = MutableMapping[tuple[str, str, str], Path]
+"""Stage, section and name of a table -> the file that declares it."""
 _OURS = {METHODS: "methods", BACKBONES: "models", EXTRACTORS: "features/extractors"}
 
 
@@ -73,66 +73,81 @@ class Plugin:
         Raises:
             UsageError: it cannot be imported.
         """
-        with _told(self):
+        with _told(self.package):
             return importlib.import_module(f"{self.module.rpartition('.')[0]}.{_LEAVES[self.group]}")
 
 
-def found(owners: MutableMapping[tuple[str, str, str], Path]) -> list[Plugin]:
+def found(owners: Owners) -> list[Plugin]:
     """Return what all installed packages bring, by group and name, also what cannot be used.
 
     Args:
-        owners: stage, section and name of every table -> the file that declares it; those of plug-ins are added.
+        owners: of the tables that are declared; those of plug-ins are added.
     """
     plugins = []
+    installed = entry_points()  # looks through every package
     for group in _LEAVES:
-        for entry in sorted(entry_points(group=group), key=lambda each: each.name):
+        for entry in sorted(installed.select(group=group), key=lambda each: each.name):
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"
-            plugin = Plugin(group, entry.name, package)
             try:
-                with _told(plugin):
-                    plugins.append(_opened(plugin, entry, owners))
+                with _told(package):
+                    plugin = _opened(group, package, entry, owners)
             except ItrpipeError as error:
-                plugins.append(replace(plugin, problem=str(error)))
+                plugin = Plugin(group, entry.name, package, str(error))
+            plugins.append(plugin)
     return plugins
 
 
 @contextlib.contextmanager
-def _told(plugin: Plugin) -> Iterator[None]:
-    """Runs code of another package, which may raise anything, also what ends a program.
+def _told(package: str) -> Iterator[None]:
+    """Run code of another package, which may raise anything, also what ends a program.
 
     Raises:
-        UsageError: likewise.
+        UsageError: it raised something.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        reason = str(error) if isinstance(error, ItrpipeError) else f"{type(error).__name__}: {error}"
-        line = printable(" ".join(reason.split()))
-        raise UsageError(f"{line} ({plugin.package} brings it)") from error
+        kind = "" if isinstance(error, ItrpipeError) else f"{type(error).__name__}: "
+        line = printable(" ".join(f"{kind}{error}".split()))
+        raise UsageError(f"{line} ({package} brings it)") from error
 
 
-def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str, str, str], Path]) -> Plugin:
-    if (Path(__file__).parent / _OURS[plugin.group] / plugin.name.replace("-", "_")).is_dir():
+def _opened(group: str, package: str, entry: EntryPoint, owners: Owners) -> Plugin:
+    """Import the declaration of a plug-in, and read its configurations.
+
+    Raises:
+        UsageError: it stands in the place of ours, is no class of settings, or brings no configurations.
+        DataError: its file has something that is no table of a configuration or a backbone, or is declared already.
+    """
+    if (Path(__file__).parent / _OURS[group] / entry.name.replace("-", "_")).is_dir():
         raise UsageError("itrpipe has one of this name itself")
     _try_import(entry)
     declared = entry.load()
     if not (isinstance(declared, type) and issubclass(declared, BaseModel)):
         raise UsageError(f"{entry.value} is no class of settings")
-    file = Path(str(importlib.import_module(entry.module).__file__)).with_name(f"{STAGES[plugin.group]}.toml")
-    opened = replace(plugin, declared=declared, module=entry.module)
+    stage = STAGES[group]
+    file = Path(str(importlib.import_module(entry.module).__file__)).with_name(f"{stage}.toml")
+    plugin = Plugin(group, entry.name, package, declared=declared, module=entry.module)
     if file.is_file():
         tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-        _check(tables, file, STAGES[plugin.group], owners)
-        return replace(opened, file=file, tables=tables)
-    if plugin.group == BACKBONES:  # methods declare what it is trained with
-        return opened
+        for section, named in tables.items():
+            tabled = section in ("conf", "defaults") and isinstance(named, Mapping)
+            if not tabled or not all(isinstance(table, Mapping) for table in named.values()):
+                raise DataError(f"{file}: {section} is no table [conf.<name>] or [defaults.<backbone>]; remove it")
+            for name in named:
+                owner = owners.setdefault((stage, section, name), file)
+                if owner != file:
+                    raise DataError(f"{file}: [{section}.{name}] is declared in {owner} already; choose another name")
+        return replace(plugin, file=file, tables=tables)
+    if group == BACKBONES:  # methods declare what it is trained with
+        return plugin
     raise UsageError(f"its configurations are missing: there is no {file}; the package has to bring it as package data")
 
 
 def _try_import(entry: EntryPoint) -> None:
-    """Imports a declaration in a process of its own, since it may end or interrupt the process, or hold it up.
+    """Import a declaration in a process of its own, since it may end or interrupt the process, or hold it up.
 
     What it raises is told when it is imported here.
 
@@ -144,33 +159,18 @@ def _try_import(entry: EntryPoint) -> None:
         code = _IMPORTED
         try:
             entry.load()
-        except BaseException as error:
-            code = 1 if isinstance(error, KeyboardInterrupt) else _IMPORTED
+        except KeyboardInterrupt:
+            code = 1
         finally:
             os._exit(code)
     until = time.monotonic() + IMPORT_SECONDS
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.monotonic() > until:
+    ended = status = 0
+    while not ended:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if not ended and time.monotonic() > until:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise UsageError(f"{entry.value} is not imported after {IMPORT_SECONDS:g} seconds")
         time.sleep(0.005)
-    if os.waitstatus_to_exitcode(ended[1]) != _IMPORTED:
+    if os.waitstatus_to_exitcode(status) != _IMPORTED:
         raise UsageError(f"{entry.value} ends or interrupts the process that imports it")
-
-
-def _check(
-    tables: Mapping[str, Any], file: Path, stage: str, owners: MutableMapping[tuple[str, str, str], Path]
-) -> None:
-    """Refuses what is no table of a configuration or a backbone, or is declared already.
-
-    Raises:
-        DataError: likewise.
-    """
-    for section, named in tables.items():
-        tabled = section in ("conf", "defaults") and isinstance(named, Mapping)
-        if not tabled or not all(isinstance(table, Mapping) for table in named.values()):
-            raise DataError(f"{file}: {section} is no table [conf.<name>] or [defaults.<backbone>]; remove it")
-        for name in named:
-            if (owner := owners.setdefault((stage, section, name), file)) != file:
-                raise DataError(f"{file}: [{section}.{name}] is declared in {owner} already; choose another name")

@@ -1,7 +1,5 @@
 """Text of any origin made safe to print: nothing in a caption or a file name may steer the terminal that shows it."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -54,15 +54,15 @@ class Reporter:
     warnings: set[str] = field(default_factory=set)
 
     def say(self, message: str, style: str | None = None) -> None:
-        """Prints one line, whatever the names and captions in it hold; square brackets are printed as they are."""
+        """Print one line, whatever the names and captions in it hold; square brackets are printed as they are."""
         self.say_lines(printable(message), style)
 
     def say_lines(self, text: str, style: str | None = None) -> None:
-        """Prints lines of ours, as `say` does."""
+        """Print lines of ours, as `say` does."""
         self.console.print(text, style=style, markup=False)
 
     def say_json(self, value: Any) -> None:
-        """Prints an object as JSON."""
+        """Print an object as JSON."""
         self.say_lines(printable_json(value))
 
     @contextmanager
@@ -130,7 +130,7 @@ class Task:
             self._print()
 
     def close(self) -> None:
-        """Prints the last line, unless it was printed."""
+        """Print the last line, unless it was printed."""
         if self.total and self.done != self._printed:
             self._print()
 
@@ -143,12 +143,12 @@ class Task:
         self._last = time.monotonic()
         self._printed = self.done
         rate = self._rate()
-        left = f", {(self.total - self.done) / rate:,.0f} s left" if rate and self.done < self.total else ""
-        note = f", {self._note}" if self._note else ""
-        self.reporter.say(
-            f"  {self.name}: {self.done:,}/{self.total:,} {self.unit} ({_per_second(rate)}{left}, "
-            f"{memory_gib():.1f} GiB{note})"
-        )
+        facts = [_per_second(rate), f"{memory_gib():.1f} GiB"]
+        if rate and self.done < self.total:
+            facts.insert(1, f"{(self.total - self.done) / rate:,.0f} s left")
+        if self._note:
+            facts.append(self._note)
+        self.reporter.say(f"  {self.name}: {self.done:,}/{self.total:,} {self.unit} ({', '.join(facts)})")
 
 
 PEAK_MEMORY = "peak_gib"

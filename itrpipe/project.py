@@ -28,7 +28,7 @@ from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import load_stage
-from itrpipe.storage.artifact import HISTORY, Manifest, check_artifact
+from itrpipe.storage.artifact import Manifest, check_artifact
 from itrpipe.storage.disk import read_json
 from itrpipe.storage.integrity import checked
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from itrpipe.search.gallery import Answers
     from itrpipe.search.model import RetrievalModel
 
-_CURVE_WIDTH, _PAGE_HEIGHT = 480, 800
+_PAGE_HEIGHT = 800
 
 
 class Result:
@@ -53,7 +53,7 @@ class Result:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """How it was made: settings, inputs, versions, times.
+        """Return the record of how it was made: settings, inputs, versions, times.
 
         Raises:
             DataError: a file of it is damaged.
@@ -119,24 +119,7 @@ class Result:
         if page.exists():
             document = html.escape(checked(page).read_text(encoding="utf-8"))
             return f'<iframe srcdoc="{document}" style="width: 100%; height: {_PAGE_HEIGHT}px; border: 0"></iframe>'
-        shown = f"<pre>{html.escape(str(self))}</pre>"
-        if (self.folder / HISTORY).exists():
-            shown += self._curve()
-        return shown
-
-    def _curve(self) -> str:
-        """Draw RSum on the validation split by epoch."""
-        from matplotlib.ticker import MaxNLocator
-
-        from itrpipe.report.plots import panel, svg
-
-        title = "RSum on the validation split, by epoch"
-        history = self.table("history")
-        figure, axes = panel()
-        axes.plot(history["epoch"], history["val_rsum"])
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_title(title)
-        return f'<div style="max-width: {_CURVE_WIDTH}px">{svg(figure, "val-rsum", title)}</div>'
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Project:
@@ -238,8 +221,9 @@ class Project:
         """
         if options.get("devices"):
             raise UsageError("devices starts this process again; train on several with `itrpipe train --devices`")
-        where = {"data": self.data, "dataset": self.dataset}
-        line = [command, *_as_words(command, where, options), *(["--", *arguments] if arguments else [])]
+        line = [command, *_as_words(command, {"data": self.data, "dataset": self.dataset}, options)]
+        if arguments:
+            line += ["--", *arguments]
         before = sys.argv
         sys.argv = ["itrpipe", *line]  # what the manifest records
         try:
@@ -254,7 +238,10 @@ def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]
     found = Commands().get_command(None, command)
     if found is None:
         raise UsageError(f"there is no command {command!r}; `itrpipe --help` lists them")
-    known = {flag.lstrip("-").replace("-", "_"): (each, flag) for each in found.params for flag in each.opts}
+    known = {}
+    for parameter in found.params:
+        for flag in parameter.opts:
+            known[flag.lstrip("-").replace("-", "_")] = parameter, flag
     chosen = {name: value for name, value in where.items() if name in known}
     words = []
     for name, value in {**chosen, **options}.items():
@@ -267,20 +254,12 @@ def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]
             words += parameter.secondary_opts
         elif value is True:
             words.append(flag)
-        elif parameter.multiple and not isinstance(value, str):
-            for each in value:
-                words += [flag, _as_text(each)]
-        elif isinstance(value, tuple):
-            words += [flag, *map(_as_text, value)]
         else:
-            words += [flag, _as_text(value)]
+            values = value if isinstance(value, list | tuple) else [value]
+            texts = [each.name if isinstance(each, Result) else str(each) for each in values]
+            if parameter.multiple:
+                for text in texts:
+                    words += [flag, text]
+            else:
+                words += [flag, *texts]
     return words
-
-
-def _as_text(value: Any) -> str:
-    """Return the value of an option as it is typed, of a result its name."""
-    if isinstance(value, Result):
-        return value.name
-    if isinstance(value, str | os.PathLike):
-        return os.fspath(value)
-    return str(value)

@@ -1,7 +1,5 @@
 """Things found by name: a folder each, with a declaration, read without torch, and what needs torch beside it."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from dataclasses import dataclass

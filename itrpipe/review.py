@@ -86,10 +86,13 @@ def agreements(decisions: Decisions) -> dict[tuple[str, str], Agreement]:
     """Compute the agreement of every two reviewers on the pairs that both were sure of, where there are any."""
     found = {}
     for (one, answers), (other, others) in combinations(decisions.answers.items(), 2):
-        both = [pair for pair in answers if UNSURE not in (answers[pair], others.get(pair, UNSURE))]
-        if both:
-            sides = ([own[pair] == FITS for pair in both] for own in (answers, others))
-            found[one, other] = agreement_of(*map(np.array, sides))
+        fits, others_fit = [], []
+        for pair, answer in answers.items():
+            if UNSURE not in (answer, others.get(pair, UNSURE)):
+                fits.append(answer == FITS)
+                others_fit.append(others[pair] == FITS)
+        if fits:
+            found[one, other] = agreement_of(np.array(fits), np.array(others_fit))
     return found
 
 
@@ -245,16 +248,15 @@ class Queue:
         As long as these are a random order's first ones, they are a simple random sample, whoever judged them and why.
         Whoever was unsure, or disputed, counts for neither value, and for both ends of the interval.
         """
-        told = []
+        counts = Counter[str]()
         for place in self.places.tolist():
             verdict = decisions.verdicts.get(self.candidates.ids(place))
             if verdict is None:
                 break
-            told.append(verdict)
-        fits, open_ = told.count(FITS), told.count(UNSURE) + told.count(DISPUTED)
-        sure = fits / (len(told) - open_) if len(told) > open_ else None
-        low, high = (share_of(count, len(told), len(self)) for count in (fits, fits + open_))
-        return Share(len(told), sure, low.low, high.high)
+            counts[verdict] += 1
+        judged, fits, unsure = counts.total(), counts[FITS], counts[UNSURE] + counts[DISPUTED]
+        low, high = share_of(fits, judged, len(self)).low, share_of(fits + unsure, judged, len(self)).high
+        return Share(judged, fits / (judged - unsure) if judged > unsure else None, low, high)
 
     def __len__(self) -> int:
         return len(self.places)
@@ -273,17 +275,17 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
     manifest = read_manifest(mined)
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
-    lists = [read_list(mined, name, depth) for name in FILES]
+    image_list, caption_list = (read_list(mined, name, depth) for name in FILES)
     (model,) = model_inputs(manifest.inputs)
     embeddings = read_embeddings(existing_input(mined, manifest, model) / EMBEDDINGS, "train")
-    own = np.full(len(lists[1].anchor_ids), np.nan, dtype=np.float32)
+    own = np.full(len(caption_list.anchor_ids), np.nan, dtype=np.float32)
     if embeddings.measure == INNER_PRODUCT and not manifest.settings.get("rescore_with"):
         own = np.einsum("td,td->t", embeddings.images[embeddings.caption_image], embeddings.texts[:])
-    sides = [
-        (np.arange(len(each.anchor_ids)), each.candidates, each.scores, each.false_negative_probability)
-        for each in lists
-    ]
-    ids = (lists[0].anchor_ids, lists[1].anchor_ids, embeddings.caption_image)
+    sides = []
+    for each in (image_list, caption_list):
+        anchors = np.arange(len(each.anchor_ids))
+        sides.append((anchors, each.candidates, each.scores, each.false_negative_probability))
+    ids = (image_list.anchor_ids, caption_list.anchor_ids, embeddings.caption_image)
     return _each_once(mined, "train", ids, sides, own)
 
 
@@ -313,7 +315,7 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
 
 
 _Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
-"""Of one direction: anchors [A], candidates [A, K] with -1 for none, their scores, and probabilities where known."""
+"""One direction: anchors [A], candidates [A, K] with -1 for none, their scores, and probabilities where known."""
 
 
 def _each_once(
@@ -332,11 +334,12 @@ def _each_once(
     for number, (anchors, candidates, scores, known) in enumerate(sides):
         there = candidates >= 0
         rows, columns = np.nonzero(there)
-        pair = (anchors[rows], candidates[there])
-        images, captions = pair if number == 0 else pair[::-1]
+        images, captions = anchors[rows], candidates[there]
+        if number == 1:
+            images, captions = captions, images
         likely = np.zeros(len(rows)) if known is None else known[there]
         parts.append((images, captions, columns + 1, scores[there], likely))
-    images, captions, ranks, scores, probability = (np.concatenate(each) for each in zip(*parts, strict=True))
+    images, captions, ranks, scores, probability = map(np.concatenate, zip(*parts, strict=True))
     images, captions = images.astype(np.int64), captions.astype(np.int64)
     order = np.argsort(ranks, kind="stable")
     _, first = np.unique((captions * (images.max(initial=0) + 1) + images)[order], return_index=True)
@@ -362,19 +365,17 @@ def _each_once(
 def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
     """Return what was decided on some candidates, by whom, and how well these agree, in figures ready for JSON."""
     queue, counts = Queue(candidates, order), Counter(decisions.verdicts.values())
-    agreed = [{"reviewers": list(both), **agreement._asdict()} for both, agreement in agreements(decisions).items()]
-    return {
-        "list": candidates.source,
-        "order": order,
-        "pairs": len(queue),
-        "decisions": {
-            "judgements": len(decisions),
-            "pairs": {name: counts[name] for name in _WORDS},
-            "reviewers": {name: len(answers) for name, answers in decisions.answers.items()},
-            "agreements": agreed,
-        },
-        "sample": queue.sampled(decisions)._asdict() if order in RANDOM else None,
+    agreed = []
+    for both, agreement in agreements(decisions).items():
+        agreed.append({"reviewers": list(both), **agreement._asdict()})
+    decided = {
+        "judgements": len(decisions),
+        "pairs": {name: counts[name] for name in _WORDS},
+        "reviewers": {name: len(answers) for name, answers in decisions.answers.items()},
+        "agreements": agreed,
     }
+    sample = queue.sampled(decisions)._asdict() if order in RANDOM else None
+    return {"list": candidates.source, "order": order, "pairs": len(queue), "decisions": decided, "sample": sample}
 
 
 _WORDS = {"fits": "pairs fit", "differs": "do not", "unsure": "unsure", "disputed": "disputed"}

@@ -22,7 +22,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,8 @@ import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
-from itrpipe.cli.asked import run_stage
-from itrpipe.cli.datasets import define_features
+from itrpipe.cli.asked import Asked
+from itrpipe.cli.extract import Extract
 from itrpipe.config import Override, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
@@ -214,6 +214,13 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
     return filled
 
 
+def run_stage(
+    root: Path, dataset: str, stage: str, overrides: Iterable[Override], conf: str | None = None, **about: Any
+) -> Path:
+    """Runs a stage and what is missing for it, as its command does; returns the folder of its artifact."""
+    return Asked(root, dataset, overrides, **about).run_stage(stage, conf)
+
+
 def evaluated(root: Path, dataset: str, *given: str) -> None:
     """Makes an evaluation and all that it needs."""
     run_stage(root, dataset, "evaluate", [parse_override(text) for text in (*given, FEW)])
@@ -244,8 +251,7 @@ def boxed_chain(finished_chain: Path, once: Callable[..., Path]) -> Path:
         regions = random.normal(size=(len(records), 4, 6)).astype(np.float16)
         path = folder / "boxed.npz"
         np.savez(path, regions=regions, boxes=corners.reshape(len(records), 4, 4), image_id=names)
-        definition, known, overrides = define_features(root, "tiny", None, path, "boxed", [])
-        run_stage(root, "tiny", "extract", overrides, conf=known, definition=definition)
+        Extract(data=root, dataset="tiny", source=path, name="boxed").run()
         run_stage(root, "tiny", "parse", [parse_override("parse.workers=1")])
 
     return once("boxed", fill) / "data"

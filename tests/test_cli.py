@@ -17,7 +17,7 @@ import typer.main
 from itrpipe import __version__
 from itrpipe.cli import app, doctor, entry
 from itrpipe.cli.commands import PANELS, SHARED
-from itrpipe.cli.names import LISTS, everything, principal
+from itrpipe.cli.list import LISTS, everything, principal
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import (
@@ -298,9 +298,9 @@ def test_doctor_is_content_here(invoke: Invoke, data_root: Path) -> None:
 def test_doctor_names_what_is_missing_and_refuses_two_builds_of_faiss(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed, known = doctor.requires("itrpipe") or [], doctor._version
+    needed, known = doctor.metadata.requires("itrpipe") or [], doctor._version
     with monkeypatch.context() as patch:
-        patch.setattr(doctor, "requires", lambda _: [*needed, "no-such-package>=1"])
+        patch.setattr(doctor.metadata, "requires", lambda _: [*needed, "no-such-package>=1"])
         outcome = invoke("doctor")
         assert (outcome.code, "MISSING: pip install no-such-package" in outcome.out) == (1, True)
     monkeypatch.setattr(doctor, "_version", lambda name: "1.15.1" if name.startswith("faiss-gpu") else known(name))

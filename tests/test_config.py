@@ -36,7 +36,7 @@ from itrpipe.config import (
 )
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.models.registry import backbone_names
+from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.planning import Planner
 from itrpipe.stages.base import Need
 
@@ -64,7 +64,7 @@ class Example(Settings):
 
 def declaration(**tables: Any) -> Declaration:
     tables = {"defaults": {}, "execution": {}, "confs": {"aoq": {}}} | tables
-    return Declaration(stage="train", path=Path("4_train.toml"), summary="", **tables)
+    return Declaration(stage="train", path=Path("4_train.toml"), **tables)
 
 
 def resolved_by(tables: dict[str, Any], **chosen: Any) -> Resolved:

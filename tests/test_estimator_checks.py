@@ -17,9 +17,8 @@ from itrpipe.errors import UsageError
 from itrpipe.methods.base import Batch, Method
 from itrpipe.methods.declaration import AuxiliaryLoss, method_module, methods
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
-from itrpipe.models.declaration import RANDOM
-from itrpipe.models.registry import backbone_family, backbone_names, network_module, settings_of
-from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.models.declaration import RANDOM, backbone_family, backbone_names, network_module, settings_of
+from itrpipe.models.declaration import backbones as backbone_classes
 from itrpipe.pipeline.planning import Planner
 from itrpipe.stages import train
 from itrpipe.stages.base import Need

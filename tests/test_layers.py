@@ -13,7 +13,7 @@ import pytest
 import itrpipe
 from itrpipe.features.declaration import IMPORTERS
 from itrpipe.methods.declaration import methods
-from itrpipe.models.registry import backbones
+from itrpipe.models.declaration import backbones
 
 PACKAGE = Path(itrpipe.__file__).parent
 # From the lowest up: a room may import itself and those before it.

@@ -16,8 +16,8 @@ from itrpipe.exporting.card import bibliography
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.declaration import methods
 from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.models.declaration import backbones
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.registry import backbones
 from itrpipe.papers import AOQ, ASCL, CLIP, FNE, SIGLIP, SSAMT, TAGS_DC, VSE_C, VSEPP, VSRN, Paper
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.recipes import load_recipe

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.cli.show import Show
 from itrpipe.config import Override, declared_stages, load_declaration, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
@@ -27,6 +26,7 @@ from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 from itrpipe.training.settings import TrainSettings
+from tests.chains import run_stage
 from tests.conftest import define, tiny
 from tests.definitions import save_definition
 

@@ -16,12 +16,12 @@ import typer.main
 from itrpipe import __version__
 from itrpipe.cli import app
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.export import Wanted, export_model
+from itrpipe.cli.export import Export
 from itrpipe.cli.options import overrides_of
 from itrpipe.config import load_declaration, parse_override
 from itrpipe.datasets.decisions import DecisionFile, Judgement
 from itrpipe.datasets.definition import remember_model
-from itrpipe.models.registry import backbone_names
+from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.models import define_model
 from itrpipe.pipeline.recipes import load_recipe
 from tests.chains import CLIP, FEW, Invoke, done, encoders_of, sets
@@ -206,7 +206,7 @@ def test_the_lines_of_the_readme_use_an_exported_model(
 ) -> None:
     made = ("method=zero-shot", *CLIP, *encoders_of(saved_encoders, "clip"), FEW)
     asked = Asked(clip_chain, "tiny", [parse_override(text) for text in made], no_deps=True)
-    export_model(asked, Wanted(tmp_path / "vsrn-aoq"))
+    Export(target=tmp_path / "vsrn-aoq").export(asked)
     for number, name in enumerate(("first", "second")):
         shutil.copy(finished_chain / "source" / "flickr30k-images" / f"{1000 + number}.jpg", tmp_path / f"{name}.jpg")
     monkeypatch.chdir(tmp_path)

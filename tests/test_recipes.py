@@ -17,7 +17,7 @@ from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, metrics
 from itrpipe.methods.declaration import methods
-from itrpipe.models.registry import backbone_family, backbone_names
+from itrpipe.models.declaration import backbone_family, backbone_names
 from itrpipe.pipeline.recipes import load_recipe, recipe_files
 from itrpipe.pipeline.reproduction import Options, run_recipe
 from itrpipe.report.published import RECALLS, RSUM

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.config import Override
 from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, UnavailableError
@@ -21,7 +20,7 @@ from itrpipe.pipeline.folders import _of_two, collect_garbage, entries
 from itrpipe.pipeline.steps import state_of
 from itrpipe.storage.artifact import PICTURES, Location
 from itrpipe.storage.locks import locked
-from tests.chains import Invoke, copied, done, only
+from tests.chains import Invoke, copied, done, only, run_stage
 from tests.conftest import tiny
 from tests.definitions import save_definition
 

@@ -1,1 +1,1 @@
-"""What is asked of a trained model: one question a file."""
+"""Questions about a trained model, one a file, and what they are answered with."""

@@ -5,23 +5,20 @@ Source: SSAMT (Fan et al., ICMR 2022), Table 4.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.evaluation.metrics import SIDES
 from itrpipe.models.ssamt.network import SsamtEncoder, SsamtTexts
 from itrpipe.progress import Reporter
-from itrpipe.training.data import PhraseSplitData, Sources, blocks, reopened
+from itrpipe.training.data import PhraseSplitData, blocks
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""
-CHOICES = ("uniform", "hardest")
-SCORES = ("global", "local", "phrase")
 PAIRS_AT_ONCE = 512
 """Pairs that are scored in full at a time."""
 
@@ -42,22 +39,21 @@ class PhraseModel:
 
     @classmethod
     def open(cls, evaluation: EvaluatedModel) -> PhraseModel:
-        """Opens the evaluated split for the model.
+        """Open the evaluated split for the model.
 
         Raises:
             MissingInputError: what the model was trained on was removed since.
         """
-        prepare, extract, parse = map(evaluation.existing, ("prepare", "extract", "parse"))
-        saved, name = evaluation.saved, evaluation.settings.split
-        data: Any = reopened(saved, Sources(prepare, extract, parse), [name])[name]
-        return cls(saved.model, data, torch.device(evaluation.place))
+        return cls(
+            evaluation.saved.model, evaluation.data(evaluation.existing("parse")), torch.device(evaluation.place)
+        )
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
-        """Encoded captions at the given rows."""
+        """Return encoded captions at the given rows."""
         return self.model.encode_texts(self.data.texts(rows).to(self.device))
 
     def images(self, rows: np.ndarray) -> Any:
-        """Encoded images at the given rows."""
+        """Return encoded images at the given rows."""
         return self.model.encode_images(self.data.images(rows).to(self.device))
 
 
@@ -78,51 +74,58 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
         Choice of negatives -> direction -> percent of each score, None where no pair counts, and how many counted.
     """
     data, model, device = opened.data, opened.model, opened.device
-    sides = {choice: {side: {name: [] for name in SCORES} for side in SIDES} for choice in CHOICES}
-    order, generator = np.random.default_rng(0).permutation(data.num_captions), torch.Generator().manual_seed(0)
-    for captions in (order[rows] for rows in blocks(len(order), BATCH)):
+    right: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
+    order = np.random.default_rng(0).permutation(data.num_captions)
+    generator = torch.Generator().manual_seed(0)
+    for rows in blocks(len(order), BATCH):
+        captions = order[rows]
         own = data.caption_image[captions]
-        texts, images = opened.texts(captions), opened.images(own)
+        texts = opened.texts(captions)
+        images = opened.images(own)
         same = torch.from_numpy(own[:, None] == own).to(device)
-        positive, usable = model.relevance(images, texts), ~same.all(dim=1)
+        usable = ~same.all(dim=1)
+        positive = model.relevance(images, texts)
         intra = model.intra_matrix(images, texts).float()
         drawn = torch.rand(intra.shape, generator=generator).to(device)
         for choice, scores in (("hardest", intra), ("uniform", drawn)):
             candidates = scores.masked_fill(same, float("-inf"))
-            text, image = candidates.argmax(dim=1), candidates.argmax(dim=0)
+            text = candidates.argmax(dim=1)
+            image = candidates.argmax(dim=0)
             for side, negative, image_rows, caption_rows in (
                 ("i2t", model.relevance(images, texts[text]), own, captions[text.cpu().numpy()]),
                 ("t2i", model.relevance(images[image], texts), own[image.cpu().numpy()], captions),
             ):
                 holds = data.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:]).to(device)
-                inside, outside = holds & negative.fragments_real, ~holds & negative.fragments_real
+                inside = holds & negative.fragments_real
+                outside = ~holds & negative.fragments_real
                 live = usable & inside.any(dim=1) & outside.any(dim=1)
-                said, unsaid = (
-                    (negative.fragments * part).sum(dim=1) / part.sum(dim=1).clamp(min=1) for part in (inside, outside)
-                )
-                local, other = (each.text_fragments + each.regions for each in (positive, negative))
-                right = sides[choice][side]
-                right["global"] += (positive.whole > negative.whole)[usable].tolist()
-                right["local"] += (local > other)[usable].tolist()
-                right["phrase"] += (said > unsaid)[live].tolist()
-    found: dict[str, Any] = {choice: {} for choice in CHOICES}
-    for choice, side in product(CHOICES, SIDES):
-        right = sides[choice][side]
-        shares = {name: 100.0 * sum(each) / len(each) if each else None for name, each in right.items()}
-        found[choice][side] = {**shares, "pairs": len(right["global"]), "phrase_pairs": len(right["phrase"])}
+                is_above = _masked_mean(negative.fragments, inside) > _masked_mean(negative.fragments, outside)
+                local = positive.text_fragments + positive.regions > negative.text_fragments + negative.regions
+                right[choice, side, "global"] += (positive.whole > negative.whole)[usable].tolist()
+                right[choice, side, "local"] += local[usable].tolist()
+                right[choice, side, "phrase"] += is_above[live].tolist()
+    found: dict[str, Any] = {"uniform": {}, "hardest": {}}
+    for (choice, side, score), pairs in right.items():
+        figures = found[choice].setdefault(side, {})
+        figures[score] = 100.0 * sum(pairs) / len(pairs) if pairs else None
+        figures["phrase_pairs" if score == "phrase" else "pairs"] = len(pairs)
     return found
+
+
+def _masked_mean(values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    return (values * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
 @torch.inference_mode()
 def reranked_scores(opened: PhraseModel, depth: int, block: int, reporter: Reporter) -> np.ndarray:
-    """Full scores of the `depth` best captions of every image and images of every caption by the intra encoders.
+    """Return full scores of the best captions of every image and images of every caption by the intra encoders.
 
     All other pairs keep the order of the intra encoders and lie below every pair that was scored in full. Such numbers
     are not those of full inference: a match that the first ranking misses stays lost.
 
     Args:
         opened: model and split.
-        depth: K of either direction, at most the number of images.
+        depth: candidates of every query that are scored in full, at most the number of images.
         block: images or captions encoded at a time.
         reporter: shows the progress.
 
@@ -132,9 +135,9 @@ def reranked_scores(opened: PhraseModel, depth: int, block: int, reporter: Repor
     Source: SSAMT describes full inference; this is its usual short cut.
     """
     data, model = opened.data, opened.model
-    images = [opened.images(rows).pooled for rows in blocks(data.num_images, block)]
-    texts = [opened.texts(rows).pooled for rows in blocks(data.num_captions, block)]
-    intra = (torch.cat(images) @ torch.cat(texts).T).float()  # [N, T]
+    images = torch.cat([opened.images(rows).pooled for rows in blocks(data.num_images, block)])
+    texts = torch.cat([opened.texts(rows).pooled for rows in blocks(data.num_captions, block)])
+    intra = (images @ texts.T).float()  # [N, T]
     chosen = torch.zeros_like(intra, dtype=torch.bool)
     for along in (0, 1):
         chosen.scatter_(along, intra.topk(min(depth, intra.shape[along]), dim=along).indices, True)
@@ -146,7 +149,8 @@ def reranked_scores(opened: PhraseModel, depth: int, block: int, reporter: Repor
             image, caption = rows[part], columns[part]
             used_images, image_at = image.unique(return_inverse=True)
             used_captions, caption_at = caption.unique(return_inverse=True)
-            sides = opened.images(used_images.cpu().numpy()), opened.texts(used_captions.cpu().numpy())
-            scores[image, caption] = model.score_pairs(sides[0][image_at], sides[1][caption_at]).float()
+            seen = opened.images(used_images.cpu().numpy())
+            read = opened.texts(used_captions.cpu().numpy())
+            scores[image, caption] = model.score_pairs(seen[image_at], read[caption_at]).float()
             task.advance(len(part))
     return scores.cpu().numpy()

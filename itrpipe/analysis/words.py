@@ -40,8 +40,7 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.captions import PieceIds
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.language_model import LanguageModel, mean
-from itrpipe.synthesis.masks import caption_masks, special_tokens, token_captions
-from itrpipe.synthesis.tokens import Spelled, respell
+from itrpipe.synthesis.tokens import Spelled, caption_masks, respell, special_tokens, token_captions
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.saved import SavedModel
 
@@ -88,7 +87,7 @@ class CorrectedSentence(NamedTuple):
 
     @property
     def flagged(self) -> np.ndarray:
-        """bool [words], words that count as wrong."""
+        """Return which words count as wrong, bool [words]."""
         return self.mismatch > THRESHOLD
 
 
@@ -104,7 +103,7 @@ def has_word_heads(saved: SavedModel) -> bool:
 
 
 class WordReader:
-    """Reads sentences made of the captions of a split with the word heads of a model.
+    """Reader of sentences made of the captions of a split with the word heads of a model.
 
     Args:
         saved: a model for which `has_word_heads` holds.
@@ -128,12 +127,12 @@ class WordReader:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of a sentence that the model has positions for, start and end included."""
+        """Return how many tokens of a sentence the model has positions for, start and end included."""
         return self._model.text.max_tokens
 
     @torch.inference_mode()
     def embed(self, images: ImageBatch) -> UniterImages:
-        """Images [B] as the encoder reads them."""
+        """Return images [B] as the encoder reads them."""
         return self._model.encode_images(images.to(self._device))
 
     @torch.inference_mode()
@@ -145,7 +144,7 @@ class WordReader:
         tokens: np.ndarray,
         asked: np.ndarray | bool = False,
     ) -> ReadTokens:
-        """Reads N sentences, each with an image.
+        """Read N sentences, each with an image.
 
         Args:
             images: embedded.
@@ -175,23 +174,24 @@ class WordReader:
         return self._model.masked_word_logits(states[torch.from_numpy(labelled).to(self._device)]).float()
 
     def corrected(self, rows: np.ndarray, tokens: np.ndarray, read: ReadTokens) -> list[CorrectedSentence]:
-        """The sentences as text with their words and what these should be; the arguments are those of `read`."""
+        """Return the sentences as text with their words and what these should be; the arguments are those of `read`."""
         fixed = np.where(read.mismatch > THRESHOLD, read.corrections, tokens)
         words = self.captions.words[rows, : tokens.shape[1]]
         chances = word_maxima(read.mismatch, words)
-        return [
-            CorrectedSentence(
+        sentences = []
+        for number, row in enumerate(rows.tolist()):
+            sentence = CorrectedSentence(
                 sentence=respell(self.captions, row, tokens[number]),
                 mismatch=chances[number, : words[number].max() + 1],
                 corrected=respell(self.captions, row, fixed[number]),
                 corrected_tokens=fixed[number],
                 score=match_probability(read.scores[number]),
             )
-            for number, row in enumerate(rows.tolist())
-        ]
+            sentences.append(sentence)
+        return sentences
 
     def _states(self, images: UniterImages, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> Tensor:
-        """Last states [N, W, d] of the tokens of sentences."""
+        """Return last states [N, W, d] of the tokens of sentences."""
         lengths = torch.from_numpy(self.captions.lengths[rows])
         texts = self._model.encode_texts(TextBatch(torch.from_numpy(tokens), lengths).to(self._device))
         places = torch.from_numpy(image_rows), torch.arange(len(rows))
@@ -199,12 +199,12 @@ class WordReader:
 
 
 def match_probability(score: float) -> float:
-    """The probability of a match that a raw score stands for, 0..1."""
+    """Return the probability of a match that a raw score stands for, 0..1."""
     return (1.0 + math.tanh(score / 2)) / 2
 
 
 def word_maxima(values: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The highest of the values [N, W] of the tokens of every word, [N, words]; 0 where a sentence has fewer words.
+    """Return the highest of the values [N, W] of the tokens of every word, [N, words]; 0 where there are fewer words.
 
     Args:
         values: not negative.
@@ -217,7 +217,7 @@ def word_maxima(values: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 class WordTest:
-    """A model and the captions of a split that it is tested with.
+    """Test of a model with the captions of a split.
 
     Args:
         saved: for which `has_word_heads` holds.
@@ -255,12 +255,15 @@ class WordTest:
             as `written` and `corrected`, and that of their `captions`; None without a sentence, and of the corrected
             ones where the model was not trained to correct. TAGS-DC, Table 3, does not say which sentences.
         """
-        reader, rng = self._reader, np.random.default_rng(0)
-        known, split = reader.captions, reader.captions.split
+        reader = self._reader
+        rng = np.random.default_rng(0)
+        known = reader.captions
+        split = known.split
         chosen = np.sort(rng.permutation(len(split.caption_ids))[:captions])
         drawn, right, counted = Counter[str](), Counter[str](), Counter[str]()
         texts: dict[str, list[str]] = {"captions": [], "written": [], "corrected": []}
-        for block in (chosen[part] for part in blocks(len(chosen), BLOCK)):
+        for part in blocks(len(chosen), BLOCK):
+            block = chosen[part]
             images = reader.embed(self._data.images(split.caption_image[block]))
             own = known.tokens[block, : int(known.lengths[block].max())]
             owners, tokens, masked = self._write(block, images, own, rng, drawn)
@@ -269,7 +272,8 @@ class WordTest:
             read = reader.read(images, owners, block[owners], tokens, masked)
             own_scores = reader.read(images, np.arange(len(block)), block, own).scores
             words = known.words[block[owners], : own.shape[1]] != NO_WORD
-            wrong, flagged = (tokens != own[owners]) & words, (read.mismatch > THRESHOLD) & words
+            wrong = (tokens != own[owners]) & words
+            flagged = (read.mismatch > THRESHOLD) & words
             mended = read.corrections == own[owners]
             below = read.scores < own_scores[owners]
             for name, found, count in (
@@ -285,25 +289,25 @@ class WordTest:
             best = best[np.unique(owners[best], return_index=True)[1]]
             rows = block[owners[best]]
             sentences = reader.corrected(rows, tokens[best], ReadTokens(*(each[best] for each in read)))
-            for row, sentence in zip(rows.tolist(), sentences, strict=True):
-                texts["captions"].append(split.texts[row])
-                texts["written"].append(sentence.sentence.text)
-                if reader.corrects:
-                    texts["corrected"].append(sentence.corrected.text)
+            texts["captions"] += [split.texts[row] for row in rows.tolist()]
+            texts["written"] += [sentence.sentence.text for sentence in sentences]
+            if reader.corrects:
+                texts["corrected"] += [sentence.corrected.text for sentence in sentences]
         for counts in (right, counted):
             counts["all"] = counts["matching"] + counts["mismatching"]
-
-        def figure(name: str, unit: str = "words") -> dict[str, float | int | None]:
+        shares: dict[str, Any] = {}
+        for name in ("all", "matching", "mismatching", "correction", "correction_masked", "below_caption"):
             count = counted[name]
-            return {"percent": 100.0 * right[name] / count if count else None, unit: count}
-
+            unit = "sentences" if name == "below_caption" else "words"
+            shares[name] = {"percent": 100.0 * right[name] / count if count else None, unit: count}
+        if not reader.corrects:
+            shares |= {"correction": None, "correction_masked": None}
         figures = {
             "captions": len(chosen),
             "mask": self._trained.mask,
             "drawn": dict(sorted(drawn.items())),
-            "discrimination": {name: figure(name) for name in ("all", "matching", "mismatching")},
-            **{name: figure(name) if reader.corrects else None for name in ("correction", "correction_masked")},
-            "below_caption": figure("below_caption", "sentences"),
+            "discrimination": {name: shares.pop(name) for name in ("all", "matching", "mismatching")},
+            **shares,
         }
         if language_model is not None:
             means = {kind: mean(language_model.perplexities(own)) for kind, own in texts.items()}
@@ -313,7 +317,7 @@ class WordTest:
     def _write(
         self, block: np.ndarray, images: UniterImages, own: np.ndarray, rng: np.random.Generator, drawn: Counter[str]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Masks, refills and filters captions of a block with tokens int64 [T, W]; counts in `drawn` what became of it.
+        """Mask, refill and filter captions of a block with tokens int64 [T, W]; count in `drawn` what became of it.
 
         Returns:
             Of the sentences that the filters let through the number of each one's caption in the block, int64 [N];
@@ -321,15 +325,24 @@ class WordTest:
         """
         count, width = own.shape
         copies, labels = self._masks.draw(block, width, COPIES, False, rng)
-        owners, labelled = np.repeat(np.arange(count), COPIES), labels != UNLABELLED
+        owners = np.repeat(np.arange(count), COPIES)
+        labelled = labels != UNLABELLED
         logits = self._reader.masked_word_logits(images, owners, block[owners], copies, labelled)
         generator = torch.Generator(self._device).manual_seed(int(rng.integers(2**63)))
-        masks = torch.from_numpy(copies).to(self._device), torch.from_numpy(labels).to(self._device)
-        excluded, temperature = self._masks.specials.all, self._trained.temperature
-        refilled = synthetic.refill(*masks, logits, DRAWS, temperature, excluded, generator)  # [T K, L, W]
-        sentences, captions = refilled.view(count, -1, width), torch.from_numpy(own).to(self._device)
+        refilled = synthetic.refill(
+            torch.from_numpy(copies).to(self._device),
+            torch.from_numpy(labels).to(self._device),
+            logits,
+            DRAWS,
+            self._trained.temperature,
+            self._masks.specials.all,
+            generator,
+        )  # [T K, L, W]
+        sentences = refilled.view(count, -1, width)
         known = self._masks.known(block)
-        reasons = synthetic.reject(sentences, captions, None if known is None else known.to(self._device))
+        if known is not None:
+            known = known.to(self._device)
+        reasons = synthetic.reject(sentences, torch.from_numpy(own).to(self._device), known)
         drawn.update(synthetic.REASONS[reason] for reason in reasons.flatten().tolist())
         kept = reasons == synthetic.KEPT
         numbers, places = (each.cpu().numpy() for each in kept.nonzero(as_tuple=True))

@@ -1,11 +1,9 @@
 """Artifacts that a command asks for: they are planned, and made where they are missing."""
 
-from __future__ import annotations
-
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,15 @@ from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import (
     PIXELS,
     DatasetDefinition,
+    StageDefinition,
     check_name,
     load_definition,
     remember,
     remember_model,
 )
 from itrpipe.engine.work import resolve_device
-from itrpipe.errors import DataError, IncompleteError, UsageError
-from itrpipe.features.declaration import GIVEN, read_model
+from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
+from itrpipe.features.declaration import GIVEN, names_a_file, read_model
 from itrpipe.pipeline.models import NAMING, NamedModel, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
@@ -29,9 +28,8 @@ from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
-from itrpipe.stages.prepare import image_root
+from itrpipe.stages.prepare import FilesSettings, read_source
 from itrpipe.storage.artifact import MANIFEST, read_manifest
-from itrpipe.training.settings import TrainExecution, TrainSettings
 
 TWINS = "twins"
 NEXT = {
@@ -61,7 +59,7 @@ class Asked:
         as_json: the answer is JSON on standard output, and everything else goes to standard error.
         asks: it reads what is there: the only lists, evaluation or sentences of a model are taken whatever their
             settings, unless the user gave some that differ.
-        definition: of the dataset, if it is another than the data folder knows.
+        definition: what is new about the dataset; remembered once the stage has succeeded with it.
         model: that is trained or read, if it has a name; its settings are among the overrides.
         steps: that were planned.
     """
@@ -73,17 +71,22 @@ class Asked:
     dry_run: bool = False
     as_json: bool = False
     asks: bool = False
-    definition: DatasetDefinition = field(default_factory=DatasetDefinition)
+    definition: DatasetDefinition | None = None
     model: NamedModel | None = None
     steps: list[Step] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.reporter = Reporter(SafeConsole(stderr=self.as_json))
-        dataset = check_name(self.dataset)
-        # A command that makes nothing leaves no folder behind where there was none.
-        remembered = not self.dry_run and (not self.no_deps or (self.root / dataset).is_dir())
+        folder = self.root / check_name(self.dataset)
         self.planner = Planner(
-            self.root, dataset, [*self.overrides], self.definition, self.reporter, remembered, model=self.model
+            self.root,
+            self.dataset,
+            [*self.overrides],
+            self.definition or DatasetDefinition(),
+            self.reporter,
+            # A command that makes nothing leaves no folder behind where there was none.
+            remember=not self.dry_run and (not self.no_deps or folder.is_dir()),
+            model=self.model,
         )
 
     @property
@@ -120,17 +123,27 @@ class Asked:
         steps = [self.planner.plan(need, inputs=inputs)]
         steps += [self.planner.plan(each, requested=False) for each in others]
         refuse_unused(self.planner.unused_overrides(), self.planner.settings)
-        self.steps = steps
         if self.asks and stage != "train":  # a training with other settings is another model
-            self.steps = []
-            for step in steps:
-                scopes = {step.need.stage, step.need.conf, None if step is steps[0] else step.need.stage}
+            scopes: set[str | None] = {None}
+            for place, step in enumerate(steps):
+                scopes |= {step.need.stage, step.need.conf}
                 given = [item.key for item in self.planner.overrides if item.scope in scopes]
-                self.steps.append(only_finished(step, given))
-        return self.step
+                steps[place] = only_finished(step, given)
+                scopes.clear()
+        self.steps = steps
+        return steps[0]
 
-    def made(self, what: str, *, whole: bool = False) -> bool:
-        """Make what is missing, unless `no_deps`; return whether everything is there, which after a dry run it is not.
+    @property
+    def device(self) -> str:
+        """Return the device of a planned training: `cpu` or `cuda`.
+
+        Raises:
+            UsageError: CUDA was asked for and is not there.
+        """
+        return resolve_device(self.step.execution.model_dump()["device"])
+
+    def made(self, what: str, *, whole: bool = False) -> list[Artifact]:
+        """Make what is missing, unless `no_deps`, and return the artifacts of all steps; none after a dry run.
 
         Args:
             what: the command does, for the header of the plan.
@@ -138,20 +151,23 @@ class Asked:
 
         Raises:
             UsageError: something is not up to date and `no_deps` is set.
-            DataError: something is damaged, likewise.
+            DataError: something is damaged and `no_deps` is set.
         """
         missing = [step for step in self.steps if step.state != "up to date"]
         if missing and self.no_deps and not (self.dry_run or whole):
             location = missing[0].location
             if missing[0].state == "damaged":
                 raise DataError(missing[0].reason)
-            reason = missing[0].reason or missing[0].state
-            remedy = f"run `{self.command_of(missing[0])}`, or add --make to make it here"
-            raise UsageError(f"{location.stage}/{location.name} is not up to date ({reason}); {remedy}")
+            raise UsageError(
+                f"{location.stage}/{location.name} is not up to date ({missing[0].reason or missing[0].state}); run "
+                f"`{self.command_of(missing[0])}`, or add --make to make it here"
+            )
         if missing or self.dry_run or whole:
             self.reporter.say(f"{self.dataset}: {what} {self.label}", style="bold")
             self.run()
-        return not self.dry_run
+        if self.dry_run:
+            return []
+        return [Artifact.of(step.location.folder) for step in self.steps]
 
     def run(self, *, with_upstream: bool = True) -> Path:
         """Run what is missing, or print the plan and its costs; return the folder of the first step."""
@@ -160,19 +176,76 @@ class Asked:
             say_costs(pending_steps(self.steps), self.reporter)
         return folder
 
+    def run_stage(self, stage: str, conf: str | None = None) -> Path:
+        """Plan one stage, run what is missing, and print the command that comes next.
+
+        A named model that is trained is remembered once it is planned.
+
+        Args:
+            stage: its name.
+            conf: its configuration; by default the only one of the stage, for `prepare` the dataset's own.
+
+        Returns:
+            The artifact's folder.
+
+        Raises:
+            IncompleteError: the artifact is finished but lacks images that could not be used.
+            DataError: the same, and the step is strict.
+        """
+        known = self.planner.definition
+        conf = conf or default_conf(known, stage)
+        about, trained = "", None
+        if self.model is not None and stage == "train":
+            trained = self.model
+            earlier = known.models.get(trained.name, trained.definition).method
+            about = f" (model {trained.name})"
+            if earlier != trained.method:
+                about = f" (model {trained.name}, {earlier} before)"
+        elif stage == "extract" and known.features[conf].settings:
+            about = f" ({', '.join(f'{key}={value}' for key, value in known.features[conf].settings.items())})"
+        self.reporter.say(f"{self.dataset}: {stage.replace('_', '-')} {conf}{about}", style="bold")
+        step = self.plan(stage, conf)
+        if trained is not None and not self.dry_run:
+            remember_model(self.root, self.dataset, trained.name, trained.definition)
+        folder = self.run(with_upstream=not self.no_deps)
+        if self.dry_run:
+            return folder
+        defined = self.definition
+        if defined is not None:
+            if "embeddings" in step.inputs:
+                place = step.inputs["embeddings"].location
+                made = defined.embeddings[place.label].model_copy(update={"artifact": place.name})
+                defined = defined.adding(embeddings={place.label: made})
+            remember(self.root, self.dataset, defined, stage, conf)
+        if folder.exists():
+            if step.state == "up to date":
+                load_stage(stage).show(folder, self.reporter)
+            self.reporter.say(str(folder))
+            command = self.next_command()
+            if command:
+                self.reporter.say(f"next: {command}")
+            refuse_incomplete(
+                folder,
+                "image",
+                f"correct these files, remove {folder} and run the same command again",
+                strict=getattr(step.execution, "strict", False),
+            )
+        return folder
+
     def command_of(self, step: Step) -> str:
         """Return the command that makes a planned step."""
-        location, settings = step.location, step.settings.model_dump()
-        command = f"itrpipe {location.stage.replace('_', '-')}"
-        if location.stage == "index" and step.definition:
-            dataset, _, named = settings["called"].partition(".")
-            named = named if named in load_definition(location.root, dataset).models else settings["model"]
-            chosen = f"--photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(named)}"
-        elif location.stage == "synthesize":
-            chosen = f"--dataset {self.dataset} --by {step.need.conf}{self._given_for('synthesize')}"
+        stage = step.location.stage
+        if stage == "index" and step.definition:
+            settings = step.settings.model_dump()
+            dataset, _, model = settings["called"].partition(".")
+            if model not in load_definition(self.root, dataset).models:
+                model = settings["model"]
+            chosen = f"--photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(model)}"
+        elif stage == "synthesize":
+            chosen = f"--dataset {self.dataset} --by {step.need.conf}{self._given_for(stage)}"
         else:
-            chosen = self.model_options(step, location.stage)
-        return f"{command} {chosen}{data_option(self.root)}"
+            chosen = self.model_options(step, stage)
+        return f"itrpipe {stage.replace('_', '-')} {chosen}{data_option(self.root)}"
 
     def model_options(self, step: Step, stage: str) -> str:
         """Return the options by which the command of a stage names the model that a planned step trains or reads."""
@@ -189,7 +262,8 @@ class Asked:
                 continue
             scope, value = item.scope or own, item.value
             if item.scope is None and item.key in NAMING:
-                options += f" --{item.key} {value}" if of_model else ""
+                if of_model:
+                    options += f" --{item.key} {value}"
             elif scope == stage or (of_model and scope != "evaluate"):
                 text = value if isinstance(value, str) else json.dumps(value)
                 options += f" --set {shlex.quote(f'{scope}.{item.key}={text}')}"
@@ -199,12 +273,17 @@ class Asked:
         """Return the command that comes after the one that made the first step; empty where none does."""
         location, conf = self.step.location, self.step.need.conf
         definition, stage = load_definition(self.root, self.dataset), location.stage
+        if definition.prepare is not None and definition.prepare.conf == GIVEN:
+            return ""  # there are neither captions nor photographs
         values = {"dataset": f"--dataset {self.dataset}", "name": self.dataset, "by": conf}
         if stage in ("prepare", "extract"):
-            features = [*definition.features] or ["hog"]  # which needs no weights
-            chosen = conf if stage == "extract" else features[-1]
-            values["features"] = "" if [*definition.features] == [chosen] else f" --features {chosen}"
-            stage = PIXELS if chosen == PIXELS else stage
+            features = [*definition.features]
+            chosen = conf
+            if stage == "prepare":
+                chosen = features[-1] if features else "hog"  # which needs no weights
+            values["features"] = "" if features == [chosen] else f" --features {chosen}"
+            if chosen == PIXELS:
+                stage = PIXELS
             name = {"prepare": "first", PIXELS: "clip"}.get(stage, conf)
             if name in definition.models:
                 stage, values["model"] = "train", f"--model {name}"
@@ -215,39 +294,39 @@ class Asked:
         elif stage == "train":
             values["model"] = self.model_options(self.step, "evaluate")
         elif stage == "evaluate":
-            named = definition.named_trainings()
-            model = read_model(self.step.inputs)
-            own = named.get(model.location.name)
-            mining = model.inputs.get("mine_negatives")
-            miner = named.get(read_model(mining.inputs).location.name) if mining else None
-            evaluated = {read_model(each.inputs).name for each in earlier_artifacts(location.folder.parent).values()}
-            of_miner = definition.models[miner].trained.values() if miner else ()
-            is_pair = own not in (None, miner) and not evaluated.isdisjoint(of_miner)
-            values["compared"] = f" --compare {miner} {own}" if is_pair else ""
-        alone = definition.prepare is not None and definition.prepare.conf == GIVEN  # neither captions nor photographs
-        command = "" if alone else NEXT.get(TWINS if conf == TWINS else stage, "").format(**values)
-        return f"itrpipe {command}{data_option(self.root)}" if command else ""
+            values["compared"] = self._compared(definition)
+        if conf == TWINS:
+            stage = TWINS
+        if stage not in NEXT:
+            return ""
+        return f"itrpipe {NEXT[stage].format(**values)}{data_option(self.root)}"
 
-
-def _with_artifact(definition: DatasetDefinition, step: Step) -> DatasetDefinition:
-    """Return the definition, in which the embeddings that a step reads name the artifact that was made of them."""
-    if "embeddings" not in step.inputs:
-        return definition
-    place = step.inputs["embeddings"].location
-    made = definition.embeddings[place.label].model_copy(update={"artifact": place.name})
-    return definition.adding(embeddings={place.label: made})
+    def _compared(self, definition: DatasetDefinition) -> str:
+        """Return the option that compares an evaluated model with the one that mined for it; empty where none did."""
+        model = read_model(self.step.inputs)
+        if "mine_negatives" not in model.inputs:
+            return ""
+        named = definition.named_trainings()
+        own = named.get(model.location.name)
+        miner = named.get(read_model(model.inputs["mine_negatives"].inputs).location.name)
+        if own is None or miner in (None, own):
+            return ""
+        evaluations = earlier_artifacts(self.step.location.folder.parent).values()
+        evaluated = {read_model(each.inputs).name for each in evaluations}
+        if evaluated.isdisjoint(definition.models[miner].trained.values()):
+            return ""
+        return f" --compare {miner} {own}"
 
 
 def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
     """Return the option by which exported paths name photographs on this machine; empty where none has a file."""
-    from itrpipe.datasets.prepared import IMAGES_FILE
-    from itrpipe.storage.tables import read_table
-
-    if prepared.manifest.settings["kind"] == "given":
-        return ""
-    root = image_root(prepared.manifest.settings, prepared.folder, definition)
-    files = read_table(prepared.folder / IMAGES_FILE, ["file"], "run `itrpipe prepare` again")["file"]
-    return "" if in_archive(root / files[0].as_py()) else f" --image-root {shlex.quote(str(root))}"
+    settings, root = prepared.manifest.settings, prepared.folder
+    if settings["kind"] == "files":
+        source = read_source(FilesSettings.model_validate(settings), definition.prepare)
+        root = source.root
+        if in_archive(root / source.images[0].file):
+            return ""
+    return f" --image-root {shlex.quote(str(root))}"
 
 
 def data_option(root: Path) -> str:
@@ -260,93 +339,61 @@ def default_conf(definition: DatasetDefinition, stage: str) -> str:
     return prepare_need(definition).conf if stage == "prepare" else next(iter(load_declaration(stage).confs))
 
 
-def train_settings(step: Step) -> TrainSettings:
-    """Return the settings of a planned training."""
-    assert isinstance(step.settings, TrainSettings)
-    return step.settings
-
-
-def device_of(step: Step) -> str:
-    """Return the device of a planned training: `cpu` or `cuda`.
-
-    Raises:
-        UsageError: CUDA was asked for and is not there.
-    """
-    assert isinstance(step.execution, TrainExecution)
-    return resolve_device(step.execution.device)
-
-
-def run_stage(
-    root: Path,
-    dataset: str,
-    stage: str,
-    overrides: Sequence[Override],
-    *,
-    conf: str | None = None,
-    definition: DatasetDefinition | None = None,
-    model: NamedModel | None = None,
-    dry_run: bool = False,
-    no_deps: bool = False,
-) -> Path:
-    """Plan one stage and run what is missing.
-
-    Args:
-        root: the data folder.
-        dataset: dataset name.
-        stage: stage name.
-        overrides: values given by the user.
-        conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
-        definition: what is new about the dataset; remembered once the stage has succeeded with it.
-        model: that is trained or read, if it has a name; one that is trained is remembered once it is planned.
-        dry_run: print the plan and what it will cost.
-        no_deps: fail when something upstream is missing.
-
-    Returns:
-        The artifact's folder.
-
-    Raises:
-        IncompleteError: the artifact is finished but lacks images that could not be used.
-        DataError: likewise, and the step is strict.
-    """
-    asked = Asked(root, dataset, overrides, no_deps, dry_run, definition=definition or DatasetDefinition(), model=model)
-    conf, reporter = conf or default_conf(asked.planner.definition, stage), asked.reporter
-    of_name = ""
-    trained = model if stage == "train" else None
-    if trained is not None:
-        known = asked.planner.definition.models.get(trained.name, trained.definition)
-        of_name = f" (model {trained.name}{f', {known.method} before' if known.method != trained.method else ''})"
-    if stage == "extract" and (told := asked.planner.definition.features[conf].settings):
-        of_name = f" ({', '.join(f'{key}={value}' for key, value in told.items())})"
-    reporter.say(f"{dataset}: {stage.replace('_', '-')} {conf}{of_name}", style="bold")
-    step = asked.plan(stage, conf)
-    if trained is not None and not dry_run:
-        remember_model(root, dataset, trained.name, trained.definition)
-    folder = asked.run(with_upstream=not no_deps)
-    if dry_run:
-        return folder
-    if definition is not None:
-        remember(root, dataset, _with_artifact(definition, step), stage, conf)
-    if folder.exists():
-        if step.state == "up to date":
-            load_stage(stage).show(folder, reporter)
-        reporter.say(str(folder))
-        if command := asked.next_command():
-            reporter.say(f"next: {command}")
-        remedy = f"correct these files, remove {folder} and run the same command again"
-        refuse_incomplete(folder, "image", remedy, strict=getattr(step.execution, "strict", False))
-    return folder
-
-
 def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = False) -> None:
     """End a command whose result lacks images that could not be used.
 
     Raises:
-        IncompleteError, DataError: likewise.
+        IncompleteError: there are such images.
+        DataError: there are, and the command is strict.
     """
-    if failed := read_manifest(folder).failed:
-        image, reason = next(iter(failed.items()))
-        kind, so_far = (DataError, "--strict was given, and") if strict else (IncompleteError, "finished, but")
-        raise kind(
-            f"{so_far} {quantity(len(failed), what)} could not be used; the first: {image} {reason}. All are listed as "
+    failed = read_manifest(folder).failed
+    for image, reason in failed.items():
+        told = (
+            f"{quantity(len(failed), what)} could not be used; the first: {image} {reason}. All are listed as "
             f"'failed' in {folder / MANIFEST}; {remedy}"
         )
+        if strict:
+            raise DataError(f"--strict was given, and {told}")
+        raise IncompleteError(f"finished, but {told}")
+
+
+def remembered(
+    stage: str, defined: StageDefinition, known: StageDefinition | None, overrides: Iterable[Override]
+) -> tuple[StageDefinition, list[Override]]:
+    """Return a definition with the settings that it was told now, and before unless it reads other files by now.
+
+    What is told of execution, and of other stages, is not remembered. The overrides name files by their whole paths.
+    """
+    parts, execution = defined.conf.split("+"), load_stage(stage).execution.model_fields
+    settings = {}
+    if known and (known.conf, known.source) == (defined.conf, defined.source):
+        settings |= known.settings
+    whole = []
+    for item in overrides:
+        if item.scope in (None, stage, *parts) and item.key not in execution:
+            if names_a_file(item.key.rpartition(".")[2], item.value):
+                item = replace(item, value=whole_file(item.value))
+            key = item.name if len(parts) > 1 and item.scope in parts else item.key
+            # What was said last counts, also where it is spelled otherwise (`height`, `pixels.height`).
+            settings.pop(key, None)
+            settings[key] = item.value
+        whole.append(item)
+    return defined.model_copy(update={"settings": settings}), whole
+
+
+def whole_file(value: Any) -> Any:
+    """Return a file or folder by its whole path, since later commands may run elsewhere; a hub id as it is."""
+    if value and Path(value).expanduser().exists():
+        return str(Path(value).expanduser().resolve())
+    return value
+
+
+def place_of(option: str, path: Path) -> str:
+    """Return a file or folder that an option names, by its whole path.
+
+    Raises:
+        MissingInputError: it is not there.
+    """
+    if not path.exists():
+        raise MissingInputError(f"{option} {path} does not exist; name what is, absolute or below {Path.cwd()}")
+    return str(path.resolve())

@@ -4,9 +4,8 @@ The command `mine-negatives` is the class `MineNegatives` in `cli/mine_negatives
 options and whose `run` does the work. Its module is imported when the command is asked for; help of all needs none.
 """
 
-from __future__ import annotations
-
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from itrpipe.cli.names import LISTS, everything, principal
 from itrpipe.errors import UsageError
 
 PANELS: Mapping[str, Mapping[str, str]] = {
@@ -71,7 +69,7 @@ LISTED = {"train": ("methods", "backbones"), "extract": ("extractors",)}
 
 @dataclass
 class BaseCommand:
-    """A command, whose fields are its options.
+    """A command: its fields are its options, and its `run` returns the folder of the artifact that it makes, if any.
 
     Attributes:
         given: names of the options that the user gave, on the command line or by a variable of the environment.
@@ -81,10 +79,6 @@ class BaseCommand:
 
     def complete(self) -> None:
         """Fill in what follows from the options that were given."""
-
-    def run(self) -> Any:
-        """Do what the command is for; returns the folder of the artifact that it makes, if it makes one."""
-        raise NotImplementedError
 
 
 def _usable(value: Any) -> Any:
@@ -118,10 +112,15 @@ class Command(TyperCommand):
         Raises:
             UsageError: a value is empty, which as a path would be the working folder.
         """
-        for before, each in zip([str(self.name), *args], args, strict=False):
-            option, _, value = each.partition("=") if each.startswith("--") else (before, "", each)
-            if not value.strip() and option != each:
+        option = str(self.name)
+        for word in args:
+            value = word
+            if word.startswith("--"):
+                option, equals, value = word.partition("=")
+                value = value if equals else word
+            if not value.strip():
                 raise UsageError(f"empty value behind {option}, as of an unset variable; give one or leave it out")
+            option = word
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -129,13 +128,14 @@ class Command(TyperCommand):
         command = super().invoke(ctx)
         for name, value in vars(command).items():
             setattr(command, name, _usable(value))
-        sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-        command.given = frozenset(name for name, source in sources.items() if source and source.name != "DEFAULT")
+        command.given = frozenset(name for name in ctx.params if ctx.get_parameter_source(name).name != "DEFAULT")
         command.complete()
         return command.run()
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the text, and the names, which are read only when help is asked for."""
+        from itrpipe.cli.list import LISTS, everything, principal
+
         super().format_help_text(ctx, formatter)
         for name in LISTED.get(str(self.name), ()):
             title, option = LISTS[name]
@@ -146,15 +146,22 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, the command's own options, and then those that are shared."""
-        parameters = {each.name: each for each in self.get_params(ctx)}
-        arguments = [name for name, each in parameters.items() if each.param_type_name == "argument"]
-        grouped = {*arguments, *(name for names in SHARED.values() for name in names)}
-        own = [name for name in parameters if name not in grouped]
-        for panel, names in {"Arguments": arguments, "Options": own, **SHARED}.items():
-            records = [parameters[name].get_help_record(ctx) for name in names if name in parameters]
-            if any(records):
-                with formatter.section(panel):
-                    formatter.write_dl([record for record in records if record])
+        records = {}
+        groups = {"Arguments": [], "Options": [], **SHARED}
+        shared = list(itertools.chain(*SHARED.values()))
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record:
+                records[parameter.name] = record
+                if parameter.param_type_name == "argument":
+                    groups["Arguments"].append(parameter.name)
+                elif parameter.name not in shared:
+                    groups["Options"].append(parameter.name)
+        for title, names in groups.items():
+            rows = [records[name] for name in names if name in records]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 class Commands(TyperGroup):
@@ -216,5 +223,4 @@ def _in_one_line() -> Iterator[None]:
             raise
         context = getattr(error, "ctx", None)
         command = f"itrpipe {context.info_name}" if context and context.parent else "itrpipe"
-        told = said().replace("Value error, ", "").rstrip(".")
-        raise UsageError(f"{told}; see `{command} --help`") from None
+        raise UsageError(f"{said().replace('Value error, ', '').rstrip('.')}; see `{command} --help`") from None

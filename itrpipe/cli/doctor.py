@@ -1,14 +1,13 @@
 """Check the installation."""
 
-import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import requires
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -40,39 +39,48 @@ class Doctor(BaseCommand):
     address: AddressOption = None
 
     def run(self) -> None:
-        packages = (re.match(r"[\w-]+", each) for each in requires("itrpipe") or () if "extra ==" not in each)
-        required = [each.group() for each in packages if each and each.group().lower() not in OPTIONAL]
-        missing = [name for name in required if not _version(name)]
         builds = [name for name in FAISS_BUILDS if _version(name)]
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-        place = next(path for path in (self.data.absolute(), *self.data.absolute().parents) if path.exists())
-        rows = [(name, _version(name) or f"MISSING: pip install {name}") for name in required]
-        rows += [(name, _version(name) or f"not installed; {without}") for name, without in OPTIONAL.items()]
+        complete = len(builds) < 2
+        rows = []
+        for requirement in metadata.requires("itrpipe") or ():
+            name = re.split(r"[^\w-]", requirement)[0]
+            if "extra ==" not in requirement and name.lower() not in OPTIONAL:
+                version = _version(name)
+                complete = complete and version != ""
+                rows.append((name, version or f"MISSING: pip install {name}"))
+        for name, without in OPTIONAL.items():
+            rows.append((name, _version(name) or f"not installed; {without}"))
         rows.append(("faiss", _faiss(builds)))
-        rows += [] if "torch" in missing else [("device", _device())]
-        rows.append(("memory", f"{memory:.1f} GiB, {os.cpu_count()} CPU cores"))
+        if _version("torch"):
+            rows.append(("device", _device()))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        rows.append(("memory", f"{memory / 2**30:.1f} GiB, {os.cpu_count()} CPU cores"))
+        place = self.data.absolute()
+        while not place.exists():
+            place = place.parent
         rows.append(("disk", f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free at {place}"))
         rows.append(("stages", ", ".join(declared_stages())))
-        for each in brought():
-            rows.append(
-                ("plug-in", f"{each.group.removeprefix('itrpipe.')} {each.name}, {each.problem or each.package}")
-            )
-        rows += [("cluster", line) for line in (_cluster(self.address, self.data) if self.address else ())]
+        for plugin in brought():
+            kind = plugin.group.removeprefix("itrpipe.")
+            rows.append(("plug-in", f"{kind} {plugin.name}, {plugin.problem or plugin.package}"))
+        if self.address:
+            rows += [("cluster", line) for line in _cluster(self.address, self.data)]
         reporter = Reporter()
         reporter.say(f"itrpipe {__version__}, Python {platform.python_version()}, {platform.platform()}")
         for name, what in rows:
             reporter.say(f"  {name:<15} {what}")
-        complete = not missing and len(builds) < 2
-        reporter.say("everything required is here" if complete else "something is missing, or twice there; see above")
         if not complete:
+            reporter.say("something is missing, or twice there; see above")
             raise typer.Exit(1)
+        reporter.say("everything required is here")
 
 
-def _version(package: str) -> str | None:
+def _version(package: str) -> str:
+    """Return the version of an installed package; empty where it is not installed."""
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _faiss(builds: list[str]) -> str:
@@ -81,12 +89,13 @@ def _faiss(builds: list[str]) -> str:
         return f"{both} overwrite each other's files; pip uninstall {both}, then install one of them"
     if builds:
         return f"{_version(builds[0])} ({builds[0]})"
-    installed = importlib.util.find_spec("faiss")
-    return "installed, not by pip" if installed else "not installed; exact mining does without: itrpipe[cpu]"
+    if find_spec("faiss"):
+        return "installed, not by pip"
+    return "not installed; exact mining does without: itrpipe[cpu]"
 
 
 def _cluster(address: str, root: Path) -> Iterator[str]:
-    """A line for each node of a Ray cluster: what it has, and whether it sees the data folder.
+    """Yield a line for each node of a Ray cluster: its resources, and whether it sees the data folder.
 
     Raises:
         MissingInputError: Ray is not installed.
@@ -97,10 +106,12 @@ def _cluster(address: str, root: Path) -> Iterator[str]:
     ray = load_ray()
     with connected(ray, address):
         for node in nodes(ray, root.absolute()):
-            has = ", ".join(f"{node.resources.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
-            here = node.itrpipe if node.itrpipe == __version__ else f"{node.itrpipe}, here {__version__}: install one"
+            other = "" if node.itrpipe == __version__ else f", here {__version__}: install one"
             sees = "sees" if node.sees_data else "DOES NOT SEE"
-            yield f"{node.name}: {has}; itrpipe {here}; {sees} {root.absolute()}"
+            yield (
+                f"{node.name}: {node.resources.get('CPU', 0):g} CPU, {node.resources.get('GPU', 0):g} GPU; itrpipe "
+                f"{node.itrpipe}{other}; {sees} {root.absolute()}"
+            )
 
 
 def _device() -> str:

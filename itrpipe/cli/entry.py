@@ -1,7 +1,5 @@
 """The application: its entry, and what ends it, an error of one line or a signal. Nothing heavy is imported here."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -114,23 +112,19 @@ def known_failure(error: BaseException) -> ItrpipeError | None:
         )
     if not isinstance(error, OSError):
         return None
-    if told := unavailable(error):
+    told = unavailable(error)
+    if told:
         return told
-    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
-        return MissingInputError("the folder that this command was started in is gone; start it in another one")
+    if error.filename is None:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return MissingInputError("the folder that this command was started in is gone; start it in another one")
+        return None
     what = _KINDS.get(type(error))
-    if what is None or error.filename is None:
+    if what is None:
         return None
     return MissingInputError(f"{error.filename} {what}; put it back or name another, then run the same command again")
-
-
-def _is_nowhere() -> bool:
-    """Return whether the working folder was removed."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

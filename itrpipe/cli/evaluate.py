@@ -6,8 +6,9 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.datasets import whole_file
-from itrpipe.cli.options import DecisionsOption, GivenOptions, LanguageModelOption, Number, Split, Texts
+from itrpipe.cli.asked import whole_file
+from itrpipe.cli.embeddings import GivenOptions
+from itrpipe.cli.options import DecisionsOption, LanguageModelOption, Number, Split, Texts
 
 
 def _whole(benchmarks: list[str] | None) -> list[str] | None:

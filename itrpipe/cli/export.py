@@ -14,13 +14,11 @@ from itrpipe.datasets.definition import PIXELS, DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE
-from itrpipe.models.registry import backbone_family, settings_of
+from itrpipe.models.declaration import backbone_family, settings_of
 from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
-from itrpipe.pipeline.steps import Step
 from itrpipe.report.chain import commands_behind
 from itrpipe.report.names import backbone_title, method_title, model_title
-from itrpipe.stages.base import Artifact
-from itrpipe.stages.evaluate import EvaluateSettings
+from itrpipe.stages.base import Artifact, Step
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import read_checked_json
@@ -33,23 +31,8 @@ DUAL_ENCODER = "dual-encoder"
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 
 
-@dataclass
-class Wanted:
-    """What an exported folder is to hold beside the model and its card."""
-
-    target: Annotated[Path, Option("--to", help="Folder to create; empty if it exists.", metavar="FOLDER")]
-    embeddings: Annotated[
-        Literal["parquet", "npy", "none"],
-        Option(help="Also embeddings of the split: parquet, npy or none.", metavar="FORM"),
-    ] = "none"
-    trec: Annotated[bool, Option("--trec", help="Also rankings and right answers as TREC files.")] = False
-    license: Annotated[Text, Option(help="For the card, such as apache-2.0.", metavar="NAME")] = None
-    force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False
-    open_clip: Annotated[bool, Option("--open-clip", help="Of a CLIP also the files of open_clip.")] = False
-
-
-@dataclass
-class Export(AskingOptions, Wanted):
+@dataclass(kw_only=True)
+class Export(AskingOptions):
     """Write a trained model and its card to a folder that the Hugging Face hub accepts.
 
     The folder holds model.safetensors, config.json, the vocabulary or tokenizer, README.md with the measured scores,
@@ -60,122 +43,130 @@ class Export(AskingOptions, Wanted):
     Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
     """
 
+    target: Annotated[Path, Option("--to", help="Folder to create; empty if it exists.", metavar="FOLDER")]
+    embeddings: Annotated[
+        Literal["parquet", "npy", "none"],
+        Option(help="Also embeddings of the split: parquet, npy or none.", metavar="FORM"),
+    ] = "none"
+    trec: Annotated[bool, Option("--trec", help="Also rankings and right answers as TREC files.")] = False
+    license: Annotated[Text, Option(help="For the card, such as apache-2.0.", metavar="NAME")] = None
+    force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False
+    open_clip: Annotated[bool, Option("--open-clip", help="Of a CLIP also the files of open_clip.")] = False
     split: Annotated[Split | None, Option(help="Evaluated and exported: test, val or train.")] = None
 
     def run(self) -> None:
-        export_model(self.asked("evaluate", split=self.split), self)
+        self.export(self.asked("evaluate", split=self.split))
 
+    def export(self, asked: Asked) -> None:
+        """Write a folder with the model of an evaluation, its card, and what else is wanted.
 
-def export_model(asked: Asked, wanted: Wanted) -> None:
-    """Write a folder with a trained model, its card, and what else is wanted.
+        Raises:
+            UsageError: the folder is taken or lies among artifacts, or the model has nothing of what is wanted.
+            MissingInputError: no folder can be made there, or what the model was made from was removed.
+            DataError: a file of the model is damaged.
+            DiskFullError: no space is left.
+        """
+        target = open_target(asked.root, self.target, force=self.force)
+        if self.license is not None and not _LICENSE.fullmatch(self.license):
+            raise UsageError(f"--license {self.license!r} is no identifier of the hub, such as apache-2.0 or cc-by-4.0")
+        self._refuse_unfit(asked.plan("evaluate"))
+        made = asked.made("export")
+        if not made:
+            return
+        from itrpipe.exporting.card import model_card
+        from itrpipe.exporting.model import facts_of_model, write_model
+        from itrpipe.exporting.tools import EMBEDDINGS_FOLDER, TABLES, write_embeddings, write_qrels, write_runs
+        from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 
-    Raises:
-        UsageError: the folder is taken or lies among artifacts, or the model has nothing of what is wanted.
-        MissingInputError: no folder can be made there, or what the model was made from was removed.
-        DataError: a file of the model is damaged.
-        DiskFullError: no space is left.
-    """
-    target = open_target(asked.root, wanted.target, force=wanted.force)
-    if wanted.license is not None and not _LICENSE.fullmatch(wanted.license):
-        raise UsageError(f"--license {wanted.license!r} is no identifier of the hub, such as apache-2.0 or cc-by-4.0")
-    step = asked.plan("evaluate")
-    _refuse_unfit(step, wanted)
-    if not asked.made("export"):
-        return
-    from itrpipe.exporting.card import model_card
-    from itrpipe.exporting.model import facts_of_model, write_model
-    from itrpipe.exporting.tools import EMBEDDINGS_FOLDER, TABLES, write_embeddings, write_qrels, write_runs
-    from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
+        evaluated = made[0]
+        trained, prepared = evaluated.input("train"), evaluated.input("prepare")
+        manifest = trained.manifest
+        native, reason = self._native(trained)
+        if reason:
+            asked.reporter.say(
+                f"no class of transformers embeds as this model does: {reason}; the folder has itrpipe's own layout"
+            )
+        fingerprints = fingerprints_of(trained, trained, evaluated)
+        record = {"itrpipe": __version__, "dataset": asked.dataset, "run": manifest.label, "artifacts": fingerprints}
+        with new_folder(target, record, force=self.force) as work:
+            described = write_model(work, trained.folder, native)
+            libraries = []
+            if native is not None:
+                libraries = ["transformers", "sentence-transformers"]
+                if self.open_clip:
+                    from itrpipe.training.export import write_open_clip
 
-    evaluated = Artifact.of(step.location.folder)
-    trained, prepared = evaluated.input("train"), evaluated.input("prepare")
-    native, reason = _native(trained, wanted)
-    if reason:
-        told = f"no class of transformers embeds as this model does: {reason}; the folder has itrpipe's own layout"
-        asked.reporter.say(told)
-    manifest, split = trained.manifest, evaluated.manifest.settings["split"]
-    fingerprints = fingerprints_of(trained, trained, evaluated)
-    record = {"itrpipe": __version__, "dataset": asked.dataset, "run": manifest.label, "artifacts": fingerprints}
-    with new_folder(target, record, force=wanted.force) as work:
-        described = write_model(work, trained.folder, native)
-        libraries = []
-        if native is not None:
-            libraries = ["transformers", "sentence-transformers"]
-        if native is not None and wanted.open_clip:
-            from itrpipe.training.export import write_open_clip
+                    libraries.append("open_clip")
+                    write_open_clip(work, native)
+            write_json(work / METRICS, read_checked_json(evaluated.folder / METRICS))
+            if self.embeddings != "none":
+                folder = work / EMBEDDINGS_FOLDER
+                folder.mkdir()
+                vectors = read_embeddings(trained.folder / EMBEDDINGS, evaluated.manifest.settings["split"])
+                write_embeddings(folder, vectors, self.embeddings)
+            if self.trec:
+                folder = work / TREC_FOLDER
+                folder.mkdir()
+                write_runs(folder, evaluated.folder / RANKINGS, evaluated.manifest.label)
+                write_qrels(folder, evaluated.folder / CROSS_RETRIEVAL, prepared.folder)
+            title = model_title(backbone_title(manifest.settings["backbone"]), method_title(manifest.conf))
+            facts = {
+                **facts_of_model(work, trained.folder, evaluated.folder, described),
+                "title": f"{title}, {manifest.dataset}",
+                "license": self.license,
+                "fingerprints": fingerprints,
+                "commands": commands_behind([evaluated.folder]),
+                "libraries": libraries,
+                "native": native,
+                "reason": reason,
+                "tables": TABLES if self.embeddings == "parquet" else {},
+                "example": _example(work, evaluated, prepared, asked.planner.definition),
+            }
+            write_text(work / CARD, model_card(facts))
+        for path in sorted(path for path in target.rglob("*") if path.is_file()):
+            asked.reporter.say(f"  {path.relative_to(target).as_posix():<40} {path.stat().st_size / 2**10:>12,.1f} KiB")
+        asked.reporter.say(str(target))
+        asked.reporter.say(f"next: {target / CARD} shows how to use it")
 
-            libraries.append("open_clip")
-            write_open_clip(work, native)
-        write_json(work / METRICS, read_checked_json(evaluated.folder / METRICS))
-        if wanted.embeddings != "none":
-            (work / EMBEDDINGS_FOLDER).mkdir()
-            vectors = read_embeddings(trained.folder / EMBEDDINGS, split)
-            write_embeddings(work / EMBEDDINGS_FOLDER, vectors, wanted.embeddings)
-        if wanted.trec:
-            (work / TREC_FOLDER).mkdir()
-            write_runs(work / TREC_FOLDER, evaluated.folder / RANKINGS, evaluated.manifest.label)
-            write_qrels(work / TREC_FOLDER, evaluated.folder / CROSS_RETRIEVAL, prepared.folder)
-        example = _example(work, evaluated, prepared, asked.planner.definition)
-        title = model_title(backbone_title(manifest.settings["backbone"]), method_title(manifest.conf))
-        facts = {
-            **facts_of_model(work, trained.folder, evaluated.folder, described),
-            "title": f"{title}, {manifest.dataset}",
-            "license": wanted.license,
-            "fingerprints": fingerprints,
-            "commands": commands_behind([evaluated.folder]),
-            "libraries": libraries,
-            "architecture": "" if native is None else native.layout.architecture,
-            "reason": reason,
-            "padded": native is not None and native.padded,
-            "difference": "" if native is None else native.difference,
-            "tables": TABLES if wanted.embeddings == "parquet" else {},
-            "example": example,
-        }
-        write_text(work / CARD, model_card(facts))
-    for path in sorted(path for path in target.rglob("*") if path.is_file()):
-        asked.reporter.say(f"  {path.relative_to(target).as_posix():<40} {path.stat().st_size / 2**10:>12,.1f} KiB")
-    asked.reporter.say(str(target))
-    asked.reporter.say(f"next: {target / CARD} shows how to use it")
+    def _refuse_unfit(self, step: Step) -> None:
+        """Refuse before anything is trained what the model cannot give."""
+        settings = step.settings.model_dump()
+        backbone = settings["backbone"]
+        if settings["ensemble_with"]:
+            raise UsageError("the mean of several models is no model; export every one on its own")
+        if "embeddings" in step.inputs:
+            raise UsageError(f"{backbone} cannot be exported: {NOT_HERE}")
+        model = step.inputs["train"].settings.model_dump()["model"]
+        if self.open_clip and model.get("images") != PIXELS:
+            raise UsageError(f"--open-clip: open_clip has no model like {backbone}; leave it out")
+        if self.embeddings != "none" and not settings_of(backbone).embeds:
+            raise UsageError(
+                f"--embeddings {self.embeddings}: {backbone} scores images and captions together and has no "
+                "embeddings; leave it out, or export another --backbone, such as vsepp"
+            )
 
+    def _native(self, trained: Artifact) -> "tuple[NativeModel | None, str]":
+        """Return the model in the layout of transformers, or why a dual encoder has none; of other backbones neither.
 
-def _refuse_unfit(step: Step, wanted: Wanted) -> None:
-    """Refuses before anything is trained what the model cannot give."""
-    settings = step.settings
-    assert isinstance(settings, EvaluateSettings)
-    if settings.ensemble_with:
-        raise UsageError("the mean of several models is no model; export every one on its own")
-    if "embeddings" in step.inputs:
-        raise UsageError(f"{settings.backbone} cannot be exported: {NOT_HERE}")
-    model = getattr(step.inputs["train"].settings, "model", None)
-    if wanted.open_clip and getattr(model, "images", None) != PIXELS:
-        raise UsageError(f"--open-clip: open_clip has no model like {settings.backbone}; leave it out")
-    if wanted.embeddings != "none" and not settings_of(settings.backbone).embeds:
-        raise UsageError(
-            f"--embeddings {wanted.embeddings}: {settings.backbone} scores images and captions together and has no "
-            "embeddings; leave it out, or export another --backbone, such as vsepp"
-        )
+        Raises:
+            UsageError: files for open_clip are wanted, which has no such model.
+        """
+        if backbone_family(trained.manifest.settings["backbone"]) != DUAL_ENCODER:
+            return None, ""
+        from itrpipe.models.dual_encoder.native import NoEquivalent
+        from itrpipe.training.export import NativeModel, open_clip_config
 
-
-def _native(trained: Artifact, wanted: Wanted) -> "tuple[NativeModel | None, str]":
-    """Return the model in the layout of transformers, or why a dual encoder has none; of other backbones neither.
-
-    Raises:
-        UsageError: files for open_clip are wanted, which has no such model.
-    """
-    if backbone_family(trained.manifest.settings["backbone"]) != DUAL_ENCODER:
-        return None, ""
-    from itrpipe.models.dual_encoder.native import NoEquivalent
-    from itrpipe.training.export import NativeModel, open_clip_config
-
-    try:
-        native = NativeModel.of(trained.folder, trained.input("extract").manifest.settings)
-        if wanted.open_clip:
-            open_clip_config(native)
-    except NoEquivalent as nothing:
-        if wanted.open_clip:
-            raise UsageError(f"--open-clip: open_clip has no model like this one ({nothing}); leave it out") from None
-        return None, str(nothing)
-    return native, ""
+        try:
+            native = NativeModel.of(trained.folder, trained.input("extract").manifest.settings)
+            if self.open_clip:
+                open_clip_config(native)
+        except NoEquivalent as nothing:
+            if self.open_clip:
+                raise UsageError(
+                    f"--open-clip: open_clip has no model like this one ({nothing}); leave it out"
+                ) from None
+            return None, str(nothing)
+        return native, ""
 
 
 def _example(

@@ -1,6 +1,6 @@
 """Export mined negatives."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,31 +9,45 @@ from typer import Option
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, GuardOption, Number, Text
-from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
 from itrpipe.features.declaration import GIVEN
 from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
 from itrpipe.printable import quantity
-from itrpipe.progress import Reporter
 from itrpipe.report.chain import commands_behind
 from itrpipe.stages.base import Artifact, Need
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import fingerprint
 from itrpipe.storage.disk import write_text
-from itrpipe.training.settings import MineSettings
 
 VERSION = 3
 """Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
 DIRECTIONS = {"t2i": ("t2i",), "i2t": ("i2t",), "both": ("t2i", "i2t")}
+_RECORDED = ("twins", "negatives", "direction", "synthetic", "sentences", "image_root", "with_scores", "shard_rows")
+"""Options that decide what the files hold."""
 _SHOWN = 5
 """Images of the picture in the card."""
 
 
-@dataclass
-class WantedNegatives:
-    """What is to be written of negatives."""
+@dataclass(kw_only=True)
+class ExportNegatives(AskingOptions):
+    """Write mined negatives as files that other trainers read.
+
+    \b
+    Formats (--format):
+      sentence-transformers  Parquet: anchor, positive, negative_1 …, images as datasets.Image
+      negclip                one table: filepath, title, neg_caption, neg_image; open_clip reads the first two
+      jsonl                  query, positive_passages, negative_passages
+      tevatron               queries with the ids of documents, and the documents
+      webdataset             tar shards with the images themselves
+
+    The lists are those of mine-negatives with the same settings (--set); --make mines those that are missing.
+    Candidates that say what the positive says are left out. The folder is there when it is whole.
+    --twins writes the twins of synthesize; mirrored ones need sentence-transformers or webdataset.
+
+    Example: itrpipe export-negatives --backbone vsrn --to negatives
+    """
 
     target: Annotated[Path, Option("--to", help="Folder to create; empty if it exists.", metavar="FOLDER")]
     form: Annotated[
@@ -57,41 +71,11 @@ class WantedNegatives:
     ] = False
     shard_rows: Annotated[int, Option(help="Rows of a file; 0 chooses by format.", metavar="ROWS", min=0)] = 0
     force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return these options by name."""
-        return {each.name: getattr(self, each.name) for each in fields(WantedNegatives)}
-
-    @property
-    def most_sentences(self) -> int:
-        """Sentences of a caption at most; 0 where none are wanted."""
-        return self.sentences if self.synthetic else 0
-
-
-@dataclass
-class ExportNegatives(AskingOptions, WantedNegatives):
-    """Write mined negatives as files that other trainers read.
-
-    \b
-    Formats (--format):
-      sentence-transformers  Parquet: anchor, positive, negative_1 …, images as datasets.Image
-      negclip                one table: filepath, title, neg_caption, neg_image; open_clip reads the first two
-      jsonl                  query, positive_passages, negative_passages
-      tevatron               queries with the ids of documents, and the documents
-      webdataset             tar shards with the images themselves
-
-    The lists are those of mine-negatives with the same settings (--set); --make mines those that are missing.
-    Candidates that say what the positive says are left out. The folder is there when it is whole.
-    --twins writes the twins of synthesize; mirrored ones need sentence-transformers or webdataset.
-
-    Example: itrpipe export-negatives --backbone vsrn --to negatives
-    """
-
     guard: GuardOption = None
 
     def run(self) -> None:
         target = open_target(self.data, self.target, force=self.force)
-        _refuse_unlike(self)
+        self._refuse_unlike()
         if self.twins:
             if self.synthetic:
                 raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
@@ -99,8 +83,8 @@ class ExportNegatives(AskingOptions, WantedNegatives):
             asked = Asked(*self.where, self.overrides("guard", method=method), asks=True, **self.how)
         else:
             asked = self.asked("mine_negatives", guard=self.guard)
-        definition = asked.planner.definition
-        if definition.prepare is not None and definition.prepare.conf == GIVEN:
+        prepare = asked.planner.definition.prepare
+        if prepare is not None and prepare.conf == GIVEN:
             raise UsageError(
                 f"dataset {self.dataset!r} was made of embeddings alone, and has neither captions nor photographs to "
                 "write; prepare them with `itrpipe prepare --dataset NAME`, and mine with `--dataset NAME --embeddings`"
@@ -110,125 +94,123 @@ class ExportNegatives(AskingOptions, WantedNegatives):
         else:
             sentences = [Need("synthesize", self.synthetic)] if self.synthetic else []
             asked.plan("mine_negatives", None, *sentences)
-            _refuse_short(asked, self)
-        if asked.made("export-negatives"):
-            made = [Artifact.of(step.location.folder) for step in asked.steps]
-            _write(made, definition, self, target, asked.reporter)
+            self._refuse_short(asked)
+        made = asked.made("export-negatives")
+        if made:
+            self._write(asked, made, target)
 
+    def _refuse_unlike(self) -> None:
+        """Refuse choices that the format does not have."""
+        from itrpipe.exporting.negatives import FORMATS
 
-def _refuse_unlike(wanted: WantedNegatives) -> None:
-    """Refuses choices that the format does not have."""
-    from itrpipe.exporting.negatives import FORMATS
+        for name in FORMATS[self.form].unread:
+            if getattr(self, name) not in ("both", False, ""):
+                takers = [each for each, form in FORMATS.items() if name not in form.unread]
+                raise UsageError(
+                    f"--{name.replace('_', '-')}: files of {self.form} have no such choice; leave it out, or give "
+                    f"--format {' or '.join(takers)}"
+                )
 
-    for name in FORMATS[wanted.form].unread:
-        if getattr(wanted, name) not in ("both", False, ""):
-            takers = [each for each, form in FORMATS.items() if name not in form.unread]
+    def _refuse_short(self, asked: Asked) -> None:
+        """Refuse before anything is made what the lists cannot give."""
+        settings = asked.step.settings.model_dump()
+        if settings["candidates"]:
             raise UsageError(
-                f"--{name.replace('_', '-')}: files of {wanted.form} have no such choice; leave it out, or give "
-                f"--format {' or '.join(takers)}"
+                f"candidates = {settings['candidates']} adds candidates from outside the dataset, so that "
+                "there is no image or caption to write for them; leave it out"
+            )
+        sides = {"t2i": "images", "i2t": "texts"}
+        for direction in DIRECTIONS[self.direction]:
+            side = sides[direction]
+            count = settings[f"rescore_{side}"] or settings[f"num_{side}"]
+            if self.negatives and count < self.negatives:
+                raise UsageError(
+                    f"--negatives {self.negatives}: {asked.step.location.name} has num_{side} = {count}; give "
+                    f"--negatives {count}, "
+                    f"or mine more with `{asked.command_of(asked.step)} --set num_{side}={self.negatives}`"
+                )
+
+    def _write(self, asked: Asked, made: list[Artifact], target: Path) -> None:
+        """Write the files and their card."""
+        from itrpipe.exporting.card import dataset_card
+        from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_files
+
+        definition, reporter = asked.planner.definition, asked.reporter
+        form, directions = FORMATS[self.form], DIRECTIONS[self.direction]
+        lists, prepared = made[0], made[0].input("prepare")
+        images = image_root(prepared.manifest.settings, prepared.folder, definition)
+        sources = prepared.folder, lists.folder, images
+        how: dict[str, Any] = {"image_root": self.image_root, "holds_images": form.holds_images}
+        how["with_scores"] = self.with_scores
+        most_sentences = self.sentences if self.synthetic else 0
+        if self.twins:
+            mined = open_twins(*sources, **how)
+        else:
+            if self.synthetic:
+                how |= {"sentences": made[1].folder, "writer": self.synthetic}
+            mined = open_mined(*sources, self.negatives or MOST, most_sentences=most_sentences, **how)
+        if not self.negatives:
+            mined = replace(mined, negatives=max(1, min(mined.negatives, mined.most(directions))))
+        if self.image_root:
+            refuse_wrong_root(mined, self.image_root)
+        tables = form.tables(mined, directions)
+        for table in tables:
+            if len(table.rows):
+                continue  # no reader takes an empty table for data
+            if self.twins:
+                raise UsageError(
+                    f"no caption has a twin that files of {self.form} can hold; see `itrpipe show synthesize`"
+                )
+            raise UsageError(
+                f"--negatives {mined.negatives}: no caption has so many left for {table.pattern}; give fewer"
             )
 
-
-def _refuse_short(asked: Asked, wanted: WantedNegatives) -> None:
-    """Refuses before anything is made what the lists cannot give."""
-    settings = asked.step.settings
-    assert isinstance(settings, MineSettings)
-    if settings.candidates:
-        raise UsageError(
-            f"candidates = {settings.candidates} adds candidates from outside the dataset, so that "
-            "there is no image or caption to write for them; leave it out"
-        )
-    for side in ({"t2i": "images", "i2t": "texts"}[each] for each in DIRECTIONS[wanted.direction]):
-        count = getattr(settings, f"rescore_{side}") or getattr(settings, f"num_{side}")
-        if wanted.negatives and count < wanted.negatives:
-            raise UsageError(
-                f"--negatives {wanted.negatives}: {asked.step.location.name} has num_{side} = {count}; give "
-                f"--negatives {count}, "
-                f"or mine more with `{asked.command_of(asked.step)} --set num_{side}={wanted.negatives}`"
-            )
-
-
-def _write(
-    made: list[Artifact], definition: DatasetDefinition, wanted: WantedNegatives, target: Path, reporter: Reporter
-) -> None:
-    from itrpipe.exporting.card import dataset_card
-    from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_files
-
-    form, directions = FORMATS[wanted.form], DIRECTIONS[wanted.direction]
-    lists, prepared = made[0], made[0].input("prepare")
-    images = image_root(prepared.manifest.settings, prepared.folder, definition)
-    sources = prepared.folder, lists.folder, images
-    how: dict[str, Any] = {"image_root": wanted.image_root, "holds_images": form.holds_images}
-    if wanted.twins:
-        mined = open_twins(*sources, **how)
-    else:
-        how |= {"writer": wanted.synthetic or "", "most_sentences": wanted.most_sentences}
-        written = made[1].folder if wanted.synthetic else None
-        mined = open_mined(*sources, wanted.negatives or MOST, sentences=written, **how)
-    if not wanted.negatives:
-        mined = replace(mined, negatives=max(1, min(mined.negatives, mined.most(directions))))
-    if wanted.image_root:
-        refuse_wrong_root(mined, wanted.image_root)
-    tables = [*form.tables(mined, directions, wanted.with_scores)]
-    for table in tables:
-        if len(table.rows):
-            continue  # no reader takes an empty table for data
-        if wanted.twins:
-            raise UsageError(
-                f"no caption has a twin that files of {wanted.form} can hold; see `itrpipe show synthesize`"
-            )
-        raise UsageError(f"--negatives {mined.negatives}: no caption has so many left for {table.pattern}; give fewer")
-
-    values = {**wanted.values(), "negatives": mined.negatives, "sentences": wanted.most_sentences}
-    options = {name: value for name, value in values.items() if name not in ("target", "form", "force")}
-    options["format"] = wanted.form
-    fingerprints, manifest = fingerprints_of(lists, *made), lists.manifest
-    record = {
-        "itrpipe": __version__,
-        "dataset": manifest.dataset,
-        "run": manifest.label,
-        "options": without_places(options),
-        "artifacts": fingerprints,
-        "tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables},
-    }
-    whole = Path(wanted.image_root).is_absolute()
-    with (
-        new_folder(target, record, force=wanted.force) as work,
-        reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
-    ):
-        files = write_files(work, tables, mined, wanted.shard_rows, task.advance)
-        card = {
-            **values,
-            "files": files,
-            "copied": any(image.get("copied") for image in mined.images),
-            "holds_images": all(image["image"] is None for image in mined.images),
-            "dataset": manifest.dataset,
-            "tables": tables,
-            "miner": manifest.label,
-            "writer": wanted.synthetic,
-            "guarded": mined.guarded,
-            "repeats": sum(mined.repeats[name] for name in directions),
-            "image_root": without_places(wanted.image_root) if whole else wanted.image_root,
-            "whole": whole,
-            "made_from": fingerprint("export_negatives", VERSION, options, fingerprints | {"itrpipe": __version__}),
-            "fingerprints": fingerprints,
-            "version": __version__,
-            "commands": commands_behind([each.folder for each in made]),
-            "example": None,
+        options = self.chosen(*_RECORDED)
+        options |= {"negatives": mined.negatives, "sentences": most_sentences, "format": self.form}
+        fingerprints = fingerprints_of(lists, *made)
+        record = {
+            "itrpipe": __version__,
+            "dataset": lists.manifest.dataset,
+            "run": lists.manifest.label,
+            "options": without_places(options),
+            "artifacts": fingerprints,
+            "tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables},
         }
-        # A picture of the first caption that has hard images.
-        for caption in mined.rows_with("t2i")[:1].tolist():
-            query, positive, negatives = mined.row("t2i", caption)
-            shown = [positive, *negatives[: _SHOWN - 1]]
-            is_mirrored = any("mirrored" in each for each in shown)
-            if not is_mirrored and draw_example(work, prepared, [each["file"] for each in shown], definition):
-                card["example"] = {"query": query["text"]}
-        write_text(work / CARD, dataset_card(card))
-    for table in tables:
-        left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
-        reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
-    for direction in directions:
-        if count := mined.repeats[direction]:
-            reporter.say(f"  {direction}: {quantity(count, 'candidate')} that repeat the positive left out")
-    reporter.say(str(target))
-    reporter.say(f"next: {target / CARD} shows how to train with them")
+        whole = Path(self.image_root).is_absolute()
+        with (
+            new_folder(target, record, force=self.force) as work,
+            reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
+        ):
+            files = write_files(work, tables, mined, self.shard_rows, task.advance)
+            card = {
+                **record,
+                **options,
+                "files": files,
+                "copied": any(image.get("copied") for image in mined.images),
+                "holds_images": all(image["image"] is None for image in mined.images),
+                "tables": tables,
+                "guarded": mined.guarded,
+                "repeats": sum(mined.repeats[name] for name in directions),
+                "image_root": without_places(self.image_root) if whole else self.image_root,
+                "whole": whole,
+                "made_from": fingerprint("export_negatives", VERSION, options, fingerprints | {"itrpipe": __version__}),
+                "commands": commands_behind([each.folder for each in made]),
+                "example": None,
+            }
+            # A picture of the first caption that has hard images.
+            for caption in mined.rows_with("t2i")[:1].tolist():
+                query, positive, negatives = mined.row("t2i", caption)
+                shown = [positive, *negatives[: _SHOWN - 1]]
+                is_mirrored = any("mirrored" in each for each in shown)
+                if not is_mirrored and draw_example(work, prepared, [each["file"] for each in shown], definition):
+                    card["example"] = {"query": query["text"]}
+            write_text(work / CARD, dataset_card(card))
+        for table in tables:
+            left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
+            reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
+        for direction in directions:
+            count = mined.repeats[direction]
+            if count:
+                reporter.say(f"  {direction}: {quantity(count, 'candidate')} that repeat the positive left out")
+        reporter.say(str(target))
+        reporter.say(f"next: {target / CARD} shows how to train with them")

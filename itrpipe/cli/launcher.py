@@ -1,7 +1,5 @@
 """Launchers of several processes: torchrun, whose processes train together, and others, which cannot."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -9,11 +7,11 @@ from collections.abc import Callable, Mapping
 from itrpipe.errors import UsageError
 
 _MEETING = ("RANK", "MASTER_ADDR", "MASTER_PORT")
-"""What torch needs to know to bring processes together."""
+"""Variables by which torch brings processes together."""
 
 
 def launched(environment: Mapping[str, str]) -> int:
-    """How many processes torchrun has started, which train together; 1 for one alone.
+    """Return how many processes torchrun has started, which train together; 1 for one alone.
 
     Args:
         environment: variables of the process.
@@ -24,7 +22,8 @@ def launched(environment: Mapping[str, str]) -> int:
     size = environment.get("WORLD_SIZE", "1")
     if not size.isdecimal() or int(size) < 2:
         return 1
-    if missing := [each for each in _MEETING if not environment.get(each)]:
+    missing = [name for name in _MEETING if not environment.get(name)]
+    if missing:
         raise UsageError(
             f"this is one process of WORLD_SIZE={size}, but not of torchrun ({', '.join(missing)} not set); start it "
             "with torchrun or --devices, or drop a variable that is left over: env -u WORLD_SIZE itrpipe …"

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.options import DecisionsOption, File, GivenOptions, GuardOption, PartOption, Text
+from itrpipe.cli.embeddings import GivenOptions
+from itrpipe.cli.options import DecisionsOption, File, GuardOption, PartOption, Text
 
 
 @dataclass

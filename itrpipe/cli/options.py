@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from typer import Argument, Option
+from typer import Option
 
-from itrpipe.cli.asked import Asked, run_stage
+from itrpipe.cli.asked import Asked, whole_file
 from itrpipe.cli.commands import BaseCommand
-from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
 from itrpipe.config import EVERYWHERE, Override, parse_override
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, load_definition
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.datasets.definition import EMBEDDED, load_definition
+from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.models import NamedModel, datasets_of, find_model
 from itrpipe.storage.integrity import trust_large_files
@@ -25,7 +24,6 @@ Text = str | None
 Texts = list[str] | None
 Number = int | None
 File = Path | None
-Measure = Literal["cosine", "inner-product", "order"]
 Split = Literal["test", "val", "train"]
 
 
@@ -121,24 +119,29 @@ class RunOptions(PlacedOptions, PlanOptions):
     shared: ClassVar[tuple[str, ...]] = ()
     """Names of those options that are settings of any stage."""
     no_deps: MakeOption = False
+    known: NamedModel | None = field(default=None, init=False)
 
     @property
     def how(self) -> dict[str, Any]:
-        """Return what is done with the plan: made, printed, or refused where something is missing."""
-        return {"dry_run": self.dry_run, "no_deps": self.no_deps}
+        """Return what is done with the plan, and the model with a name that it is about."""
+        return {"dry_run": self.dry_run, "no_deps": self.no_deps, "model": self.known}
 
-    def overrides(self, *names: str, **settings: Any) -> list[Override]:
-        """Return overrides: options that are settings of the requested step, `--set`, and where parts are made.
+    def overrides(self, *names: str, read: bool = True, **settings: Any) -> list[Override]:
+        """Return overrides: the settings of a named model, and on top the options of this command and `--set`.
 
         Args:
             names: options of this command that are settings of the step.
+            read: the step reads the model; else it trains it.
             settings: further ones; None for one that is not the step's.
         """
-        return overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings}) + self.placed
+        known = self.known.overrides(read=read) if self.known else []
+        return known + overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings}) + self.placed
 
-    def run_stage(self, stage: str, overrides: list[Override], **about: Any) -> Path:
-        """Plan a stage and run what is missing, see `asked.run_stage`."""
-        return run_stage(*self.where, stage, overrides, **about, **self.how)
+    def run_stage(
+        self, stage: str, overrides: list[Override], *, conf: str | None = None, definition: Any = None
+    ) -> Path:
+        """Plan a stage of the dataset and run what is missing, see `Asked.run_stage`."""
+        return Asked(*self.where, overrides, definition=definition, **self.how).run_stage(stage, conf)
 
     def chosen(self, *names: str) -> dict[str, Any]:
         """Return options by their names."""
@@ -157,7 +160,7 @@ class TrainedOptions(RunOptions):
     device: DeviceOption = None
 
 
-_OF_TRAINING = ("method", "backbone", "features", "seed")
+OF_TRAINING = ("method", "backbone", "features", "seed")
 """Options that say which model is trained."""
 
 
@@ -172,23 +175,6 @@ class ModelOptions(TrainedOptions):
     ] = None
     method: MethodOption = "triplet"
     backbone: BackboneOption = None
-    known: NamedModel | None = field(default=None, init=False)
-
-    @property
-    def how(self) -> dict[str, Any]:
-        """Return what is done with the plan, and the model with a name that it is about."""
-        return {**super().how, "model": self.known}
-
-    def overrides(self, *names: str, read: bool = True, **settings: Any) -> list[Override]:
-        """Return overrides: the settings of a named model, and the options of this command on top.
-
-        Args:
-            names: options of this command that are settings of the step.
-            read: the step reads the model; else it trains it.
-            settings: further ones; None for one that is not the step's.
-        """
-        known = self.known.overrides(read=read) if self.known else []
-        return known + super().overrides(*names, **settings)
 
     def asked(self, stage: str, *, as_json: bool = False, **settings: Any) -> Asked:
         """Ask for a training, or for what a later stage makes with it."""
@@ -224,9 +210,10 @@ class ModelOptions(TrainedOptions):
         Raises:
             UsageError: several have one.
         """
-        if self.named or self.given.intersection(_OF_TRAINING) or self.method != ModelOptions.method:
+        if self.named or self.given.intersection(OF_TRAINING) or self.method != ModelOptions.method:
             return
-        if len(models := load_definition(*self.where).models) > 1:
+        models = load_definition(*self.where).models
+        if len(models) > 1:
             raise UsageError(f"dataset {self.dataset} has models {', '.join(models)}; choose with --model")
         if models:
             ((self.named, model),) = models.items()
@@ -248,91 +235,20 @@ class AskingOptions(ModelOptions):
     no_deps: MakeOption = True
 
 
-@dataclass
-class AnyModelOptions(ModelOptions):
-    """Options of every command whose --model may also be a folder or hub id, for photographs without captions."""
-
-    def complete(self) -> None:
-        """Complete the options as `ModelOptions` does; a folder or hub id stays in `named`, and `known` is None.
-
-        Raises:
-            UsageError, MissingInputError: as there.
-        """
-        try:
-            super().complete()
-            return
-        except MissingInputError:
-            if self.named is None or not (Path(self.named).expanduser().is_dir() or "/" in self.named):
-                raise
-        for name in sorted(self.given.intersection(_OF_TRAINING)):
-            raise UsageError(f"--model {self.named} is trained already; leave --{name} out")
-
-    @property
-    def opened(self) -> str | None:
-        """Return the folder or hub id of a model; None where options name a training."""
-        return self.named if self.known is None else None
-
-    @property
-    def trained(self) -> bool:
-        """Tell whether options name a training."""
-        return self.known is not None or (self.opened is None and not self.given.isdisjoint(_OF_TRAINING))
-
-
-@dataclass
-class GivenOptions(ModelOptions):
-    """Options of every command that takes embeddings from files in the place of a trained model."""
-
-    embeddings: Annotated[File, Option(help="Files of any model's embeddings.", metavar="IMAGES [CAPTIONS]")] = None
-    captions: Annotated[File, Argument(metavar="CAPTIONS", help="With --embeddings: of the captions.")] = None
-    owners: Annotated[File, Option(help="With --embeddings: row or id of each caption's image.", metavar="FILE")] = None
-    name: Annotated[Text, Option(help="With --embeddings: for those of several models, NAME@1 for a seed.")] = None
-    measure: Annotated[
-        Measure | None,
-        Option(help="With --embeddings: cosine (default), inner-product or order."),
-    ] = None
-
-    def defined(self, split: str) -> DatasetDefinition | None:
-        """Define the embeddings of --embeddings, and name them; without the option choose the model, and return None.
-
-        Args:
-            split: that the files are of.
-
-        Raises:
-            UsageError: what belongs to --embeddings was given without it, or other options name a model too.
-            ItrpipeError: see `define_embeddings`.
-        """
-        if self.embeddings is None:
-            for name in ("captions", "owners", "name", "measure"):
-                if (value := getattr(self, name)) is not None:
-                    option = "" if name == "captions" else f"--{name} "
-                    raise UsageError(f"{option}{value} belongs to --embeddings; add it, or leave this out")
-            self.choose()
-            return None
-        for name in ("named", *_OF_TRAINING):
-            if name in self.given:
-                option = "model" if name == "named" else name
-                raise UsageError(f"--{option} and --embeddings both name a model; leave one of them out")
-        dataset = self.dataset if "dataset" in self.given else ALONE
-        files = given_files(self.embeddings, self.captions, self.owners)
-        definition, backbone = define_embeddings(self.data, dataset, split, files, self.name, self.measure)
-        self.dataset, self.method, self.backbone = dataset, GIVEN, backbone
-        return definition
-
-
 def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> list[Override]:
     """Return the options that were given, and `--set` assignments, as overrides of the requested step.
 
     Raises:
         UsageError: a setting is given twice with different values.
     """
-    given = []
+    overrides = []
     for key, value in named.items():
         if isinstance(value, Path):
             value = str(value.resolve())
         if value is not None and value is not False:
-            given.append(Override(None, key, value))
-    overrides = [*given, *map(parse_override, assignments or [])]
-    seen: dict[tuple, str] = {}
+            overrides.append(Override(None, key, value))
+    overrides += map(parse_override, assignments or ())
+    seen = {}
     for item in overrides:
         # By what they look like, because NaN is no number that equals itself.
         if seen.setdefault((item.scope, item.key), repr(item.value)) != repr(item.value):

@@ -24,12 +24,11 @@ class Parse(RunOptions):
 
     tagger: Annotated[Text, Option(help="hanta or lexicon.")] = None
     file: Annotated[File, Option("--from", help="Import this file of graphs instead.")] = None
-    format: Annotated[Text, Option(help="Format of that file, if it is not recognised.")] = None
     part: PartOption = None
     show: Annotated[Text, Option(metavar="CAPTION", help="Print the graph of one caption and end.")] = None
 
     def run(self) -> Path | None:
-        overrides = self.overrides("tagger", "file", "format", "part")
+        overrides = self.overrides("tagger", "file", "part")
         if self.show is None:
             return self.run_stage("parse", overrides)
         from itrpipe.stages.parse import print_graph

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.datasets import define_dataset
+from itrpipe.cli.asked import place_of, remembered
 from itrpipe.cli.options import File, Number, PartOption, RunOptions, Text
+from itrpipe.datasets.definition import EMBEDDED, StageDefinition, load_definition
+from itrpipe.errors import MissingInputError, UsageError
 
 
 @dataclass
@@ -31,5 +33,17 @@ class Prepare(RunOptions):
     def run(self) -> Path:
         bad_images = "refuse" if self.strict else None
         overrides = self.overrides("format", "train", "val", "test", "seed", "part", bad_images=bad_images)
-        definition, overrides = define_dataset(*self.where, self.source, overrides)
-        return self.run_stage("prepare", overrides, definition=definition)
+        definition = load_definition(*self.where)
+        defined = definition.prepare
+        if self.source is not None:
+            if self.dataset == EMBEDDED:
+                raise UsageError(
+                    "the dataset 'scenes' is generated and takes no --source; choose another --dataset name"
+                )
+            defined = StageDefinition(conf="files", source=place_of("--source", self.source))
+        elif defined is None:
+            raise MissingInputError(
+                f"dataset {self.dataset!r} is not known yet; give --source with its caption file or folder"
+            )
+        stage, overrides = remembered("prepare", defined, definition.prepare, overrides)
+        return self.run_stage("prepare", overrides, definition=definition.model_copy(update={"prepare": stage}))

@@ -8,13 +8,15 @@ from typer import Option
 
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
+from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.models.registry import canonical_backbone
+from itrpipe.models.declaration import canonical_backbone
 from itrpipe.pipeline.evaluations import evaluations_named, evaluations_of, tested_on
 from itrpipe.pipeline.models import home_of
 from itrpipe.pipeline.planning import pinned_step
 from itrpipe.stages.base import load_stage
 from itrpipe.stages.report import MARKDOWN
+from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.storage.integrity import checked
 
@@ -39,38 +41,33 @@ class Report(PlanOptions):
     into: Annotated[File, Option(metavar="FILE", help="Markdown file whose table of results is renewed.")] = None
 
     def run(self) -> Path:
-        backbone, compare, into = self.backbone, self.compare, self.into
-        if compare is not None and (backbone is not None or into is not None):
+        backbone, into = self.backbone, self.into
+        if self.compare is not None and (backbone is not None or into is not None):
             raise UsageError("--compare has two models; leave out --backbone and --into")
-        homes = {home_of(self.data, each) for each in compare or ()}
+        homes = {home_of(self.data, each) for each in self.compare or ()}
         if "dataset" not in self.given and len(homes) == 1:
             self.dataset = homes.pop() or self.dataset
         asked = Asked(*self.where, overrides_of(self.settings, {}), dry_run=self.dry_run)
-        backbone = backbone and canonical_backbone(backbone)
-        lines = f"{self.dataset} {backbone}" if backbone else self.dataset
+        lines = self.dataset
+        if backbone is not None:
+            backbone = canonical_backbone(backbone)
+            lines += f" {backbone}"
         if into is not None:
             _with_tables(into, lines, "")
             require_writable(into, "--into")
         known = asked.planner.definition
         evaluations = evaluations_of(self.data, self.dataset, known, backbone)
-        compared: dict[str, Any] = {}
-        if compare is not None:
-            first, second = (evaluations_named(each, evaluations, known) for each in compare)
-            shared = set(map(tested_on, first.values())) & set(map(tested_on, second.values()))
-            split = next((each for each in ("test", "val", "train") if each in {split for _, split in shared}), None)
-            if split is None:
-                raise UsageError(
-                    f"--compare: {compare[0]} and {compare[1]} share no test set; evaluate both on one split"
-                )
-            both = {**first, **second}.items()
-            both = {folder: each for folder, each in both if tested_on(each) in shared and tested_on(each)[1] == split}
-            if first.keys() & second.keys() & both.keys():
-                raise UsageError(f"--compare: {compare[0]} and {compare[1]} are the same training; name another model")
-            evaluations, compared = [*both.values()], {"compare": sorted(first.keys() & both.keys())}
-        trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
-        names = sorted(each for each in known.named_trainings().items() if each[0] in trained)
-        steps = [pinned_step(asked.root, manifest) for manifest in evaluations]
-        asked.plan("report", inputs={step.location.name: step for step in steps}, names=names, **compared)
+        settings: dict[str, Any] = {}
+        if self.compare is not None:
+            evaluations, settings["compare"] = _of_two(self.compare, evaluations, known)
+        trained = set()
+        inputs = {}
+        for manifest in evaluations:
+            trained.update(each.name for each in manifest.inputs.values())
+            step = pinned_step(asked.root, manifest)
+            inputs[step.location.name] = step
+        settings["names"] = sorted(each for each in known.named_trainings().items() if each[0] in trained)
+        asked.plan("report", inputs=inputs, **settings)
         folder = asked.run()
         if asked.dry_run:
             return folder
@@ -81,6 +78,30 @@ class Report(PlanOptions):
         return folder
 
 
+def _of_two(
+    names: tuple[str, str], evaluations: list[Manifest], definition: DatasetDefinition
+) -> tuple[list[Manifest], list[str]]:
+    """Return the evaluations of two models on a split that both were evaluated on, and those of the first by folder.
+
+    Raises:
+        UsageError: there is no such split, or both are one training.
+    """
+    first, second = (evaluations_named(name, evaluations, definition) for name in names)
+    tests = set(map(tested_on, first.values())) & set(map(tested_on, second.values()))
+    if not tests:
+        raise UsageError(f"--compare: {' and '.join(names)} share no test set; evaluate both on one split")
+    split = min((split for _, split in tests), key=("test", "val", "train").index)
+    chosen = {}
+    for folder, evaluation in (first | second).items():
+        test = tested_on(evaluation)
+        if test in tests and test[1] == split:
+            chosen[folder] = evaluation
+    of_first = first.keys() & chosen.keys()
+    if of_first & second.keys():
+        raise UsageError(f"--compare: {' and '.join(names)} are the same training; name another model")
+    return [*chosen.values()], sorted(of_first)
+
+
 def _with_tables(path: Path, asked: str, tables: str) -> str:
     """Return a document with these tables for those that it has of a dataset, or of one backbone on it."""
     from itrpipe.report.page import BEGIN, END, inserted
@@ -88,10 +109,13 @@ def _with_tables(path: Path, asked: str, tables: str) -> str:
     if not path.is_file():
         raise MissingInputError(f"--into {path} is not there; name a Markdown file")
     try:
-        found = inserted(path.read_text(encoding="utf-8"), asked, tables)
+        document = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"--into {path} is not UTF-8 at byte {error.start}; name a Markdown file") from None
+    found = inserted(document, asked, tables)
     if found is None:
-        lines = f"{BEGIN.format(asked=asked)} and {END}"
-        raise DataError(f"--into {path} does not say where the table belongs; write two lines into it: {lines}")
+        raise DataError(
+            f"--into {path} does not say where the table belongs; write two lines into it: {BEGIN.format(asked=asked)} "
+            f"and {END}"
+        )
     return found

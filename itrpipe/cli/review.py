@@ -1,15 +1,20 @@
-"""Show judgements of pairs."""
+"""Show judgements of pairs of image and caption, and choose the pairs that people judge."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from itrpipe.cli.options import AskingOptions, GuardOption, JsonOption
-from itrpipe.cli.pairs import PairsOption, open_candidates
+from itrpipe.cli.asked import Asked
+from itrpipe.cli.options import AskingOptions, GuardOption, JsonOption, Split
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
+
+if TYPE_CHECKING:
+    from itrpipe.review import Candidates
+TRAIN = "train"
+PairsOption = Annotated[Split | None, Option(help="train: pairs of mined lists; test or val: of an evaluation.")]
 
 
 @dataclass
@@ -40,11 +45,14 @@ class Review(AskingOptions):
         from itrpipe.review import lines, reviewed
 
         file = DecisionFile.of(*self.where)
-        merged = file.merge(map(read_decisions, self.merge)) if self.merge and not self.dry_run else 0
+        merged = 0
+        if self.merge and not self.dry_run:
+            merged = file.merge(map(read_decisions, self.merge))
         asked = self.asked("mine_negatives", as_json=self.as_json, guard=self.guard)
         if self.merge:
-            added = f"{quantity(merged, 'judgement')} added of {quantity(len(self.merge), 'file')}"
-            asked.reporter.say(f"{file.path}: {added}")
+            asked.reporter.say(
+                f"{file.path}: {quantity(merged, 'judgement')} added of {quantity(len(self.merge), 'file')}"
+            )
         candidates = open_candidates(asked, self.split)
         if candidates is None:
             return
@@ -54,3 +62,17 @@ class Review(AskingOptions):
             return
         for line in (*lines(judgements), f"  decisions: {file.path}"):
             asked.reporter.say(line)
+
+
+def open_candidates(asked: Asked, split: str | None) -> "Candidates | None":
+    """Open the pairs that may be judged; None after a dry run."""
+    from itrpipe.review import mined_candidates, ranked_candidates
+
+    if split in (None, TRAIN):
+        open_pairs = mined_candidates
+        asked.plan("mine_negatives")
+    else:
+        open_pairs = ranked_candidates
+        asked.plan("evaluate", split=split)
+    made = asked.made("review")
+    return open_pairs(made[0].folder) if made else None

@@ -33,6 +33,7 @@ class Run(PlacedOptions):
 
         restart_with(self.devices)
         overrides = overrides_of(self.settings, {}) + self.placed
-        overrides += [Override(EVERYWHERE, "part", self.part)] if self.part else []
+        if self.part:
+            overrides.append(Override(EVERYWHERE, "part", self.part))
         options = Options(self.source, overrides, self.only or (), self.tiny, self.keep_going, self.dry_run)
         run_recipe(self.data, self.recipe, options)

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import device_of
+from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import File, JsonOption, Split, Text
-from itrpipe.cli.photographs import PhotosOption, SearchOptions, refuse_opened, refuse_with_photos, up_to_date
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Artifact, check_split
+from itrpipe.stages.base import check_split
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import require_writable, write_text
@@ -54,35 +53,36 @@ class Search(SearchOptions):
         self._check()
         if self.photos is not None:
             refuse_with_photos({"--split": self.split})
-            return _search_photographs(self, self.photos)
-        refuse_opened(self)
+            return self._search_photographs(self.photos)
+        self.refuse_opened()
         asked = self.asked("train", as_json=self.as_json)
-        step, own = asked.plan("train", self.method), None
-        check_split(step, self.split or "test")
-        if not asked.made("search with"):
+        step, split = asked.plan("train", self.method), self.split or "test"
+        check_split(step, split)
+        made = asked.made("search with")
+        if not made:
             return None
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import Stored, load
         from itrpipe.search.photos import find_image
 
-        trained, device = Artifact.of(step.location.folder), device_of(step)
+        trained, device = made[0], asked.device
         image = self.image and find_image(trained.folder, self.image, device)
         model = load(trained.folder, device=device)
         model.label, progress = step.model or asked.label, not model.embeds
-        gallery = Gallery.of_dataset(model, trained.folder, self.split or "test")
+        gallery = Gallery.of_dataset(model, trained.folder, split)
+        folder = own = None
         if image:
-            stored, own = Stored(image.features, [image.image_id]), image.file
-            found = gallery.captions_for(stored, image.split, self.top, progress)
+            own = image.file
+            found = gallery.captions_for(Stored(image.features, [image.image_id]), image.split, self.top, progress)
         else:
             found = gallery.images_for(str(self.caption), self.top, progress)
-        folder = None
         if self.html is not None:
             prepared = trained.input("prepare")
             try:
                 folder = image_root(prepared.manifest.settings, prepared.folder, load_definition(*self.where))
             except (MissingInputError, DataError) as error:
                 asked.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
-        _show(self, found, asked.reporter, folder, own)
+        self._show(found, asked.reporter, folder, own)
         return found
 
     def _check(self) -> None:
@@ -108,59 +108,63 @@ class Search(SearchOptions):
 
             given_split([self.caption], what="the query")
 
+    def _search_photographs(self, photos: Path) -> "Answers | None":
+        """Print and return the photographs of a folder that a model finds; the index is brought up to date before.
 
-def _search_photographs(question: Search, photos: Path) -> "Answers | None":
-    """Print and return the photographs of a folder that a model finds; the index is brought up to date before.
+        Raises:
+            MissingInputError: the photograph that is searched with is not there.
+        """
+        image = own = None
+        if self.image:
+            for image in (Path(self.image).expanduser(), photos / self.image):
+                if os.path.isfile(image):
+                    break
+            else:
+                raise MissingInputError(
+                    f"--image {self.image} is no file, neither here nor below {photos}; name a photograph"
+                )
+        asked = self.indexed(photos, as_json=self.as_json)
+        if asked is None:
+            return None
+        gallery, reporter, folder = self.gallery(asked, photos), asked.reporter, photos.resolve()
+        if image is not None:
+            own = str(image.resolve())
+            known = own.removeprefix(f"{folder}/")
+            found = gallery.photographs_like(known if known in gallery.rows else image, self.top, str(self.image))
+        else:
+            found = gallery.images_for(str(self.caption), self.top)
+        left_out = len(read_manifest(asked.step.location.folder).failed)
+        if left_out:
+            reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
+        self._show(found, reporter, folder, own)
+        return found
 
-    Raises:
-        MissingInputError: the photograph that is searched with is not there.
-    """
-    image = own = None
-    if question.image:
-        given = Path(question.image).expanduser(), photos / question.image
-        image = next((path for path in given if os.path.isfile(path)), None)
-        if image is None:
-            told = f"--image {question.image} is no file, neither here nor below {photos}; name a photograph"
-            raise MissingInputError(told)
-    indexed = up_to_date(question, photos, as_json=question.as_json)
-    if indexed is None:
-        return None
-    gallery, reporter = indexed.gallery(question.device), indexed.reporter
-    if image is not None:
-        own = str(image.resolve())
-        known = own.removeprefix(f"{photos.resolve()}/")
-        found = gallery.photographs_like(known if known in gallery.rows else image, question.top, str(question.image))
-    else:
-        found = gallery.images_for(str(question.caption), question.top)
-    if left_out := len(read_manifest(indexed.folder).failed):
-        reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
-    _show(question, found, reporter, photos.resolve(), own)
-    return found
+    def _show(self, found: "Answers", reporter: Reporter, folder: Path | None, own: str | None) -> None:
+        """Print the answers, and write the page.
 
-
-def _show(question: Search, found: "Answers", reporter: Reporter, folder: Path | None, own: str | None) -> None:
-    """Print the answers, and write the page.
-
-    Args:
-        question: what was asked.
-        found: the answers.
-        reporter: shows them.
-        folder: of the photographs; None where it is gone.
-        own: file that was searched with, relative to the folder or not.
-    """
-    if question.html is not None:
-        page, problems = found.page(folder, own)
-        write_text(question.html, page)
-        for line in (*(f"  no picture of {problem}" for problem in problems), f"page: {question.html}"):
+        Args:
+            found: the answers.
+            reporter: shows them.
+            folder: of the photographs; None where it is gone.
+            own: file that was searched with, relative to the folder or not.
+        """
+        if self.html is not None:
+            page, problems = found.page(folder, own)
+            write_text(self.html, page)
+            for problem in problems:
+                reporter.say(f"  no picture of {problem}")
+            reporter.say(f"page: {self.html}")
+        if self.as_json:
+            Reporter().say_json(asdict(found))
+            return
+        if found.caption is not None:
+            query = f"“{found.caption}”"
+        else:
+            query = f"{found.image_id} ({found.image_split})" if found.image_split else found.image_id
+        reporter.say(f"{query}: the first {len(found.answers)} of {found.how}", style="bold")
+        if found.unknown:
+            reporter.say(
+                f"  unknown  {', '.join(found.unknown)}: not among the words that the model knows", style="yellow"
+            )
+        for line in found.lines():
             reporter.say(line)
-    if question.as_json:
-        Reporter().say_json(asdict(found))
-        return
-    split = f" ({found.image_split})" if found.image_split else ""
-    asked = f"“{found.caption}”" if found.caption is not None else f"{found.image_id}{split}"
-    reporter.say(f"{asked}: the first {len(found.answers)} of {found.how}", style="bold")
-    if found.unknown:
-        words = ", ".join(found.unknown)
-        reporter.say(f"  unknown  {words}: not among the words that the model knows", style="yellow")
-    for line in found.lines():
-        reporter.say(line)

@@ -6,16 +6,9 @@ from typing import Annotated
 
 from typer import Option
 
+from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import GuardOption
-from itrpipe.cli.pairs import TRAIN, PairsOption, open_candidates
-from itrpipe.cli.photographs import (
-    PhotosOption,
-    SearchOptions,
-    dataset_of,
-    refuse_opened,
-    refuse_with_photos,
-    up_to_date,
-)
+from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError
 from itrpipe.stages.base import Artifact
@@ -46,23 +39,24 @@ class Serve(SearchOptions):
     no_browser: Annotated[bool, Option("--no-browser", help="Print the address alone.")] = False
 
     def run(self) -> None:
-        if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        missing = [name for name in PACKAGES if find_spec(name) is None]
+        if missing:
             raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
         from itrpipe.datasets.decisions import DecisionFile
         from itrpipe.search import serve as pages
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import load
-        from itrpipe.training.data import Sources
 
         if self.photos is not None:
             refuse_with_photos({"--split": self.split, "--guard": self.guard})
-            if indexed := up_to_date(self, self.photos):
-                small = self.data / dataset_of(indexed.photos) / PICTURES
-                pictures = pages.Pictures.of_folder(indexed.folder, indexed.photos, small)
-                site = pages.Site(pages.Searches(indexed.gallery(self.device)), pictures)
-                pages.run(site, self.port, not self.no_browser, indexed.reporter.say)
+            asked = self.indexed(self.photos)
+            if asked is not None:
+                small = self.data / asked.dataset / PICTURES
+                pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
+                site = pages.Site(pages.Searches(self.gallery(asked, self.photos)), pictures)
+                pages.run(site, self.port, not self.no_browser, asked.reporter.say)
             return
-        refuse_opened(self)
+        self.refuse_opened()
         asked = self.asked("mine_negatives", guard=self.guard)
         candidates = open_candidates(asked, self.split)
         if candidates is None:
@@ -71,10 +65,10 @@ class Serve(SearchOptions):
         folder = image_root(read_manifest(prepared).settings, prepared, load_definition(*self.where))
         pictures = pages.Pictures.of_dataset(prepared, folder, self.data / self.dataset / PICTURES)
         model = load(trained.folder, device=self.device or "auto")
-        # Models that score pairs search one split alone, since they read every image beside every sentence.
-        alone = None if model.embeds else "test" if self.split in (None, TRAIN) else self.split
+        alone = None
+        if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
+            alone = "test" if self.split in (None, TRAIN) else self.split
         searches = pages.Searches(Gallery.of_dataset(model, trained.folder, alone))
         reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
-        sources = Sources(prepared, trained.input("extract").folder)
-        pages.run(pages.Site(searches, pictures, reviews, sources), self.port, not self.no_browser, asked.reporter.say)
+        pages.run(pages.Site(searches, pictures, reviews), self.port, not self.no_browser, asked.reporter.say)
         asked.reporter.say(f"decisions: {reviews.file.path}")

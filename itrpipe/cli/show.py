@@ -45,14 +45,17 @@ class Show(BaseCommand):
                 return
             (conf,) = declaration.confs
         planner = Planner(self.data, self.dataset, overrides_of(self.settings, {"backbone": self.backbone}))
-        known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
-        definition = known if known and (stage == "extract" or known.conf == conf) else None
+        definition = None
+        if stage == "extract":
+            definition = planner.definition.features.get(conf)
         found, execution, resolved = planner.configure(Need(stage, conf), definition)
-        unread = found.unused_options() if isinstance(found, TrainSettings) else ()
-        rows = [each for each in leaves(found.model_dump(mode="json")) if each[0] not in unread]
-        width = max((len(key) for key, _ in rows), default=0)
+        rows = dict(leaves(found.model_dump(mode="json")))
+        if isinstance(found, TrainSettings):
+            for key in found.unused_options():
+                rows.pop(key, None)
+        width = max(map(len, rows), default=0)
         reporter.say(f"{stage} {conf}, dataset {self.dataset}", style="bold")
-        for key, value in rows:
+        for key, value in rows.items():
             reporter.say(f"  {key:<{width}}  {value!s:<24} {resolved.origins.get(key, 'default')}")
         reporter.say("execution (not part of the fingerprint)", style="bold")
         for key, value in leaves(execution.model_dump(mode="json")):

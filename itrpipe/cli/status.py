@@ -18,14 +18,11 @@ _STYLES = {
     "whole": "green",
     "running": "cyan",
     "in parts": "cyan",
-    "interrupted": "yellow",
-    "replaced": "yellow",
     "damaged": "red",
     "unreadable": "red",
-    "not ours": "yellow",
     "small copies": "",
 }
-"""State of a folder -> its colour."""
+"""State of a folder -> its colour; others are yellow."""
 _NAMES = 44
 """Width of the column of names."""
 _FIRST = """\
@@ -52,29 +49,36 @@ class Status(BaseCommand):
     def run(self) -> None:
         reporter = Reporter()
         data = self.data
+        names = [path.name for path in folders_in(data)]
         if self.dataset:
             require_dataset(data, self.dataset)
-        names = [self.dataset] if self.dataset else [path.name for path in folders_in(data)]
+            names = [self.dataset]
         if not names:
             reporter.say_lines(_FIRST.format(root=data))
-        problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
+        damaged, unreadable = [], []
         for name in names:
             definition = load_definition(data, name)
-            photos = f"  {definition.photographs.source}" if definition.photographs else ""
-            reporter.say(f"{name}{photos}", style="bold")
+            title = name
+            if definition.photographs:
+                title = f"{name}  {definition.photographs.source}"
+            reporter.say(title, style="bold")
             models = definition.named_trainings()
             for entry in entries(data, name, verify=self.verify):
-                model = model_of(entry, models)
-                called = f"  {entry.name}{f' (model {model})' if model else ''}"
+                model, style = model_of(entry, models), _STYLES.get(entry.state, "yellow")
+                called = f"  {entry.name} (model {model})" if model else f"  {entry.name}"
                 seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
                 if len(called) > _NAMES:
-                    reporter.say(called, style=_STYLES[entry.state])
+                    reporter.say(called, style=style)
                     called = ""
                 line = f"{called:<{_NAMES}} {entry.state:<12} {size_text(entry.bytes):>11} {seconds:>10}"
-                reporter.say(line.rstrip(), style=_STYLES[entry.state])
+                reporter.say(line.rstrip(), style=style)
                 if entry.problem:
-                    reporter.say(f"    {entry.problem}", style=_STYLES[entry.state])
-                problems.get(entry.state, []).append(entry.problem)
-        for state, kind in (("damaged", DataError), ("unreadable", UnavailableError)):
-            if problems[state]:
-                raise kind(f"{len(problems[state])} {state}: {problems[state][0]}")
+                    reporter.say(f"    {entry.problem}", style=style)
+                if entry.state == "damaged":
+                    damaged.append(entry.problem)
+                elif entry.state == "unreadable":
+                    unreadable.append(entry.problem)
+        if damaged:
+            raise DataError(f"{len(damaged)} damaged: {damaged[0]}")
+        if unreadable:
+            raise UnavailableError(f"{len(unreadable)} unreadable: {unreadable[0]}")

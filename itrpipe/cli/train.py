@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from itrpipe.cli.datasets import whole_file
+from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import DevicesOption, ModelOptions, Text, Texts, overrides_of
 from itrpipe.config import Override
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import UsageError
-from itrpipe.pipeline.models import NamedModel, define_model, find_model, home_of, models_of
+from itrpipe.pipeline.models import define_model, find_model, home_of, models_of
 from itrpipe.training.choices import backbone_for, both_encoders, chosen_loss
 
 _FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
@@ -67,22 +67,24 @@ class Train(ModelOptions):
             if home is None and like is not None:
                 home = find_model(self.data, None, like, "--like").dataset
             self.dataset = home or self.dataset
-        base = self._base()
+        base = None
+        if like is not None:  # a model of this dataset before all others
+            is_here = like in models_of(load_definition(*self.where))
+            base = find_model(self.data, self.dataset if is_here else None, like, "--like")
         if name is not None and "method" not in self.given:
             known = base or load_definition(*self.where).models.get(check_name(name))
             self.method = known.method if known else self.method
         encoders = both_encoders(self.method, self.vision, self.text)
         if encoders and not self.backbone:
             self.backbone = backbone_for(self.method, encoders)
-        settings = [
-            *(self.settings or []),
-            *(f"train.model.{key}={whole_file(each)}" for key, each in encoders.items()),
-        ]
-        settings += [f"train.trackers={json.dumps(self.track)}"] if self.track else []
+        settings = [*(self.settings or [])]
+        settings += [f"train.model.{key}={whole_file(each)}" for key, each in encoders.items()]
+        if self.track:
+            settings.append(f"train.trackers={json.dumps(self.track)}")
         words = self.chosen("negatives", "weigh", "objective", "batches")
         method, loss = chosen_loss(self.method, {key: each for key, each in words.items() if each}, self.positives)
-        chosen = {**self.chosen(*self.shared, "teacher"), "method": None}
-        overrides = overrides_of(settings, {**chosen, **loss}) + self.placed
+        chosen = {**self.chosen(*self.shared, "teacher"), "method": None, **loss}
+        overrides = overrides_of(settings, chosen) + self.placed
         mines = not self.teacher and "mined" in loss.get("loss.negatives", ())
         if mines and base and base.dataset == self.dataset and base.can_teach:
             overrides.append(Override(None, "loss.teacher", base.name))
@@ -95,10 +97,3 @@ class Train(ModelOptions):
             method = self.known.method
             overrides = self.known.overrides(read=False) + overrides
         return self.run_stage("train", overrides, conf=method)
-
-    def _base(self) -> NamedModel | None:
-        """Return the model of --like, of this dataset before all others."""
-        if self.like is None:
-            return None
-        is_here = self.like in models_of(load_definition(*self.where))
-        return find_model(self.data, self.dataset if is_here else None, self.like, "--like")

@@ -3,8 +3,6 @@
 Nothing is unpacked: the headers of a file are read once, and a photograph from its place in the file.
 """
 
-from __future__ import annotations
-
 import re
 import tarfile
 import unicodedata
@@ -14,7 +12,7 @@ from pathlib import Path
 from itrpipe.errors import DataError, reason_of
 
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-"""Of photographs in the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
+"""Endings of photographs in formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
 UNREAD = (
     ".heic",
     ".heif",
@@ -45,7 +43,7 @@ _COMPRESSED = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|PK")
 
 
 def in_archive(path: Path) -> tuple[Path, str] | None:
-    """The tar file that a path leads into, and the member's name; None of other paths."""
+    """Return the tar file that a path leads into, and the member's name; None of other paths."""
     for archive in path.parents:
         if archive.suffix.lower() == TAR and archive.is_file():
             return archive, path.relative_to(archive).as_posix()
@@ -59,7 +57,7 @@ def path_parts(path: str) -> list[str]:
 
 
 def members(archive: Path) -> dict[str, tuple[int, int]]:
-    """Name -> offset and size of the files in a tar file.
+    """Read offset and size of the files in a tar file, by their names.
 
     A name is relative, without `.`, and in Unicode's form NFC. Bytes of a name that are no UTF-8 become escapes, such
     as `\\xff`.
@@ -75,7 +73,7 @@ def members(archive: Path) -> dict[str, tuple[int, int]]:
 
 @lru_cache(_HELD)
 def _members(archive: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+    found = {}
     try:
         with (
             archive.open("rb") as stream,
@@ -104,13 +102,15 @@ def _members(archive: Path, changed: int, size: int) -> dict[str, tuple[int, int
                 raise DataError("is compressed and no tar file; unpack it") from error
         raise DataError(f"is no tar file that can be read ({reason_of(error)}); {_AGAIN}") from error
     if not padding or padding.strip(b"\0") or len(padding) > _LONGEST_PADDING:
-        where = f"does not end at byte {tar.offset:,} as tar files do"
-        raise DataError(f"{where}: it is damaged or not whole, or another one follows; {_AGAIN}")
+        raise DataError(
+            f"does not end at byte {tar.offset:,} as tar files do: it is damaged or not whole, or another one follows; "
+            f"{_AGAIN}"
+        )
     return found
 
 
 def read_member(archive: Path, name: str) -> bytes:
-    """The content of a member.
+    """Read the content of a member.
 
     Raises:
         DataError: it is not there, or the tar file cannot be used. The message is the reason alone.

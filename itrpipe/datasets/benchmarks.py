@@ -7,10 +7,8 @@ format of one's own is a row of `SUITES` and a function that yields the pairs of
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -27,7 +25,7 @@ from itrpipe.storage.integrity import DigestCache
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, of which the last two are excluded."""
 EMBEDDED_VERSION = "edits 2"
-"""Of the sentences that the embedded dataset makes; raised when equal scenes get others."""
+"""Version of the sentences that the embedded dataset makes; raised when equal scenes get others."""
 _FARTHEST = 8_192
 """Pixels; images of Visual Genome have 1,280 at most."""
 
@@ -54,8 +52,7 @@ class Pair(NamedTuple):
     box: Box | None = None
 
 
-@dataclass(frozen=True)
-class Benchmark:
+class Benchmark(NamedTuple):
     """A benchmark as read, before any image was opened.
 
     Attributes:
@@ -80,7 +77,7 @@ class Named(NamedTuple):
 
 
 def named(text: str) -> Named:
-    """Takes `NAME=FOLDER` apart.
+    """Take `NAME=FOLDER` apart.
 
     Raises:
         ValueError: there is no such benchmark, it lacks its folder, or has one that nothing reads.
@@ -95,20 +92,22 @@ def named(text: str) -> Named:
 
 
 def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """The same benchmarks in the order of their names.
+    """Return benchmarks in the order of their names.
 
     Raises:
         ValueError: see `named`; or one is given twice.
     """
-    ordered = sorted((named(text).name, text) for text in texts)
-    for (name, _), (other, text) in itertools.pairwise(ordered):
-        if name == other:
+    ordered = {}
+    for text in sorted(texts, key=lambda text: (named(text).name, text)):
+        name = named(text).name
+        if name in ordered:
             raise ValueError(f"{text!r} names {name} a second time; evaluate with one at a time")
-    return tuple(text for _, text in ordered)
+        ordered[name] = text
+    return tuple(ordered.values())
 
 
 def read_benchmark(benchmark: Named) -> Benchmark:
-    """Reads a benchmark of files and finds its images.
+    """Read a benchmark of files and find its images.
 
     Raises:
         MissingInputError: its folder, one of its files or an image is not there.
@@ -117,48 +116,49 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     root, suite = Path(benchmark.folder).expanduser(), SUITES[benchmark.name]
     if not root.is_dir():
         raise MissingInputError(f"--benchmark {benchmark.name}: {root} is no folder; name the one with its files")
-    pairs = [
-        pair
-        for category, (names, record) in suite.files.items()
-        for number, row in rows(data_files(root, names)[0], TypeAdapter(record))
-        for pair in row.pairs(f"{category}/{number}".removeprefix("/"), category)
-    ]
+    pairs = []
+    for category, (names, record) in suite.files.items():
+        own = []
+        for number, row in rows(data_files(root, names)[0], TypeAdapter(record)):
+            own += row.pairs(f"{category}/{number}".removeprefix("/"), category)
+        cases = Counter(pair.group for pair in own)
+        pairs += [pair if cases[pair.group] >= record.fewest else pair._replace(group="") for pair in own]
     for pair in pairs:
         if pair.caption == pair.negative:
             raise DataError(
                 f"{root}: the negative of pair {pair.id} is its caption, {pair.caption!r}; leave the pair out"
             )
-    first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
-    if twice := repeated(pair.id for pair in pairs):
+    twice = repeated(pair.id for pair in pairs)
+    if twice:
         raise DataError(f"{root}: pair {twice[0]} is given twice; an example has one line")
+    first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
     found = locate_images(root, root, [list(first)], list(first.values()), suite.folders)
-    if missing := [file for file in found if not (root / file).is_file()]:
-        count = f"{len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}"
-        raise MissingInputError(f"{root}: {count}; a benchmark needs all of them")
-    place, cases = dict(zip(first, found, strict=True)), Counter(pair.group for pair in pairs)
-    fewest = {category: record.fewest for category, (_, record) in suite.files.items()}
-    few = {pair.group for pair in pairs if cases[pair.group] < fewest.get(pair.category, 0)}
-    return Benchmark(
-        root, [pair._replace(file=place[pair.file], group="" if pair.group in few else pair.group) for pair in pairs]
-    )
+    missing = [file for file in found if not (root / file).is_file()]
+    if missing:
+        raise MissingInputError(
+            f"{root}: {len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}; "
+            "a benchmark needs all of them"
+        )
+    place = dict(zip(first, found, strict=True))
+    return Benchmark(root, [pair._replace(file=place[pair.file]) for pair in pairs])
 
 
 def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
-    """Digests of the captions and images of benchmarks, whose place does not count.
+    """Return the digests of the captions and images of benchmarks, whose place does not count.
 
     Raises:
         MissingInputError, DataError: see `read_benchmark`.
     """
-    found: dict[str, str] = {}
-    for each in map(named, texts):
-        if not each.folder:
-            found[f"benchmark {each.name}"] = EMBEDDED_VERSION
+    found = {}
+    for benchmark in map(named, texts):
+        name = benchmark.name
+        if not benchmark.folder:
+            found[f"benchmark {name}"] = EMBEDDED_VERSION
             continue
-        read = read_benchmark(each)
-        pairs = hashlib.sha256("\n".join(map(repr, read.pairs)).encode()).hexdigest()
-        files = [read.root / file for file in dict.fromkeys(pair.file for pair in read.pairs)]
-        found[f"benchmark {each.name}"] = pairs
-        found[f"benchmark {each.name} images"] = cache.combined(files, read.root, f"hashing {each.name}")
+        root, pairs = read_benchmark(benchmark)
+        found[f"benchmark {name}"] = hashlib.sha256("\n".join(map(repr, pairs)).encode()).hexdigest()
+        files = [root / file for file in dict.fromkeys(pair.file for pair in pairs)]
+        found[f"benchmark {name} images"] = cache.combined(files, root, f"hashing {name}")
     return found
 
 
@@ -188,7 +188,7 @@ class _Row(Record):
     fewest: ClassVar[int] = 0
 
     def pairs(self, name: str, category: str) -> list[Pair]:
-        """The pairs of the row, given its name and the category of its file."""
+        """Return the pairs of the row, given its name and the category of its file."""
         raise NotImplementedError
 
 
@@ -261,12 +261,12 @@ class _Winoground(_Row):
     collapsed_tag: str
 
     def pairs(self, name: str, category: str) -> list[Pair]:
-        files = [each if PurePosixPath(each).suffix else f"{each}.png" for each in (self.image_0, self.image_1)]
-        common, first, second = (self.collapsed_tag, self.id), self.caption_0, self.caption_1
-        return [
-            Pair(f"{self.id}/0", files[0], first, second, *common),
-            Pair(f"{self.id}/1", files[1], second, first, *common),
-        ]
+        sides = (self.image_0, self.caption_0, self.caption_1), (self.image_1, self.caption_1, self.caption_0)
+        found = []
+        for number, (image, caption, negative) in enumerate(sides):
+            file = image if PurePosixPath(image).suffix else f"{image}.png"
+            found.append(Pair(f"{self.id}/{number}", file, caption, negative, self.collapsed_tag, self.id))
+        return found
 
 
 class _Own(_Row):
@@ -278,12 +278,14 @@ class _Own(_Row):
     category: Annotated[str | None, AfterValidator(lambda text: _readable(text) if text else "")] = ""
 
     def pairs(self, name: str, category: str) -> list[Pair]:
-        common, told = (self.file, self.caption), self.category or ""
-        return [Pair(f"{name}{suffix}", *common, negative, told) for suffix, negative in self.negative.items()]
+        pairs = []
+        for suffix, negative in self.negative.items():
+            pairs.append(Pair(f"{name}{suffix}", self.file, self.caption, negative, self.category or ""))
+        return pairs
 
 
 class Suite(NamedTuple):
-    """How a benchmark is read.
+    """Files of a benchmark, and how they are read.
 
     Attributes:
         files: by category the names that its file goes by, and the record that it holds.

@@ -1,7 +1,5 @@
 """A dataset as it was read: its images, captions and splits, and whether they fit together."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter
@@ -90,33 +88,34 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
             there. One line lists all of these with counts and first examples.
     """
     images, captions = annotations.images, annotations.captions
-    ids = {"image": [each.image_id for each in images], "caption": [each.caption_id for each in captions]}
-    known, splits = set(ids["image"]), Counter(each.split for each in images)
-    found = {
-        "files that are several images": repeated(each.file for each in images),
-        f"split names other than {', '.join(SPLITS)}": [
-            f"{name!r} of {count:,} images" for name, count in splits.items() if name not in SPLITS
-        ],
-        "captions of images that are not there": [
-            f"{each.caption_id} of {each.image_id}" for each in captions if each.image_id not in known
-        ],
-        "captions that show nothing or hold a NUL": [
-            f"{each.caption_id} of {each.image_id}" for each in captions if not is_readable(each.text)
-        ],
-    }
-    for what, own in ids.items():
-        found[f"duplicate {what} ids"] = repeated(own)
-        found[f"{what} ids that {UNUSABLE_ID}"] = [repr(each[:20]) for each in own if not is_id(each)]
+    known = {image.image_id for image in images}
+    found: dict[str, list[str]] = {"files that are several images": repeated(image.file for image in images)}
+    splits = found[f"split names other than {', '.join(SPLITS)}"] = []
+    for name, count in Counter(image.split for image in images).items():
+        if name not in SPLITS:
+            splits.append(f"{name!r} of {count:,} images")
+    strays = found["captions of images that are not there"] = []
+    blank = found["captions that show nothing or hold a NUL"] = []
+    for caption in captions:
+        name = f"{caption.caption_id} of {caption.image_id}"
+        if caption.image_id not in known:
+            strays.append(name)
+        if not is_readable(caption.text):
+            blank.append(name)
+    for what, records in (("image", images), ("caption", captions)):
+        ids = [record[0] for record in records]
+        found[f"duplicate {what} ids"] = repeated(ids)
+        found[f"{what} ids that {UNUSABLE_ID}"] = [repr(each[:20]) for each in ids if not is_id(each)]
     problems = [] if captions else ["holds no captions"]
     problems += [_count(values, what) for what, values in found.items() if values]
     if problems:
         raise DataError(f"{source}: {'; '.join(problems)}; correct the source")
-    captioned = {each.image_id for each in captions}
-    bare = [each for each in ids["image"] if each not in captioned]
-    if not bare:
+    captioned = {caption.image_id for caption in captions}
+    kept = [image for image in images if image.image_id in captioned]
+    if len(kept) == len(images):
         return annotations
+    bare = [image.image_id for image in images if image.image_id not in captioned]
     note = f"{source}: {_count(bare, 'images without captions')} dropped"
-    kept = [each for each in images if each.image_id in captioned]
     return replace(annotations, images=kept, notes=(*annotations.notes, note))
 
 
@@ -151,13 +150,15 @@ def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> 
     """
     if not val + test < 1:
         raise UsageError(f"split fractions: val {val:g} and test {test:g} leave nothing for train; make them smaller")
-    splits, positions = dict[str, str](), dict[str, float]()
+    splits, positions, train = {}, {}, 1 - val - test
     for image_id in image_ids:
         digest = hashlib.sha256(f"{seed}:{image_id}".encode()).digest()
         position = positions[image_id] = int.from_bytes(digest[:8], "big") / 2**64
-        # Compared against 1 - test so that test = 0 leaves nothing to rounding in train + val.
-        splits[image_id] = "train" if position < 1 - val - test else "val" if position < 1 - test else "test"
-    train = 1 - val - test
+        splits[image_id] = "test"
+        if position < train:
+            splits[image_id] = "train"
+        elif position < 1 - test:  # so that test = 0 leaves nothing to rounding in train + val
+            splits[image_id] = "val"
     for name, share, middle in (("train", train, train / 2), ("val", val, train + val / 2), ("test", test, 1)):
         counts = Counter(splits.values())
         movable = [image_id for image_id in positions if counts[splits[image_id]] > 1]
@@ -167,11 +168,13 @@ def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> 
 
 
 def _count(values: Sequence[str], what: str) -> str:
-    """A count with its first examples: `12 empty captions (3, 8, 9, ...)`."""
-    shown = [printable(value) for value in values[:_EXAMPLES]]
-    return f"{len(values):,} {what} ({', '.join(shown)}{', ...' if len(values) > _EXAMPLES else ''})"
+    """Return a count with its first examples: `12 empty captions (3, 8, 9, ...)`."""
+    shown = list(map(printable, values[:_EXAMPLES]))
+    if len(values) > _EXAMPLES:
+        shown.append("...")
+    return f"{len(values):,} {what} ({', '.join(shown)})"
 
 
 def repeated(values: Iterable[str]) -> list[str]:
-    """Those that come more than once, in the order in which they first come."""
+    """Return the values that come more than once, in the order in which they first come."""
     return [value for value, count in Counter(values).items() if count > 1]

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.truth import DIFFERS, FITS, PairSet, pair_set
@@ -37,7 +38,7 @@ UNSURE, UNDONE = "unsure", "undone"
 ANSWERS = (FITS, DIFFERS, UNSURE, UNDONE)
 DISPUTED = "disputed"
 _EVALUATED = "evaluate/"
-"""How the source of judgements on the rankings of an evaluation begins."""
+"""Beginning of the source of judgements on the rankings of an evaluation."""
 SCHEMA = pa.schema(
     [
         ("at", pa.timestamp("us", tz="UTC")),
@@ -72,7 +73,7 @@ class Verdicts(dict[tuple[str, str], str]):
         return pair_set([pair for pair, verdict in self.items() if verdict in verdicts], image_ids, caption_ids)
 
     def digest(self) -> str:
-        """Return that of the pairs that are decided: nothing else changes what is made with them."""
+        """Return the digest of the pairs that are decided: nothing else changes what is made with them."""
         lines = sorted((*pair, verdict) for pair, verdict in self.items() if verdict in (FITS, DIFFERS))
         return hashlib.sha256(repr(lines).encode()).hexdigest()
 
@@ -90,32 +91,32 @@ class Decisions:
     @cached_property
     def of_training(self) -> Decisions:
         """Return those not made on rankings of an evaluation, on whose images and captions nothing is trained."""
-        kept = [not source.startswith(_EVALUATED) for source in self.rows["source"].to_pylist()]
-        return Decisions(self.rows.filter(pa.array(kept, pa.bool_())))
+        is_evaluated = pc.starts_with(pc.field("source"), _EVALUATED)  # pyright: ignore[reportAttributeAccessIssue]
+        return Decisions(self.rows.filter(~is_evaluated))
 
     @cached_property
     def answers(self) -> dict[str, dict[tuple[str, str], str]]:
         """Return reviewer -> ids of image and caption -> the last answer, the latest last, without undone ones."""
-        names = ("reviewer", "image_id", "caption_id", "answer")
         found: dict[str, dict[tuple[str, str], str]] = {}
-        for reviewer, *pair, answer in zip(*(self.rows[name].to_pylist() for name in names), strict=True):
-            own = found.setdefault(reviewer, {})
-            own.pop(tuple(pair), None)
-            if answer != UNDONE:
-                own[tuple(pair)] = answer
+        for row in self.rows.to_pylist():
+            own = found.setdefault(row["reviewer"], {})
+            pair = row["image_id"], row["caption_id"]
+            own.pop(pair, None)
+            if row["answer"] != UNDONE:
+                own[pair] = row["answer"]
         return {name: own for name, own in sorted(found.items()) if own}
 
     @cached_property
     def verdicts(self) -> Verdicts:
-        """Return those of all pairs that somebody judged."""
-        answers: dict[tuple[str, str], set[str]] = {}
+        """Return the verdicts on all pairs that somebody judged."""
+        verdicts = Verdicts()
         for own in self.answers.values():
             for pair, answer in own.items():
-                answers.setdefault(pair, set()).add(answer)
-        verdicts = Verdicts()
-        for pair, said in answers.items():
-            sure = said - {UNSURE}
-            verdicts[pair] = DISPUTED if len(sure) > 1 else min(sure, default=UNSURE)
+                earlier = verdicts.setdefault(pair, answer)
+                if earlier == UNSURE:
+                    verdicts[pair] = answer
+                elif answer not in (UNSURE, earlier):
+                    verdicts[pair] = DISPUTED
         return verdicts
 
     def __len__(self) -> int:
@@ -134,11 +135,11 @@ class DecisionFile:
 
     @classmethod
     def of(cls, root: Path, dataset: str) -> DecisionFile:
-        """Return that of a dataset, beside its artifacts."""
+        """Return the file of a dataset, beside its artifacts."""
         return cls(root / dataset / FILE)
 
     def read(self) -> Decisions:
-        """All judgements; none where there is no file yet.
+        """Read all judgements; none where there is no file yet.
 
         Raises:
             DataError: it is damaged, or no such file.
@@ -146,7 +147,7 @@ class DecisionFile:
         return read_decisions(self.path) if self.path.exists() else Decisions(SCHEMA.empty_table())
 
     def add(self, judgements: Sequence[Judgement]) -> None:
-        """Adds rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
+        """Add rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
 
         Raises:
             DataError: what is there is damaged.
@@ -155,7 +156,7 @@ class DecisionFile:
         self._change(pa.Table.from_pylist([asdict(each) for each in judgements], schema=SCHEMA))
 
     def merge(self, others: Iterable[Decisions]) -> int:
-        """Adds the judgements of other files that are not here yet, in the order of their times.
+        """Add the judgements of other files that are not here yet, in the order of their times.
 
         Returns:
             How many were added.
@@ -169,13 +170,14 @@ class DecisionFile:
             whole = pa.concat_tables([known, rows])
             if merging:
                 # A row is one judgement: who, when and about what. Files that were merged before share some.
-                whole = whole.group_by(whole.column_names, use_threads=False).aggregate([]).select(SCHEMA.names)
+                whole = whole.group_by(SCHEMA.names, use_threads=False).aggregate([])
                 whole = whole.sort_by([("at", "ascending"), ("reviewer", "ascending")])
-            if len(whole) > len(known):
+            added = len(whole) - len(known)
+            if added:
                 buffer = io.BytesIO()
                 pq.write_table(whole.combine_chunks(), buffer, compression="zstd", write_page_checksum=True)
                 write_bytes(self.path, buffer.getvalue())
-            return len(whole) - len(known)
+            return added
 
 
 def decisions_digest(path: str, *, training: bool = False) -> str:
@@ -189,19 +191,24 @@ def decisions_digest(path: str, *, training: bool = False) -> str:
         MissingInputError, DataError: see `read_decisions`.
     """
     decisions = read_decisions(Path(path).expanduser())
-    return (decisions.of_training if training else decisions).verdicts.digest()
+    if training:
+        decisions = decisions.of_training
+    return decisions.verdicts.digest()
 
 
 def read_decisions(path: Path) -> Decisions:
-    """Reads a file of decisions.
+    """Read a file of decisions.
 
     Raises:
         MissingInputError: there is none.
         DataError: it is damaged, or none of decisions.
     """
     rows = read_table(path, SCHEMA, "restore it from a copy, or make one with `itrpipe serve`")
-    if empty := [name for name in SCHEMA.names if rows[name].null_count]:
-        raise DataError(f"{path}: {empty[0]} is empty in {rows[empty[0]].null_count:,} rows; restore it from a copy")
-    if unknown := set(rows["answer"].to_pylist()) - set(ANSWERS):
-        raise DataError(f"{path}: has the answer {min(unknown, key=str)!r}; known are {', '.join(ANSWERS)}")
+    for name in SCHEMA.names:
+        empty = rows[name].null_count
+        if empty:
+            raise DataError(f"{path}: {name} is empty in {empty:,} rows; restore it from a copy")
+    unknown = set(rows["answer"].to_pylist()).difference(ANSWERS)
+    if unknown:
+        raise DataError(f"{path}: has the answer {min(unknown)!r}; known are {', '.join(ANSWERS)}")
     return Decisions(rows)

@@ -1,4 +1,4 @@
-"""What the user said about a dataset, kept in `data/<dataset>/dataset.json` for later commands.
+"""Definitions of datasets: all that the user said about one, kept in `data/<dataset>/dataset.json` for later commands.
 
 Locations of sources are remembered here and nowhere else: an artifact's fingerprint depends on the
 content of its sources, never on where they lie.
@@ -63,12 +63,12 @@ class ModelDefinition(BaseModel):
 
     @property
     def seed(self) -> int:
-        """The seed that its name alone stands for."""
+        """Return the seed that its name alone stands for."""
         return self.settings.get("seed", 0)
 
 
 class DatasetDefinition(BaseModel):
-    """How a dataset is prepared, which features it has, and what its named models are.
+    """Definition of a dataset: its source, its features and its named models.
 
     Attributes:
         prepare: None until `itrpipe prepare` was run, except for the embedded dataset.
@@ -87,20 +87,23 @@ class DatasetDefinition(BaseModel):
     photographs: StageDefinition | None = None
 
     def adding(self, **entries: dict[str, Any]) -> DatasetDefinition:
-        """The definition with further entries in its dictionaries; each replaces one of the same key."""
+        """Return the definition with further entries in its dictionaries; each replaces one of the same key."""
         return self.model_copy(update={field: {**getattr(self, field), **own} for field, own in entries.items()})
 
     def named_trainings(self) -> dict[str, str]:
-        """Folder of a training artifact -> the name of its model; where several models are the same, the first one."""
-        named = reversed(self.models.items())
-        return {folder: name for name, model in named for folder in model.trained.values()}
+        """Return the name of the model of each training artifact by its folder; of equal models the first one."""
+        names = {}
+        for name, model in self.models.items():
+            for folder in model.trained.values():
+                names.setdefault(folder, name)
+        return names
 
     def names_of(self, trained: str) -> set[str]:
-        """Names of all models that are this training artifact, by its folder."""
+        """Return the names of all models that are this training artifact, by its folder."""
         return {name for name, model in self.models.items() if trained in model.trained.values()}
 
     def default_features(self, dataset: str, unasked: Sequence[str] = ()) -> str:
-        """Name of the features to train on when none is named.
+        """Return the name of the features to train on when none is named.
 
         Args:
             dataset: its name, for messages.
@@ -124,7 +127,7 @@ class DatasetDefinition(BaseModel):
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a dataset, of features or of a model if it can be a folder name.
+    """Return the name of a dataset, of features or of a model if it can be a folder name.
 
     Raises:
         UsageError: it holds a separator, begins with a dot, is empty or too long.
@@ -136,7 +139,7 @@ def check_name(name: str) -> str:
 
 
 def load_definition(root: Path, dataset: str) -> DatasetDefinition:
-    """Reads the definition of a dataset; the embedded dataset has one from the start.
+    """Read the definition of a dataset; the embedded dataset has one from the start.
 
     Raises:
         DataError: the file is corrupt.
@@ -154,7 +157,7 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
 
 
 def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], DatasetDefinition]) -> None:
-    """Changes what is known of a dataset; every writer goes through here, so that none undoes what another has written.
+    """Change what is known of a dataset; every writer goes through here, so that none undoes what another has written.
 
     Args:
         root: the data folder.
@@ -166,15 +169,17 @@ def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], Dat
         UnavailableError: it cannot be written.
     """
     path = root / check_name(dataset) / DEFINITION
-    if path.exists() and change(now := load_definition(root, dataset)) == now:
-        return  # also where nothing can be written
+    if path.exists():
+        now = load_definition(root, dataset)
+        if change(now) == now:
+            return  # also where nothing can be written
     make_folder(path.parent)
     with changing(path):
         write_stamped_json(path, change(load_definition(root, dataset)).model_dump(mode="json"))
 
 
 def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str, conf: str) -> None:
-    """Saves what `definition` says of one stage.
+    """Save what `definition` says of one stage.
 
     Args:
         root: the data folder.
@@ -195,16 +200,17 @@ def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str
 
 
 def remember_model(root: Path, dataset: str, name: str, model: ModelDefinition) -> None:
-    """Saves what a named model is."""
+    """Save what a named model is."""
     redefine(root, dataset, lambda now: now.adding(models={name: model}))
 
 
 def remember_training(root: Path, dataset: str, name: str, label: str, folder: str) -> None:
-    """Saves which artifact a training under a name is, unless the name was forgotten meanwhile."""
+    """Save which artifact a training under a name is, unless the name was forgotten meanwhile."""
 
     def change(now: DatasetDefinition) -> DatasetDefinition:
-        if (known := now.models.get(name)) is None:
+        if name not in now.models:
             return now
-        return now.adding(models={name: known.model_copy(update={"trained": known.trained | {label: folder}})})
+        trained = now.models[name].trained | {label: folder}
+        return now.adding(models={name: now.models[name].model_copy(update={"trained": trained})})
 
     redefine(root, dataset, change)

@@ -1,11 +1,9 @@
 """The published formats of datasets, and tables of one's own: how each is recognised and read."""
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -14,7 +12,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's from Python 3
 
 from itrpipe.config import unknown
 from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, members, read_member
-from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.source_files import (
     STRICT,
@@ -56,7 +54,7 @@ class _Image(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What a data file says; images without a split are split by hash."""
+    """Content of a data file; images without a split are split by hash."""
 
     images: list[_Image]
     captions: list[CaptionRecord]
@@ -83,12 +81,11 @@ class Format(NamedTuple):
     published: bool = False
 
     def files(self, source: Path) -> list[Path]:
-        """The data files that a source is or holds; a results.csv must have Flickr's header."""
+        """Return the data files that a source is or holds; a results.csv must have Flickr's header."""
         if self.archives:
             return _shards(source)
-        return [
-            path for path in files_present(source, self.names) if path.name != "results.csv" or _has_pipe_header(path)
-        ]
+        files = files_present(source, self.names)
+        return [path for path in files if path.name != "results.csv" or _has_pipe_header(path)]
 
 
 def read_annotations(
@@ -125,68 +122,45 @@ def read_annotations(
         paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
         folder = paths[0].parent
     root = folder.parent if folder.name == "annotations" and form.by_year else folder
-    whole = Annotations([], [], root)
+    records = []
+    captions = []
+    notes = []
+    places = {}
+    has_groups = False
     for path in paths:
-        images, captions, note = form.read(path, restval)
-        splits: dict[str, str] = {}
-        if bare := [image for image in images if image.split is None]:
+        images, own_captions, note = form.read(path, restval)
+        captions += own_captions
+        bare = [image for image in images if image.split is None]
+        splits = {}
+        if bare:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
             groups = {image.image_id: image.group or image.member or image.image_id for image in images}
             of_group = hash_split(groups.values(), val, test, seed)
             splits = {image_id: of_group[group] for image_id, group in groups.items()}
             alone = sum(not image.group for image in images)
-            what = "image" if alone == len(images) else "group"
-            note += f"{'; ' if note else ''}names no splits, so a hash puts each {what} into one"
-            if what == "group" and alone:
-                note += f". {alone:,} images have no group and are drawn one by one"
-        files = [image.file for image in images]
-        within = [f"{image.folder}/{image.file}" for image in images if image.folder]
-        layouts = [within, files] if len(within) == len(images) else [files]
+            if alone == len(images):
+                decision = "names no splits, so a hash puts each image into one"
+            else:
+                has_groups = True
+                decision = "names no splits, so a hash puts each group into one"
+                if alone:
+                    decision += f". {alone:,} images have no group and are drawn one by one"
+            note = f"{note}; {decision}" if note else decision
+        if note:
+            notes.append(f"{path}: {note}")
+        layouts = [[image.file for image in images]]
+        if all(image.folder for image in images):
+            layouts.insert(0, [f"{image.folder}/{image.file}" for image in images])
         located = locate_images(root, path, layouts, [image.where for image in images], form.images)
-        records = [
-            ImageRecord(each.image_id, file, splits.get(each.image_id, each.split or ""))
-            for each, file in zip(images, located, strict=True)
-        ]
-        places = dict(whole.places)
-        for each, record in zip(images, records, strict=True):
+        for image, file in zip(images, located, strict=True):
+            record = ImageRecord(image.image_id, file, splits.get(image.image_id, image.split or ""))
+            records.append(record)
             if form.published:
                 places[record.image_id] = record.image_id
-            elif each.split or each.group:
+            elif image.split or image.group:
                 places[record.image_id] = record.split
-        notes = (f"{path}: {note}",) if note else ()
-        has_groups = whole.has_groups or any(image.group for image in bare)
-        whole = Annotations(
-            whole.images + records, whole.captions + captions, root, whole.notes + notes, places, has_groups
-        )
-    return checked_annotations(whole, source)
-
-
-def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]]) -> _Read:
-    """Returns the images and captions of rows; an image has the one split and group that its rows name.
-
-    A group is in one split, too.
-    """
-    images: dict[str, _Image] = {}
-    captions = []
-    for image, caption in rows:
-        first = images.setdefault(image.file, image)
-        where = f"{path}: {image.where}: image {image.file}"
-        if image.split != first.split:
-            raise DataError(f"{where} is in the splits {first.split!r} and {image.split!r}; give it one")
-        if image.group and not first.group:
-            images[image.file] = image
-        elif image.group not in ("", first.group):
-            both = f"{first.group!r} ({first.where}) and {image.group!r}"
-            raise DataError(f"{where} is in the groups {both}; give it one")
-        captions.append(caption)
-    of_group: dict[str, _Image] = {}
-    for image in images.values():
-        first = of_group.setdefault(image.group, image)
-        if image.group and image.split != first.split:
-            both = f"{first.split!r} ({first.where}) and {image.split!r}"
-            raise DataError(f"{path}: {image.where}: group {image.group!r} is in the splits {both}; put it into one")
-    return _Read([*images.values()], captions)
+    return checked_annotations(Annotations(records, captions, root, tuple(notes), places, has_groups), source)
 
 
 def recognise(source: Path) -> str:
@@ -210,15 +184,17 @@ def recognise(source: Path) -> str:
         )
     for path in [source] if source.is_file() else sorted(source.rglob("*")):
         if _PACKED.search(path.name):
-            remedy = "unpack it, or write its photographs into a folder, with captions.csv (file, caption)"
-            raise MissingInputError(f"{path}: compressed files, Parquet and Arrow are not read; {remedy}")
-    photograph = next((path for path in files if path.suffix.lower() in ENDINGS + UNREAD), None)
-    if photograph is not None:
-        raise MissingInputError(
-            f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv next to "
-            "them, with the columns file and caption, or search without captions, with a model that is trained on "
-            f"others: `itrpipe index --model NAME --photos {source}`"
-        )
+            raise MissingInputError(
+                f"{path}: compressed files, Parquet and Arrow are not read; unpack it, or write its photographs into a "
+                "folder, with captions.csv (file, caption)"
+            )
+    for path in files:
+        if path.suffix.lower() in ENDINGS + UNREAD:
+            raise MissingInputError(
+                f"{source}: holds photographs, such as {path.name}, and no captions; write captions.csv next to "
+                "them, with the columns file and caption, or search without captions, with a model that is trained on "
+                f"others: `itrpipe index --model NAME --photos {source}`"
+            )
     looked = "; ".join(f"{name}: {' or '.join(format.names)}" for name, format in FORMATS.items())
     raise MissingInputError(f"{source}: no known dataset format; looked for {looked}")
 
@@ -252,18 +228,22 @@ def _read_karpathy(path: Path, restval: str) -> _Read:
 
     Source: A. Karpathy and L. Fei-Fei, Deep visual-semantic alignments, 2015 (splits).
     """
-    images, captions, restvals = [], [], 0
+    images, captions, restvals, note = [], [], 0, ""
     for index, record in enumerate(load_json(path, TypeAdapter(_KarpathyFile))["images"]):
-        restvals += (rest := record["split"] == "restval")
-        if rest and restval == "drop":
-            continue
-        if (image_id := record.get("cocoid")) is None:
-            image_id = image_key(PurePosixPath(record["filename"]).stem)
-        split = "train" if rest else record["split"]
-        images.append(_Image(image_id, record["filename"], split, f"image {index}", record.get("filepath", "")))
-        captions += [CaptionRecord(each["sentid"], image_id, each["raw"]) for each in record["sentences"]]
-    fate = "dropped" if restval == "drop" else "added to train"
-    return _Read(images, captions, f"{restvals:,} restval images {fate}" if restvals else "")
+        split, file = record["split"], record["filename"]
+        if split == "restval":
+            restvals += 1
+            note = f"{restvals:,} restval images {'dropped' if restval == 'drop' else 'added to train'}"
+            if restval == "drop":
+                continue
+            split = "train"
+        image_id = record.get("cocoid")
+        if image_id is None:
+            image_id = image_key(PurePosixPath(file).stem)
+        images.append(_Image(image_id, file, split, f"image {index}", record.get("filepath", "")))
+        for sentence in record["sentences"]:
+            captions.append(CaptionRecord(sentence["sentid"], image_id, sentence["raw"]))
+    return _Read(images, captions, note)
 
 
 @STRICT
@@ -293,10 +273,9 @@ def _read_coco(path: Path, restval: str) -> _Read:
     its test images, so val is all that can be evaluated on.
     """
     content, folder = load_json(path, TypeAdapter(_CocoFile)), path.stem.removeprefix("captions_")
-    images = [
-        _Image(each["id"], each["file_name"], folder[:-4], f"image {index}", folder)
-        for index, each in enumerate(content["images"])
-    ]
+    images = []
+    for index, image in enumerate(content["images"]):
+        images.append(_Image(image["id"], image["file_name"], folder[:-4], f"image {index}", folder))
     captions = [CaptionRecord(each["id"], each["image_id"], each["caption"]) for each in content["annotations"]]
     return _Read(images, captions, "COCO publishes no test captions, so there is no test split")
 
@@ -327,33 +306,38 @@ def _read_flickr(path: Path, restval: str) -> _Read:
     pipes = _has_pipe_header(path)
     pattern = _PIPE_LINE if pipes else _TOKEN_LINE
     form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
-    found: list[tuple[_Image, CaptionRecord]] = []
+    images = {}
+    captions = []
     for number, line in enumerate(text_lines(path), start=1):
         if not line.strip() or (pipes and number == 1):
             continue
         match = pattern.fullmatch(line.strip("\r\n"))
         if match is None:
-            shown = line.strip()[:60]
-            raise DataError(f"{path}: line {number} is {shown!r}, expected {form}; correct or delete the line")
+            raise DataError(
+                f"{path}: line {number} is {line.strip()[:60]!r}, expected {form}; correct or delete the line"
+            )
         file = image_key(match["name"])
-        image_id, caption_id = PurePosixPath(file).stem, f"{file}#{match['number']}"
-        caption = CaptionRecord(caption_id, image_id, match["caption"].strip())
-        found.append((_Image(image_id, file, None, f"line {number}"), caption))
-    read = _of_rows(path, found)
-    lists = {split: own[0] for split, names in _SPLIT_LISTS.items() if (own := files_present(path.parent, names))}
+        image_id = PurePosixPath(file).stem
+        images.setdefault(file, _Image(image_id, file, None, f"line {number}"))
+        captions.append(CaptionRecord(f"{file}#{match['number']}", image_id, match["caption"].strip()))
+    lists = {}
+    splits = {}
+    for split, names in _SPLIT_LISTS.items():
+        for file in files_present(path.parent, names)[:1]:
+            lists[split] = file
+            for name in map(image_key, filter(str.strip, text_lines(file))):
+                image_id = PurePosixPath(name).stem if name.lower().endswith(ENDINGS) else name
+                other = splits.setdefault(image_id, split)
+                if other != split:
+                    raise DataError(f"{file}: image {image_id} is in {lists[other].name} too; keep it in one list")
     if not lists:
-        return read
-    splits: dict[str, str] = {}
-    for split, file in lists.items():
-        for name in map(image_key, filter(str.strip, text_lines(file))):
-            image_id = PurePosixPath(name).stem if name.lower().endswith(ENDINGS) else name
-            if splits.setdefault(image_id, split) != split:
-                other = lists[splits[image_id]].name
-                raise DataError(f"{file}: image {image_id} is in {other} too; keep it in one list")
-    images = [image._replace(split=splits[image.image_id]) for image in read.images if image.image_id in splits]
-    captions = [caption for caption in read.captions if caption.image_id in splits]
-    unlisted, names = len(read.images) - len(images), ", ".join(file.name for file in lists.values())
-    return _Read(images, captions, f"{unlisted:,} images in none of {names} left out" if unlisted else "")
+        return _Read([*images.values()], captions)
+    listed = [image._replace(split=splits[image.image_id]) for image in images.values() if image.image_id in splits]
+    captions = [caption for caption in captions if caption.image_id in splits]
+    unlisted, note = len(images) - len(listed), ""
+    if unlisted:
+        note = f"{unlisted:,} images in none of {', '.join(file.name for file in lists.values())} left out"
+    return _Read(listed, captions, note)
 
 
 _Stripped = Annotated[str, StringConstraints(strip_whitespace=True)]
@@ -371,31 +355,51 @@ def _read_table(path: Path, restval: str) -> _Read:
     """Reads a table of captions beside its images or above their folder `images/`; see `source_files.rows`.
 
     A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split` or `group`. The image
-    id is the path in the one form of `image_key`, the caption id the number of the row from 0.
+    id is the path in the one form of `image_key`, the caption id the number of the row from 0. An image has the one
+    split and group that its rows name, and a group is in one split, too.
     """
-    read: list[tuple[_Image, CaptionRecord]] = []
+    images = {}
+    captions = []
     for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
         file = image_key(row["file"])
         group = unicodedata.normalize("NFC", row.get("group") or "")
         image = _Image(file, file, row.get("split"), f"line {line}", group=group)
-        read.append((image, CaptionRecord(str(number), file, row["caption"])))
-    return _of_rows(path, read)
+        first = images.setdefault(file, image)
+        where = f"{path}: {image.where}: image {file}"
+        if image.split != first.split:
+            raise DataError(f"{where} is in the splits {first.split!r} and {image.split!r}; give it one")
+        if group and not first.group:
+            images[file] = image
+        elif group not in ("", first.group):
+            raise DataError(f"{where} is in the groups {first.group!r} ({first.where}) and {group!r}; give it one")
+        captions.append(CaptionRecord(str(number), file, row["caption"]))
+    of_group = {}
+    for image in images.values():
+        first = of_group.setdefault(image.group, image)
+        if image.group and image.split != first.split:
+            raise DataError(
+                f"{path}: {image.where}: group {image.group!r} is in the splits {first.split!r} ({first.where}) and "
+                f"{image.split!r}; put it into one"
+            )
+    return _Read([*images.values()], captions)
 
 
 _SPLIT_WORDS = re.compile(
-    r"(?<![^\W\d_])(?:(train(?:ing)?)|(val(?:id(?:ation)?)?|dev)|(test(?:ing)?))+(?![^\W\d_])", re.IGNORECASE
+    r"(?<![^\W\d_])(?:(?P<train>train(?:ing)?)|(?P<val>val(?:id(?:ation)?)?|dev)|(?P<test>test(?:ing)?))+(?![^\W\d_])",
+    re.IGNORECASE,
 )
-"""Words of the splits, in the order of `SPLITS`, between characters that are no letters; also several in one."""
+"""Words of the splits between characters that are no letters; also several in one."""
 
 
 def _shards(source: Path) -> list[Path]:
     """Returns the tar files below a folder, but for hidden ones, or the one that the source is."""
     if source.is_file():
         return [source] if source.suffix.lower() == TAR else []
-    found: list[Path] = []
+    found = []
     for folder, folders, names in os.walk(source):
         found += [Path(folder, name) for name in names if name.lower().endswith(TAR)]
-        for path in (Path(folder, name) for name in folders):
+        for name in folders:
+            path = Path(folder, name)
             # Such a link is not followed, but refused where it leads to tar files.
             if path.is_symlink() and not path.resolve().is_relative_to(source.resolve()):
                 found += path.glob("*.[tT][aA][rR]")
@@ -410,15 +414,15 @@ def _read_shards(source: Path, restval: str) -> _Read:
     lies in, has the name of its split between other characters than letters, as `cc3m-train-00000.tar` or
     `validation/0.tar`. Ids are `SHARD/KEY`.
     """
-    images: list[_Image] = []
-    captions: list[CaptionRecord] = []
-    left_out: dict[str, list[str]] = {}
+    images = []
+    captions = []
+    left_out = {}
     root = source if source.is_dir() else source.parent
     for archive in _shards(source):
         name = archive.relative_to(root).as_posix()
-        splits: set[str] = set()
-        for words in _SPLIT_WORDS.findall(name):
-            splits.update(split for split, word in zip(SPLITS, words, strict=True) if word)
+        splits = set()
+        for match in _SPLIT_WORDS.finditer(name):
+            splits.update(split for split, word in match.groupdict().items() if word)
         if len(splits) > 1:
             raise DataError(f"{archive}: its name is that of several splits; rename it, such as train-00000.tar")
         split = splits.pop() if splits else None

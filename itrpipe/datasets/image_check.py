@@ -1,7 +1,5 @@
 """Return whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -32,12 +30,12 @@ Repeat = tuple[ImageRecord, ImageRecord]
 
 
 class ImageFacts(NamedTuple):
-    """What is known about one image file that decodes.
+    """Facts about one image file that decodes.
 
     Attributes:
         sha256: hash of the file's bytes, 64 hexadecimal digits.
         width: pixels, after the rotation that the EXIF orientation asks for.
-        height: pixels, likewise.
+        height: pixels, after that rotation.
         sample: hash of some of its pixels, of a JPEG scaled and in grey.
     """
 
@@ -66,15 +64,15 @@ class ImageChecking(Work[ImageRoot]):
         self._files = list(dict.fromkeys(files))
 
     def parts(self) -> list[Part]:
-        """Files, some at a time."""
+        """Cut the files into parts."""
         return cut(self._files, _IMAGES)
 
     def open(self) -> ImageRoot:
-        """The folder that no image may leave."""
+        """Open the folder that no image may leave."""
         return ImageRoot(self._root, self._root)
 
     def make(self, worker: ImageRoot, part: Part, path: Path) -> None:
-        """Writes what is known of the images of a part, and why the others cannot be used."""
+        """Write the facts about the images of a part, and why the others cannot be used."""
         files = []
         for file in part.content:
             try:
@@ -88,7 +86,7 @@ class ImageChecking(Work[ImageRoot]):
 def check_images(
     root: Path, files: Iterable[str], make: Callable[[ImageChecking], Made]
 ) -> tuple[dict[str, ImageFacts], dict[str, str]]:
-    """What is known of each image, and why each of the others cannot be used; nothing stops at the first problem.
+    """Collect the facts about each image, and why the others cannot be used; nothing stops at the first problem.
 
     Args:
         root: folder that no image may leave.
@@ -120,11 +118,12 @@ def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
     Raises:
         DataError: a file was changed since it was checked.
     """
-    contents = Counter(sample for _, sample in {(each.sha256, each.sample) for each in facts.values()})
-    keys: dict[str, str] = {}
+    contents = dict.fromkeys((each.sha256, each.sample) for each in facts.values())
+    files_of = Counter(sample for _, sample in contents)
+    keys = {}
     for file, each in facts.items():
         keys[file] = each.sample
-        if contents[each.sample] > 1:
+        if files_of[each.sample] > 1:
             keys[file] = _hash(read_rgb(root / file))
     return keys
 
@@ -146,7 +145,7 @@ def merge_equal_pictures(
         behind this one; and images that stay beside an equal one, behind this one.
     """
     first: dict[tuple[str, str], ImageRecord] = {}
-    owners: dict[str, ImageRecord] = {}
+    owners = {}
     joined, apart = [], []
     for image in annotations.images:
         key = keys[image.file]
@@ -177,5 +176,5 @@ def inspect_picture(content: bytes) -> ImageFacts:
 
 
 def _hash(pixels: np.ndarray) -> str:
-    """Hash of pixels [H, W, 3] and their shape."""
+    """Return a hash of pixels [H, W, 3] and their shape."""
     return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()

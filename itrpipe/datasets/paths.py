@@ -1,7 +1,6 @@
 """Image paths out of data files: they name files below one root folder and never anything else."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 import re
 import sys
@@ -24,7 +23,7 @@ _REFUSED = {
     r"(?:\A|/)\.\.(?:/|\Z)": f"contains '..'; {_INSIDE}",
     "[\x01-\x1f\x7f-\x9f\u2028\u2029]": f"contains a line end or another control character; {_RENAME}",
 }
-"""What a path must not hold, and what to say of it."""
+"""Pattern that a path must not hold -> the reason why it is refused."""
 # A copy of a dataset may lack some images, so their folder is looked for with the first few of them.
 _PROBED_IMAGES = 50
 _SHOWN = 200
@@ -33,7 +32,7 @@ _SHOWN = 200
 
 @lru_cache(maxsize=65_536)  # captions of an image follow each other
 def image_key(name: str) -> str:
-    """One path for all spellings of it: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
+    """Return one path for all spellings: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
     whole = unicodedata.normalize("NFC", name.strip())
     return "/" * whole.startswith("/") + "/".join(path_parts(whole))
 
@@ -41,7 +40,7 @@ def image_key(name: str) -> str:
 def locate_images(
     root: Path, source: Path, layouts: Sequence[Sequence[str]], records: Sequence[str], folders: Sequence[str]
 ) -> list[str]:
-    """Finds where the images of a data file lie and returns their paths relative to the root.
+    """Find where the images of a data file lie, and return their paths relative to the root.
 
     Args:
         root: folder that everything is relative to and that no image may leave.
@@ -63,7 +62,7 @@ def locate_images(
     if not records:
         raise DataError(f"{source}: holds no images; a dataset needs at least one")
     inside = ImageRoot(root, source)
-    layouts = [[image_key(file) for file in layout] for layout in layouts]
+    layouts = [list(map(image_key, layout)) for layout in layouts]
     for layout in layouts:
         for file, record in zip(layout, records, strict=True):
             inside.refuse_outside(file, record)
@@ -71,12 +70,11 @@ def locate_images(
                 raise UsageError(f"{source}: {record}: Python reads file names as {encoding} here; set PYTHONUTF8=1")
     for layout in layouts:
         for folder in folders:
-            prefix = f"{folder}/" if folder else ""
             for file in layout[:_PROBED_IMAGES]:
-                path = root / inside.as_stored(prefix + file)
+                path = root / inside.as_stored(f"{folder}/{file}")
                 packed = in_archive(path)
                 if path.is_file() or (packed and packed[1] in members(packed[0])):
-                    found = [inside.as_stored(prefix + each) for each in layout]
+                    found = [inside.as_stored(f"{folder}/{each}") for each in layout]
                     inside.refuse_links_out(found, records)
                     return found
     first = layouts[0][0]
@@ -84,8 +82,10 @@ def locate_images(
         beside = (root / folder / first).parent
         for path in beside.iterdir() if beside.is_dir() else ():
             if Path(first).name.lower() in (path.name.lower(), path.stem.lower()):
-                remedy = "write names of files as they are, with their ending"
-                raise MissingInputError(f"{source}: no image {first} in {root / folder}, but {path.name}; {remedy}")
+                raise MissingInputError(
+                    f"{source}: no image {first} in {root / folder}, but {path.name}; write names of files as they "
+                    "are, with their ending"
+                )
     looked = ", ".join(str(root / folder) for folder in folders)
     raise MissingInputError(f"{source}: no image such as {first} in {looked}; put the images into one of these")
 
@@ -102,7 +102,7 @@ class ImageRoot:
         self.root = root
         self._source = source
         self._real_root = os.path.realpath(root)
-        self._real_folders: dict[str, str] = {}
+        self._real_folders = {}
         self._stored_names: dict[str, dict[str, str]] = {}
 
     def as_stored(self, relative: str) -> str:
@@ -113,16 +113,16 @@ class ImageRoot:
         return stored[1:]
 
     def refuse_outside(self, relative: str, record: str) -> None:
-        """Raises the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
-        reason = next((reason for pattern, reason in _REFUSED.items() if re.search(pattern, relative)), None)
-        if reason is None and (
-            len(relative.encode()) > _LONGEST_PATH
-            or any(len(part.encode()) > _LONGEST_NAME for part in relative.split("/"))
-        ):
-            reason = f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
-        if reason is not None:
+        """Raise the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
+        reasons = [reason for pattern, reason in _REFUSED.items() if re.search(pattern, relative)]
+        written = relative.encode(errors="replace")
+        if len(written) > _LONGEST_PATH or max(map(len, written.split(b"/"))) > _LONGEST_NAME:
+            reasons.append(
+                f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
+            )
+        if reasons:
             shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
-            raise DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
+            raise DataError(f"{self._source}: {record}: image path {shown!r} {reasons[0]}")
 
     def resolve(self, relative: str, record: str) -> Path:
         """Returns the real path of the image.
@@ -148,13 +148,13 @@ class ImageRoot:
             if not real.startswith(self._real_root.rstrip(os.sep) + os.sep):
                 outside.append(f"{record}: image path {relative!r} leads to {real}")
         if outside:
-            count = f"{len(outside):,} of {len(relatives):,} images are symbolic links that lead out of {self.root}"
             raise DataError(
-                f"{self._source}: {count}; the first: {outside[0]}; replace links by copies, as `cp -rL` does"
+                f"{self._source}: {len(outside):,} of {len(relatives):,} images are symbolic links that lead out of "
+                f"{self.root}; the first: {outside[0]}; replace links by copies, as `cp -rL` does"
             )
 
     def _follow(self, relative: str) -> str:
-        """The path of a file without links."""
+        """Return the path of a file without links."""
         *folders, name = path_parts(relative)
         folder = "/".join(folders)
         if folder not in self._real_folders:
@@ -163,12 +163,13 @@ class ImageRoot:
         return os.path.realpath(path) if os.path.islink(path) else path
 
     def _names(self, folder: str) -> dict[str, str]:
-        """Names in a folder below the root by their keys; of several with one key, the one that is the key."""
+        """Return names in a folder below the root by their keys; of several with one key, the one that is the key."""
         if folder not in self._stored_names:
-            try:
-                names = os.listdir(f"{self._real_root}{folder}")
-            except OSError:  # there is no such folder, or none to be read, which resolving tells
-                names = []
-            ordered = sorted(names, key=lambda name: name == image_key(name))
-            self._stored_names[folder] = {image_key(name): name for name in ordered}
+            names = {}
+            with contextlib.suppress(OSError):  # no such folder, or none to be read, which resolving tells
+                for name in os.listdir(f"{self._real_root}{folder}"):
+                    key = image_key(name)
+                    if name == key or key not in names:
+                        names[key] = name
+            self._stored_names[folder] = names
         return self._stored_names[folder]

@@ -1,7 +1,5 @@
 """Image files as arrays: what may be decoded, how colours become 8-bit RGB, and why a file is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging
@@ -25,7 +23,7 @@ from itrpipe.storage.disk import OF_THE_FILE
 DECODERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _OF_PYTHON = (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError)
 DECODER_ERRORS = (*_OF_PYTHON, DataError, struct.error, zlib.error, Image.DecompressionBombError)
-"""How Pillow answers hostile bytes; each becomes the reason that this one file is refused. Running out of memory is
+"""Errors of Pillow on hostile bytes; each becomes the reason that this one file is refused. Running out of memory is
 not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
@@ -70,8 +68,9 @@ def read_image(path: Path) -> bytes:
         OSError: the disk or the network cannot give it now, which says nothing of the file.
     """
     try:
-        if inside := in_archive(path):
-            return read_member(*inside)
+        packed = in_archive(path)
+        if packed:
+            return read_member(*packed)
         # Reading a pipe would wait for a writer for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise DataError("is not a regular file")
@@ -111,7 +110,7 @@ def decode_rgb(content: bytes) -> np.ndarray:
 
 @cache
 def _jpeg_decoder() -> Callable[[bytes], Any] | None:
-    """TorchCodec's, where that is installed: the same bytes as Pillow's in less time, and while other threads run."""
+    """Return TorchCodec's decoder, where it is installed: the bytes of Pillow's, in less time, beside other threads."""
     try:
         from torchcodec.decoders import decode_jpeg  # pyright: ignore (optional)
     except (ImportError, OSError, RuntimeError):  # it brings libraries that a system may refuse
@@ -142,10 +141,9 @@ def picture_rgb(image: Image.Image, size: tuple[int, int] | None = None) -> np.n
             grey[samples == image.info["transparency"]] = _WHITE
         return grey[..., np.newaxis].repeat(3, axis=2)
     if upright.mode not in _EIGHT_BIT:
-        kind = f"has samples of the kind {upright.mode}, which have no defined range"
-        raise DataError(f"{kind}; convert it to 8-bit RGB")
+        raise DataError(f"has samples of the kind {upright.mode}, which have no defined range; convert it to 8-bit RGB")
     if upright.has_transparency_data:
-        white = Image.new("RGBA", upright.size, (_WHITE, _WHITE, _WHITE, _WHITE))
+        white = Image.new("RGBA", upright.size, "white")
         upright = Image.alpha_composite(white, upright.convert("RGBA"))
     return np.array(upright if upright.mode == "RGB" else upright.convert("RGB"))
 
@@ -165,10 +163,9 @@ def open_picture(content: bytes) -> Image.Image:
         raise DataError(f"is none of {', '.join(DECODERS)}") from error
     except Image.DecompressionBombError as error:
         raise DataError(f"has more than twice the {MAX_PIXELS:,} pixels that are read; make it smaller") from error
-    if image.width * image.height > MAX_PIXELS:
-        raise DataError(
-            f"has {image.width * image.height:,} pixels, and {MAX_PIXELS:,} are read at most; make it smaller"
-        )
+    pixels = image.width * image.height
+    if pixels > MAX_PIXELS:
+        raise DataError(f"has {pixels:,} pixels, and {MAX_PIXELS:,} are read at most; make it smaller")
     return image
 
 
@@ -186,9 +183,10 @@ def orientation(image: Image.Image) -> int:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height of an opened image in pixels, after the rotation that its EXIF orientation asks for."""
-    width, height = image.size  # of TIFF upright at once
-    return (height, width) if image.format != "TIFF" and orientation(image) >= _SIDEWAYS else (width, height)
+    """Return width and height of an opened image in pixels, after the rotation that its EXIF orientation asks for."""
+    if image.format != "TIFF" and orientation(image) >= _SIDEWAYS:  # a TIFF is upright at once
+        return image.height, image.width
+    return image.size
 
 
 def refusal(error: BaseException) -> str:

@@ -8,7 +8,7 @@ row i of `captions_of_image` is a slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ _CAPTIONS = pa.schema({"caption_id": _TEXT, "image_id": _TEXT, "split": _TEXT, "
 
 
 def write_prepared(folder: Path, annotations: Annotations, facts: Mapping[str, ImageFacts]) -> None:
-    """Writes both files.
+    """Write both files.
 
     Args:
         folder: exists; files of the same names are replaced.
@@ -45,15 +45,14 @@ def write_prepared(folder: Path, annotations: Annotations, facts: Mapping[str, I
     image_ids, files, splits = zip(*annotations.images, strict=True)
     shas, widths, heights, _ = zip(*(facts[file] for file in files), strict=True)
     caption_ids, owners, texts = zip(*annotations.captions, strict=True)
-    row_of = {image_id: row for row, image_id in enumerate(image_ids)}
     images = {"image_id": image_ids, "file": files, "split": splits, "width": widths, "height": heights, "sha256": shas}
-    write_tables(folder, images, caption_ids, texts, np.array([row_of[owner] for owner in owners]))
+    write_tables(folder, images, caption_ids, texts, rows_of(pa.array(owners), pa.array(image_ids)))
 
 
 def write_tables(
     folder: Path, images: Mapping[str, Any], caption_ids: Any, texts: Sequence[str], owners: np.ndarray
 ) -> None:
-    """Writes both files of columns in any order.
+    """Write both files of columns in any order.
 
     Args:
         folder: exists; files of the same names are replaced.
@@ -62,10 +61,11 @@ def write_tables(
         texts: of each; its words are written with it.
         owners: row of the image of each caption, int [T].
     """
-    unknown = {"file": "", "sha256": "", "width": 0, "height": 0}
-    columns = {name: [value] * len(images["image_id"]) for name, value in unknown.items()} | dict(images)
-    known = pa.table({name: columns[name] for name in _IMAGES.names}, schema=_IMAGES)
-    order = np.argsort([SPLITS.index(name) for name in known["split"].to_pylist()], kind="stable")
+    columns = dict(images)
+    for name, unknown in {"file": "", "sha256": "", "width": 0, "height": 0}.items():
+        columns.setdefault(name, [unknown] * len(images["image_id"]))
+    known = pa.table(columns, schema=_IMAGES)
+    order = np.argsort([SPLITS.index(name) for name in images["split"]], kind="stable")
     owners = np.argsort(order)[owners]
     known = known.take(order).combine_chunks()
     of_images = known["image_id"].take(owners), known["split"].take(owners)
@@ -90,17 +90,17 @@ class Split:
 
     @cached_property
     def image_ids(self) -> np.ndarray:
-        """Ids of the images, text [N]."""
+        """Return the ids of the images, text [N]."""
         return np.array(self.images["image_id"].to_pylist(), dtype=str)
 
     @cached_property
     def files(self) -> list[str]:
-        """Paths of the images relative to the root of the source, N of them."""
+        """Return the paths of the images relative to the root of the source, N of them."""
         return self.images["file"].to_pylist()
 
     @cached_property
     def caption_ids(self) -> np.ndarray:
-        """Ids of the captions, text [T]."""
+        """Return the ids of the captions, text [T]."""
         return np.array(self.captions["caption_id"].to_pylist(), dtype=str)
 
     @cached_property
@@ -115,7 +115,7 @@ class Split:
 
     @cached_property
     def caption_image(self) -> np.ndarray:
-        """Row of each caption's image within this split, int64 [T], 0..N-1, never falling."""
+        """Return the row of each caption's image within this split, int64 [T], 0..N-1, never falling."""
         return rows_of(self.captions["image_id"], self.images["image_id"])
 
     @cached_property
@@ -172,10 +172,14 @@ class PreparedDataset:
             DataError: a file is truncated or damaged, or lacks a column.
         """
         images = read_table(folder / IMAGES_FILE, _IMAGES, _REMEDY)
-        names = [name for name in _CAPTIONS.names if tokens or name != "tokens"]
+        names = _CAPTIONS.names if tokens else _CAPTIONS.names[:-1]
         captions = read_table(folder / CAPTIONS_FILE, _CAPTIONS, _REMEDY, names)
-        own = [Split(name, *(part.filter(pc.field("split") == name) for part in (images, captions))) for name in SPLITS]
-        splits = {split.name: split for split in own if len(split.images)}
+        splits = {}
+        for name in SPLITS:
+            is_own = pc.field("split") == name
+            split = Split(name, images.filter(is_own), captions.filter(is_own))
+            if len(split.images):
+                splits[name] = split
         return cls(folder, splits)
 
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -183,8 +187,11 @@ class PreparedDataset:
         return {name: (len(split.images), len(split.captions)) for name, split in self.splits.items()}
 
     def column(self, name: str) -> list[Any]:
-        """Returns a column of `images.parquet`, such as `image_id` or `file`, over the images of all splits."""
-        return [value for split in self.splits.values() for value in split.images[name].to_pylist()]
+        """Return a column of `images.parquet`, such as `image_id` or `file`, over the images of all splits."""
+        values = []
+        for split in self.splits.values():
+            values += split.images[name].to_pylist()
+        return values
 
     def sizes(self) -> np.ndarray:
         """Returns height and width in pixels of the images of all splits, int64 [N, 2]."""
@@ -202,7 +209,7 @@ class PreparedDataset:
 
 
 def captions_of(folder: Path, split: str) -> Iterator[tuple[str, str]]:
-    """Id and text of the captions of a split, in their order, without all of them in memory.
+    """Yield id and text of the captions of a split, in their order, without all of them in memory.
 
     Args:
         folder: artifact of `prepare`.
@@ -240,22 +247,11 @@ def given_split(
         except UnicodeEncodeError:
             raise UsageError(f"{text!r} is not valid UTF-8; write it otherwise") from None
     columns = {
-        "caption_id": pa.array([f"given{row or ''}" for row in range(len(captions))], _TEXT),
-        "image_id": pa.array([image_ids[0] for _ in captions], _TEXT),
-        "text": pa.array(captions, _TEXT),
-        "tokens": pa.array(map(tokenize, captions), _WORDS),
+        "caption_id": [f"given{row or ''}" for row in range(len(captions))],
+        "image_id": [image_ids[0]] * len(captions),
+        "split": [name] * len(captions),
+        "text": captions,
+        "tokens": list(map(tokenize, captions)),
     }
-    return Split(name, pa.table({"image_id": pa.array(image_ids, _TEXT)}), pa.table(columns))
-
-
-def no_known_word(label: str, words: Iterable[str]) -> UsageError:
-    """What is said of a query without a word that a model knows.
-
-    Args:
-        label: of the model.
-        words: of the query.
-    """
-    return UsageError(
-        f"{label} knows no word of the query ({', '.join(dict.fromkeys(words))}), so any order would be chance; search "
-        "with words of its training captions"
-    )
+    images = pa.table({"image_id": pa.array(image_ids, _TEXT)})
+    return Split(name, images, pa.table(columns, schema=_CAPTIONS))

@@ -1,7 +1,5 @@
 """Data files of users: text, JSON and tables, read into typed records; a wrong one is told in a line of its own."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools
@@ -24,7 +22,7 @@ _EXPECTED = {
     "dict_type": "an object",
     "model_type": "an object",
 }
-"""What a user is told to write, by pydantic's name of what is wrong."""
+"""Pydantic's name of what is wrong -> what a user is told to write."""
 _SHOWN = 60
 """Characters of a wrong value."""
 
@@ -60,7 +58,10 @@ def files_present(source: Path, names: Sequence[str]) -> list[Path]:
     """Returns the source itself if it is a file of one of these names or patterns, or all such files in the folder."""
     if source.is_file():
         return [source] if any(fnmatchcase(source.name, name) for name in names) else []
-    return [path for name in names for path in sorted(source.glob(name)) if path.is_file()]
+    found = []
+    for name in names:
+        found += sorted(source.glob(name))
+    return [path for path in found if path.is_file()]
 
 
 def data_files(source: Path, names: Sequence[str], *, by_year: bool = False) -> list[Path]:
@@ -79,8 +80,10 @@ def data_files(source: Path, names: Sequence[str], *, by_year: bool = False) -> 
     if not found:
         raise MissingInputError(f"{source}: none of {', '.join(names)} is there; name the file or its folder")
     if len({path.stem[-4:] if by_year else path for path in found}) > 1:
-        several = ", ".join(path.name for path in found)
-        raise UsageError(f"{source}: holds {len(found)} data files ({several}); name one of them as the source")
+        raise UsageError(
+            f"{source}: holds {len(found)} data files ({', '.join(path.name for path in found)}); name one of them as "
+            "the source"
+        )
     return found
 
 
@@ -160,7 +163,11 @@ def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
 def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
     lines = text_lines(path)
     first = next(lines, "")
-    separator = "\t" if suffix == ".tsv" else ";" if ";" in first and "," not in first else ","
+    separator = ","
+    if suffix == ".tsv":
+        separator = "\t"
+    elif ";" in first and "," not in first:
+        separator = ";"
     # strict: an unbalanced quote would otherwise swallow the rows up to the next quote without a word.
     reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
     try:
@@ -170,12 +177,15 @@ def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
             if len(fields) == len(header):
                 yield reader.line_num, dict(zip(header, fields, strict=True))
             elif fields:
-                expected = f"{len(header)} of the header ({', '.join(header)})"
-                where = f"{path}: line {reader.line_num}"
-                raise DataError(f"{where} has {len(fields)} fields, not the {expected}; quote those with separators")
+                raise DataError(
+                    f"{path}: line {reader.line_num} has {len(fields)} fields, not the {len(header)} of the header "
+                    f"({', '.join(header)}); quote those with separators"
+                )
     except csv.Error as error:
-        remedy = 'quote fields that hold a separator or a quote: "a ""quoted"" word"'
-        raise DataError(f"{path}: line {reader.line_num}: {error}; {remedy}") from error
+        raise DataError(
+            f"{path}: line {reader.line_num}: {error}; quote fields that hold a separator or a quote: "
+            '"a ""quoted"" word"'
+        ) from error
 
 
 def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: str = "") -> Kind:
@@ -189,16 +199,23 @@ def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: 
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
     context = first.get("ctx", {})
-    place = [where, *map(str, first["loc"])] if where else [*map(str, first["loc"])]
+    place = list(first["loc"]) or [""]
+    *holder, field = place
     match first["type"]:
         case "json_invalid":
             reason = f"is not valid JSON ({context['error']}); get the file again, or correct it"
         case "missing":
-            lacks = [place.pop(), *(str(each["loc"][-1]) for each in more if each["loc"][:-1] == first["loc"][:-1])]
+            lacks = [str(field)]
+            place = holder
+            for other in more:
+                if [*other["loc"][:-1]] == holder:
+                    lacks.append(str(other["loc"][-1]))
             reason = (
                 f"has no {' and no '.join(lacks)}; it has {', '.join(first['input']) or 'nothing'}; rename one of these"
             )
+        case "value_error":
+            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {context['error']}"
         case kind:
-            expected = context["error"] if kind == "value_error" else _EXPECTED.get(kind, "another value")
-            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {expected}"
-    raise DataError(f"{path}: {printable(' '.join([*place, reason]))}")
+            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {_EXPECTED.get(kind, 'another value')}"
+    words = filter(None, [where, *map(str, place), reason])
+    raise DataError(f"{path}: {printable(' '.join(words))}")

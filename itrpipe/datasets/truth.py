@@ -1,4 +1,4 @@
-"""Which images each caption is true of: pairs, the file `truth.parquet` of a dataset, and what people decided of pairs.
+"""Pairs of an image and a caption that is true of it: the file `truth.parquet` of a dataset, and people's decisions.
 
 Only the embedded dataset `scenes` has the file. Every other dataset takes a caption's own image for the only true
 one, which is what makes its false negatives invisible until people judge them.
@@ -27,6 +27,7 @@ DECIDED = "decided.parquet"
 """Beside mined lists: the pairs of the training set that were decided when they were mined."""
 FITS, DIFFERS = "fits", "differs"
 _SCHEMA = pa.schema({"caption_id": pa.string(), "true_image_ids": pa.list_(pa.string())})
+_DECIDED = pa.schema({"image_id": pa.string(), "caption_id": pa.string(), "verdict": pa.string()})
 _REMEDY = "run `itrpipe prepare` again"
 
 
@@ -44,42 +45,29 @@ class PairSet:
 
     @classmethod
     def of(cls, captions: np.ndarray, images: np.ndarray, count: int) -> PairSet:
-        """Pairs of caption rows [P] and image rows [P] of `count` images."""
+        """Return the set of pairs of caption rows [P] and image rows [P] of `count` images."""
         return cls(np.unique(captions.astype(np.int64) * count + images), count)
-
-    @classmethod
-    def of_ids(cls, pairs: tuple[np.ndarray, np.ndarray], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
-        """Pairs that are named by ids; those of other images and captions are left out.
-
-        Args:
-            pairs: ids of images and of captions, text [P] each.
-            image_ids: of all N images.
-            caption_ids: of all captions.
-        """
-        images, captions = map(rows_of, map(pa.array, pairs), map(pa.array, (image_ids, caption_ids)))
-        known = (images >= 0) & (captions >= 0)
-        return cls.of(captions[known], images[known], len(image_ids))
 
     def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
         """Return whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
-        if not len(self.codes):
-            return np.zeros(np.broadcast_shapes(captions.shape, images.shape), dtype=bool)
         codes = captions.astype(np.int64) * self.images + images
-        found = self.codes[np.searchsorted(self.codes, codes).clip(max=len(self.codes) - 1)] == codes
+        if not len(self):
+            return np.zeros(codes.shape, dtype=bool)
+        found = self.codes[np.searchsorted(self.codes, codes).clip(max=len(self) - 1)] == codes
         return found & (images >= 0) & (images < self.images)  # others have the code of another pair
 
     @property
     def caption_rows(self) -> np.ndarray:
-        """Of each pair, rising."""
+        """Return the caption of each pair, rising."""
         return self.codes // max(self.images, 1)
 
     @property
     def image_rows(self) -> np.ndarray:
-        """Of each pair."""
+        """Return the image of each pair."""
         return self.codes % max(self.images, 1)
 
     def lists(self, captions: int) -> dict[str, np.ndarray]:
-        """The pairs by their image and by their caption, -1 behind the last of each.
+        """List the pairs by their image and by their caption, -1 behind the last of each.
 
         Args:
             captions: T.
@@ -87,18 +75,19 @@ class PairSet:
         Returns:
             `texts_for_images` [N, K] caption rows and `images_for_texts` [T, L] image rows.
         """
-        lists = {
-            "texts_for_images": Ragged.of_owners(self.image_rows, self.images, self.caption_rows),
-            "images_for_texts": Ragged.of_owners(self.caption_rows, captions, self.image_rows),
+        texts = Ragged.of_owners(self.image_rows, self.images, self.caption_rows)
+        images = Ragged.of_owners(self.caption_rows, captions, self.image_rows)
+        return {
+            "texts_for_images": texts.padded(int(texts.counts.max(initial=1)), -1),
+            "images_for_texts": images.padded(int(images.counts.max(initial=1)), -1),
         }
-        return {name: each.padded(int(each.counts.max(initial=1)), -1) for name, each in lists.items()}
 
     def __len__(self) -> int:
         return len(self.codes)
 
 
 def write_truth(folder: Path, true_images: Mapping[str, Sequence[str]]) -> None:
-    """Writes the file.
+    """Write the file.
 
     Args:
         folder: the prepared dataset.
@@ -109,7 +98,7 @@ def write_truth(folder: Path, true_images: Mapping[str, Sequence[str]]) -> None:
 
 
 def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet | None:
-    """The correct matches of some images [N] and captions [T], or None where the dataset does not know them.
+    """Return the correct matches of some images [N] and captions [T]; None where the dataset does not know them.
 
     Args:
         folder: the prepared dataset.
@@ -132,15 +121,18 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
 
 
 def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
-    """The same of a split, as `PairSet.lists` has them."""
+    """Return the correct matches of a split, as `PairSet.lists` has them; None where the dataset knows none."""
     pairs = known_pairs(folder, split.image_ids, split.caption_ids)
     return None if pairs is None else pairs.lists(len(split.caption_ids))
 
 
 def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
-    """Return pairs of ids of image and caption as rows of these images and captions."""
-    ids = np.array(list(pairs), dtype=str).reshape(-1, 2)
-    return PairSet.of_ids((ids[:, 0], ids[:, 1]), image_ids, caption_ids)
+    """Return pairs of ids of image and caption as rows of these images and captions; those of others are left out."""
+    names = np.array(list(pairs), dtype=str).reshape(-1, 2)
+    images = rows_of(pa.array(names[:, 0]), pa.array(image_ids))
+    captions = rows_of(pa.array(names[:, 1]), pa.array(caption_ids))
+    known = (images >= 0) & (captions >= 0)
+    return PairSet.of(captions[known], images[known], len(image_ids))
 
 
 @dataclass(frozen=True)
@@ -163,11 +155,9 @@ class Decided:
             verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict.
             image_ids, caption_ids: of all images and captions.
         """
-        sides = []
-        for name in (FITS, DIFFERS):
-            pairs = [pair for pair, verdict in verdicts.items() if verdict == name]
-            sides.append(pair_set(pairs, image_ids, caption_ids))
-        return cls(*sides)
+        fits = [pair for pair, verdict in verdicts.items() if verdict == FITS]
+        differs = [pair for pair, verdict in verdicts.items() if verdict == DIFFERS]
+        return cls(pair_set(fits, image_ids, caption_ids), pair_set(differs, image_ids, caption_ids))
 
     @classmethod
     def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
@@ -179,16 +169,17 @@ class Decided:
         path = folder / DECIDED
         if not path.exists():
             return None
-        table = read_table(path, ("image_id", "caption_id", "verdict"), "run `itrpipe mine-negatives` again")
-        images, captions, verdicts = (table[name].to_pylist() for name in ("image_id", "caption_id", "verdict"))
-        return cls.of(dict(zip(zip(images, captions, strict=True), verdicts, strict=True)), image_ids, caption_ids)
+        table = read_table(path, _DECIDED, "run `itrpipe mine-negatives` again")
+        verdicts = {}
+        for row in table.to_pylist():
+            verdicts[row["image_id"], row["caption_id"]] = row["verdict"]
+        return cls.of(verdicts, image_ids, caption_ids)
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
         """Write them beside mined lists, by their ids."""
-        images, captions, verdicts = list[str](), list[str](), list[str]()
-        for name, pairs in ((FITS, self.fits), (DIFFERS, self.differs)):
-            images += image_ids[pairs.image_rows].tolist()
-            captions += caption_ids[pairs.caption_rows].tolist()
-            verdicts += [name] * len(pairs)
-        columns = [pa.array(values, pa.string()) for values in (images, captions, verdicts)]
-        write_table(folder / DECIDED, pa.table(columns, ["image_id", "caption_id", "verdict"]))
+        fits, differs = self.fits, self.differs
+        images = image_ids[np.append(fits.image_rows, differs.image_rows)]
+        captions = caption_ids[np.append(fits.caption_rows, differs.caption_rows)]
+        verdicts = [FITS] * len(fits) + [DIFFERS] * len(differs)
+        columns = {"image_id": images.tolist(), "caption_id": captions.tolist(), "verdict": verdicts}
+        write_table(folder / DECIDED, pa.table(columns, schema=_DECIDED))

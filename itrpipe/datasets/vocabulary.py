@@ -18,7 +18,6 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.datasets.source_files import STRICT, load_json
-from itrpipe.errors import DataError
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.ragged import Ragged
 from itrpipe.storage.tables import rows_of
@@ -66,21 +65,20 @@ def spans(text: str) -> list[tuple[int, int]]:
         One pair of start and end per word, in characters of `text`, end exclusive, rising and without overlap.
     """
     lowered, end = text.lower(), 0
-    found: list[tuple[int, int]] = []
+    found = []
     for word in tokenize(text):
         start = end
         while lowered[start].isspace():
             start += 1
-        if lowered.startswith(word, start):
-            end = start + len(word)
-        elif word in ("``", "''"):  # quotes, which may be written otherwise
-            end = start + (1 if lowered[start] == '"' else 2)
-        else:
-            raise DataError(f"caption {lowered!r}: word {word!r} is not at character {start}; report this caption")
+        end = start + len(word)
+        if lowered[start] == '"':  # as a word it is `` or ''
+            end = start + 1
         found.append((start, end))
     if len(lowered) == len(text):
         return found
-    origin = [index for index, character in enumerate(text) for _ in character.lower()]
+    origin = []
+    for index, character in enumerate(text):
+        origin += [index] * len(character.lower())
     return [(origin[start], origin[end - 1] + 1) for start, end in found]
 
 

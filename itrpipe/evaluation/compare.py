@@ -163,6 +163,9 @@ def compare(
 
 def mark_significant(compared: Sequence[Mapping[str, Difference]]) -> list[dict[str, Difference]]:
     """Return the differences of all comparisons that are shown together, those in RSum marked where significant."""
-    rsums = [each[RSUM] for each in compared]
-    marks = zip(compared, significances(rsums), strict=True)
-    return [{**each, RSUM: replace(each[RSUM], significant=mark)} for each, mark in marks]
+    marks = significances([differences[RSUM] for differences in compared])
+    marked = []
+    for differences, mark in zip(compared, marks, strict=True):
+        rsum = replace(differences[RSUM], significant=mark)
+        marked.append({**differences, RSUM: rsum})
+    return marked

@@ -30,15 +30,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RECALLS, RSUM, SIDES, Ranks, metrics
+from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RECALLS, RSUM, Ranks, metrics
 
 _BLOCK_VALUES = 1 << 22
 """Resampled caption weights held at a time."""
 _MOST_FREEDOM = 200
 """Degrees of freedom from which on Student's t is taken for normal."""
-
-
-Seed = int | np.random.SeedSequence
+_SEED = np.random.SeedSequence(0)
 
 
 class Interval(NamedTuple):
@@ -61,7 +59,7 @@ class Interval(NamedTuple):
 
     @property
     def nearer_half(self) -> float:
-        """Distance of the value from the end that is nearer to zero."""
+        """Return the distance of the value from the end that is nearer to zero."""
         return self.value - self.low if self.value > 0 else self.high - self.value
 
 
@@ -88,29 +86,38 @@ def fold_intervals(
     Returns:
         Interval of each metric of `itrpipe.evaluation.metrics.metrics` but the median ranks, by its name.
     """
-    measured = [metrics(each) for each, _ in folds]
-    seeds = np.random.SeedSequence(0).spawn(len(folds)) if len(folds) > 1 else [0]
-    drawn = [_resampled(*fold, samples, own) for fold, own in zip(folds, seeds, strict=True)]
-    return {
-        name: _interval(
-            np.mean([each[name] for each in measured]), np.mean([each[name] for each in drawn], axis=0), level
-        )
-        for name in drawn[0]
-    }
+    seeds = [_SEED]
+    if len(folds) > 1:
+        seeds = np.random.SeedSequence(0).spawn(len(folds))
+    measured = []
+    drawn = []
+    for (ranks, caption_image), seed in zip(folds, seeds, strict=True):
+        measured.append(metrics(ranks))
+        drawn.append(_resampled(ranks, caption_image, samples, seed))
+    found = {}
+    for name in drawn[0]:
+        value = np.mean([fold[name] for fold in measured])
+        found[name] = _interval(value, np.mean([fold[name] for fold in drawn], axis=0), level)
+    return found
+
+
+def as_figures(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
+    """Return value, low and high of each interval by their names, as JSON holds them."""
+    return {name: interval._asdict() for name, interval in intervals.items()}
 
 
 def mean_intervals(
-    values: Mapping[str, np.ndarray], query_image: np.ndarray, images: int, samples: int, level: float
+    values: Mapping[str, np.ndarray], query_image: np.ndarray, samples: int, level: float
 ) -> dict[str, Interval]:
-    """Percentile interval of means over queries.
+    """Return percentile intervals of means over queries; the images that have a query are resampled.
 
     Args:
         values: name -> one number [Q] of every query, such as its average precision.
-        query_image: [Q] row of the image each query is or belongs to.
-        images: N.
+        query_image: [Q] number of the image each query is or belongs to.
         samples, level: as for `fold_intervals`.
     """
-    drawn = _means(values, query_image, images, len(query_image), samples)
+    images, rows = np.unique(query_image, return_inverse=True)
+    drawn = _means(values, rows, len(images), len(rows), samples)
     return {name: _interval(np.mean(each), drawn[name], level) for name, each in values.items()}
 
 
@@ -118,49 +125,54 @@ def group_mean_interval(
     values: np.ndarray,
     query_image: np.ndarray,
     query_group: np.ndarray,
-    sizes: tuple[int, int],
     samples: int,
     level: float,
 ) -> Interval:
-    """Percentile interval of the mean over groups of their means over queries.
+    """Return the percentile interval of the mean over groups of their means over queries.
 
     A group that a resampled test set has no query of does not count there.
 
     Args:
         values: [Q] one number of every query.
-        query_image: [Q] row of the image each query belongs to.
-        query_group: [Q] row of its group; every group has a query.
-        sizes: N images and G groups.
+        query_image: [Q] number of the image each query belongs to.
+        query_group: [Q] its group.
         samples, level: as for `fold_intervals`.
     """
-    images, groups = sizes
-    cells = query_image * groups + query_group
-    sums, counts = (
-        np.bincount(cells, each, images * groups).reshape(sizes) for each in (values, np.ones(len(values)))
-    )  # [N, G] each
+    images, rows = np.unique(query_image, return_inverse=True)
+    groups, columns = np.unique(query_group, return_inverse=True)
+    sums = np.zeros((len(images), len(groups)))
+    counts = np.zeros((len(images), len(groups)))
+    np.add.at(sums, (rows, columns), values)
+    np.add.at(counts, (rows, columns), 1)
 
     def mean(weights: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             return np.nanmean(weights @ sums / (weights @ counts), axis=-1)
 
-    drawn = [mean(weights) for weights in _image_weights(images, len(values), samples)]
-    return _interval(mean(np.ones(images)), np.concatenate(drawn), level)
+    drawn = [mean(weights) for weights in _image_weights(len(images), len(values), samples)]
+    return _interval(mean(np.ones(len(images))), np.concatenate(drawn), level)
 
 
 def _interval(value: Any, drawn: np.ndarray, level: float) -> Interval:
     tail = 50.0 * (1.0 - level)
-    return Interval(float(value), *map(float, np.percentile(drawn, [tail, 100.0 - tail])))
+    low, high = np.percentile(drawn, [tail, 100.0 - tail])
+    return Interval(float(value), float(low), float(high))
 
 
-def _resampled(split: Ranks, caption_image: np.ndarray, samples: int, seed: Seed = 0) -> dict[str, np.ndarray]:
-    """The metrics but the median ranks [samples] of every resampled test set."""
-    images, texts, found = len(split.images_to_texts), len(caption_image), {}
-    sides = (split.images_to_texts, np.arange(images)), (split.texts_to_images, caption_image)
-    for direction, (side, rows) in zip(SIDES, sides, strict=True):
-        values = {f"{direction}_r{k}": 100.0 * (side < k) for k in CUTOFFS} | {f"{direction}_mean_rank": side}
-        found |= _means(values, rows, images, texts, samples, seed)
-        found[f"{direction}_mean_rank"] += 1.0
-    return found | {RSUM: np.sum([found[name] for name in RECALLS], axis=0)}
+def _resampled(
+    split: Ranks, caption_image: np.ndarray, samples: int, seed: np.random.SeedSequence = _SEED
+) -> dict[str, np.ndarray]:
+    """Return the metrics but the median ranks [samples] of every resampled test set."""
+    images = len(split.images_to_texts)
+    query_image = {"i2t": np.arange(images), "t2i": caption_image}
+    found = {}
+    for side, ranks in split.sides.items():
+        values = {f"{side}_r{k}": 100.0 * (ranks < k) for k in CUTOFFS}
+        values[f"{side}_mean_rank"] = ranks
+        found |= _means(values, query_image[side], images, len(caption_image), samples, seed)
+        found[f"{side}_mean_rank"] += 1.0
+    found[RSUM] = np.sum([found[name] for name in RECALLS], axis=0)
+    return found
 
 
 def _means(
@@ -169,17 +181,20 @@ def _means(
     images: int,
     most: int,
     samples: int,
-    seed: Seed = 0,
+    seed: np.random.SeedSequence = _SEED,
 ) -> dict[str, np.ndarray]:
-    """Means [samples] over the queries of every resampled test set; `most` bounds the memory."""
-    per_query = np.stack([np.ones(len(query_image)), *values.values()])
-    per_image = np.stack([np.bincount(query_image, weights=each, minlength=images) for each in per_query], axis=1)
-    sums = np.concatenate([weights @ per_image for weights in _image_weights(images, most, samples, seed)])
-    return {name: sums[:, column] / sums[:, 0] for column, name in enumerate(values, 1)}
+    """Return means [samples] over the queries of every resampled test set; `most` bounds the memory."""
+    sums = [np.bincount(query_image, minlength=images)]
+    for each in values.values():
+        sums.append(np.bincount(query_image, each, images))
+    per_image = np.stack(sums, axis=1)  # [N, 1 + values]
+    blocks = [weights @ per_image for weights in _image_weights(images, most, samples, seed)]
+    count, *totals = np.concatenate(blocks).T
+    return {name: total / count for name, total in zip(values, totals, strict=True)}
 
 
-def _image_weights(images: int, most: int, samples: int, seed: Seed = 0) -> Iterator[np.ndarray]:
-    """Return how often each image occurs in each resampled test set: blocks [s, N]."""
+def _image_weights(images: int, most: int, samples: int, seed: np.random.SeedSequence = _SEED) -> Iterator[np.ndarray]:
+    """Yield how often each image occurs in each resampled test set: blocks [s, N]."""
     generator = np.random.default_rng(seed)
     height = max(1, _BLOCK_VALUES // max(images, most))
     for start in range(0, samples, height):
@@ -210,7 +225,7 @@ class Difference:
 
     @property
     def p_value(self) -> float:
-        """Two-sided; the largest for seeds, for test images, and for both at once; 1 for a single seed.
+        """Return the largest two-sided p-value: for seeds, for test images, and for both at once; 1 for a single seed.
 
             t = value / sqrt(s^2 / n + d^2)    with (n - 1) (s^2 / n + d^2) / (s^2 / n) degrees of freedom, rounded down
 
@@ -219,17 +234,23 @@ class Difference:
         """
         if self.seeds is None or not self.value:
             return 1.0
-        normal, freedom, size = NormalDist(), self.count - 1, abs(self.value)
+        normal = NormalDist()
+        freedom = self.count - 1
+        size = abs(self.value)
         over_images = self.images.nearer_half / normal.inv_cdf((1 + self.level) / 2)
         over_seeds = self.seeds.nearer_half / quantile_within(self.level, freedom)
-        if not over_seeds:  # every seed gave the same, and the images decide
-            return 1 - probability_within(size / over_images, _MOST_FREEDOM) if over_images else 0.0
-        both = min(math.floor(freedom * (1 + (over_images / over_seeds) ** 2) + 1e-9), _MOST_FREEDOM)
-        return max(
-            1 - probability_within(size / over_seeds, freedom),
-            2 * normal.cdf(-size / over_images) if over_images else 0.0,
-            1 - probability_within(size / math.hypot(over_images, over_seeds), both),
-        )
+        p_values = [0.0]
+        freedom_of_both = _MOST_FREEDOM  # where every seed gave the same, and the images decide
+        if over_images:
+            p_values.append(2 * normal.cdf(-size / over_images))
+        if over_seeds:
+            p_values.append(1 - probability_within(size / over_seeds, freedom))
+            both = math.floor(freedom * (1 + (over_images / over_seeds) ** 2) + 1e-9)
+            freedom_of_both = min(both, _MOST_FREEDOM)
+        deviation = math.hypot(over_images, over_seeds)
+        if deviation:
+            p_values.append(1 - probability_within(size / deviation, freedom_of_both))
+        return max(p_values)
 
     @property
     def excludes_zero(self) -> bool:
@@ -263,15 +284,19 @@ def paired_differences(
     singles: dict[str, list[float]] = {name: [] for name in COMPARED}
     drawn = dict.fromkeys(COMPARED, np.zeros(samples))
     for first, second in pairs:
-        before, after = metrics(first), metrics(second)
-        drawn_before, drawn_after = (_resampled(side, caption_image, samples) for side in (first, second))
+        before = metrics(first)
+        after = metrics(second)
+        drawn_before = _resampled(first, caption_image, samples)
+        drawn_after = _resampled(second, caption_image, samples)
         for name in COMPARED:
             singles[name].append(after[name] - before[name])
             drawn[name] = drawn[name] + (drawn_after[name] - drawn_before[name]) / len(pairs)
     found = {}
     for name, single in singles.items():
         images = _interval(np.mean(single), drawn[name], level)
-        seeds = seed_interval(single, level) if len(single) > 1 else None
+        seeds = None
+        if len(single) > 1:
+            seeds = seed_interval(single, level)
         found[name] = Difference(images.value, seeds, images, len(single), level)
     return found
 
@@ -285,7 +310,8 @@ def seed_interval(differences: Sequence[float], level: float) -> Interval:
         differences: one for each seed, two at least.
         level: 0..1.
     """
-    count, mean = len(differences), fmean(differences)
+    count = len(differences)
+    mean = fmean(differences)
     half = quantile_within(level, count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
     return Interval(mean, mean - half, mean + half)
 
@@ -297,11 +323,14 @@ def significances(differences: Sequence[Difference]) -> list[bool]:
 
     One of a single seed is not, and is none of the m.
     """
-    p_values = [each.p_value for each in differences]
-    tested = [index for index, each in enumerate(differences) if each.seeds is not None]
-    found, highest = [False] * len(p_values), 0.0
-    for place, index in enumerate(sorted(tested, key=p_values.__getitem__)):
-        highest = max(highest, (len(tested) - place) * p_values[index])
+    tested = []
+    for index, difference in enumerate(differences):
+        if difference.seeds is not None:
+            tested.append((difference.p_value, index))
+    found = [False] * len(differences)
+    highest = 0.0
+    for place, (p_value, index) in enumerate(sorted(tested)):
+        highest = max(highest, (len(tested) - place) * p_value)
         found[index] = differences[index].excludes_zero and highest <= 1 - differences[index].level
     return found
 
@@ -317,26 +346,38 @@ def probability_within(t: float, degrees: int) -> float:
 
     Source: Abramowitz and Stegun, 1964, equations 26.7.3 and 26.7.4.
     """
+    is_odd = degrees % 2
     angle = math.atan(t / math.sqrt(degrees))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    term, total = (cosine, 0.0) if degrees % 2 else (1.0, 0.0)
-    for power in range(degrees % 2, degrees - 1, 2):
+    cosine = math.cos(angle)
+    term = cosine**is_odd
+    total = 0.0
+    for power in range(is_odd, degrees - 1, 2):
         total += term
         term *= cosine * cosine * (power + 1) / (power + 2)
-    return (angle + sine * total) * 2 / math.pi if degrees % 2 else sine * total
+    total *= math.sin(angle)
+    if is_odd:
+        return (angle + total) * 2 / math.pi
+    return total
 
 
 @functools.lru_cache(maxsize=1_000)
 def quantile_within(level: float, degrees: int) -> float:
-    """The t between whose negative and itself a share `level` of the distribution lies: 2.776 for 0.95 and 4.
+    """Return the t between whose negative and itself a share of the distribution lies: 2.776 for 0.95 and 4.
 
     Args:
-        level: above 0 and below 1.
+        level: the share, above 0 and below 1.
         degrees: of freedom, 1 or more.
     """
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while probability_within(high, degrees) < level:
-        low, high = high, 2 * high
-    while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if probability_within(middle, degrees) < level else (low, middle)
-    return high
+        low = high
+        high = 2 * high
+    while True:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            return high
+        if probability_within(middle, degrees) < level:
+            low = middle
+        else:
+            high = middle

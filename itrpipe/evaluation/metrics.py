@@ -13,9 +13,7 @@ space", JMLR 2010, for items that are the answer to many queries.
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,19 +27,11 @@ RSUM = "rsum"
 RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in CUTOFFS)
 COMPARED = (*RECALLS, RSUM)
 """Metrics in which models are compared."""
-MOST = 10
-"""Items that are returned most often."""
-MANY = 0.5
-"""Of the way from the share in random answers to all queries, from which on most queries are answered alike."""
 REMEDY = "use better features, another method or another learning rate"
 ENOUGH_IMAGES = 50
-"""Of a test set; with fewer, chance reaches into the interval of a model that is twice as good."""
-_DRAWS = 200
-"""Random answers to all queries, whose mean share is taken."""
+"""Images of a test set; with fewer, chance reaches into the interval of a model that is twice as good."""
 _BLOCK_VALUES = 1 << 20
 """Scores compared at a time: small enough for the comparison to stay in the cache of a core."""
-_BLOCK_RANKED = 1 << 22
-"""Scores ranked at a time."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +45,11 @@ class Ranks:
 
     images_to_texts: np.ndarray
     texts_to_images: np.ndarray
+
+    @property
+    def sides(self) -> dict[str, np.ndarray]:
+        """Return the ranks of both directions by their names in `SIDES`."""
+        return {"i2t": self.images_to_texts, "t2i": self.texts_to_images}
 
 
 def ranks(scores: np.ndarray, caption_image: np.ndarray) -> Ranks:
@@ -113,9 +108,11 @@ def query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np
     matched = scores[match_query, match_candidate]  # [M]
     best = np.full(len(scores), -np.inf, dtype=scores.dtype)
     np.maximum.at(best, match_query, matched)
+    reached = np.empty(len(scores), np.int64)
     height = max(1, _BLOCK_VALUES // scores.shape[1])
-    blocks = (slice(start, start + height) for start in range(0, len(scores), height))
-    reached = np.concatenate([np.count_nonzero(scores[rows] >= best[rows, None], axis=1) for rows in blocks])
+    for start in range(0, len(scores), height):
+        rows = slice(start, start + height)
+        reached[rows] = np.count_nonzero(scores[rows] >= best[rows, None], axis=1)
     # The best match, and any other one with its very score, were counted too.
     return reached - np.bincount(match_query[matched == best[match_query]], minlength=len(scores))
 
@@ -128,24 +125,31 @@ def precision_of_matches(
     Arguments and errors are as for `query_ranks`.
     """
     _refuse(scores, match_query)
-    matches = np.bincount(match_query, minlength=len(scores))  # [Q] R
-    order = np.argsort(match_query, kind="stable")
-    query, candidate = match_query[order], match_candidate[order]
-    height, most = max(1, _BLOCK_RANKED // scores.shape[1]), matches.max()
-    places, found = np.arange(1, most + 1), []
-    for start in range(0, len(scores), height):
-        # Matches lie below negatives of their score, and above all others, which are float32.
-        block, counts = scores[start : start + height].astype(np.float64), matches[start : start + height, None]
-        part = slice(*np.searchsorted(query, [start, start + height]))
-        own = query[part] - start, candidate[part]
-        block[own], relevant = np.nextafter(block[own], -np.inf), np.zeros(block.shape, dtype=bool)
-        relevant[own] = True
-        best = np.argpartition(block, -most, axis=1)[:, -most:]  # of the largest R
-        best = np.take_along_axis(best, np.argsort(-np.take_along_axis(block, best, axis=1), axis=1), axis=1)
-        hit = np.take_along_axis(relevant, best, axis=1) & (places <= counts)
-        found.append([(each / counts).sum(axis=1) for each in (hit * np.cumsum(hit, axis=1) / places, hit)])
-    average, r_precision = map(np.concatenate, zip(*found, strict=True))
+    ahead = _negatives_ahead(scores, match_query, match_candidate)
+    order = np.lexsort((ahead, match_query))
+    query = match_query[order]
+    matches = np.bincount(query)  # [Q] R
+    number = np.arange(1, len(query) + 1) - np.searchsorted(query, query)  # of a match among those of its query
+    place = ahead[order] + number
+    hit = place <= matches[query]
+    places = query[hit], place[hit] - 1
+    precision, hits = np.zeros((2, len(scores), matches.max()))
+    precision[places] = (number / place)[hit]
+    hits[places] = 1
+    average, r_precision = ((each / matches[:, None]).sum(axis=1) for each in (precision, hits))
     return average, r_precision
+
+
+def _negatives_ahead(scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray) -> np.ndarray:
+    """Return how many negatives of its query have the score of each match [M], or a higher one."""
+    ahead = np.empty(len(match_query), np.int64)
+    order = np.argsort(match_query, kind="stable")
+    bounds = np.searchsorted(match_query[order], np.arange(len(scores) + 1))
+    for query, row in enumerate(scores):
+        own = order[bounds[query] : bounds[query + 1]]
+        negatives = np.sort(np.delete(row, match_candidate[own]))
+        ahead[own] = len(negatives) - np.searchsorted(negatives, row[match_candidate[own]])
+    return ahead
 
 
 def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, np.ndarray]:
@@ -172,14 +176,9 @@ def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, 
 
     Source: AOQ §4.3 and Fig. 5; the tie rule and other numbers of captions are ours.
     """
-    image_rank, text_rank = ranks(scores, caption_image).texts_to_images + 1, np.empty(len(caption_image), np.int64)
-    order = np.argsort(caption_image, kind="stable")
-    bounds = np.searchsorted(caption_image[order], np.arange(len(scores) + 1))
-    for image, row in enumerate(scores):
-        own = order[bounds[image] : bounds[image + 1]]
-        # The image's own captions, the ranked one among them, are no negatives.
-        text_rank[own] = [np.count_nonzero(row >= each) - np.count_nonzero(row[own] >= each) + 1 for each in row[own]]
     images, texts = scores.shape
+    image_rank = ranks(scores, caption_image).texts_to_images + 1
+    text_rank = _negatives_ahead(scores, caption_image, np.arange(texts)) + 1
     on_caption_scale = -((1 - image_rank) * texts // images) + 1
     return {"image_rank": image_rank, "text_rank": text_rank, "cross_rank": np.maximum(on_caption_scale, text_rank)}
 
@@ -201,8 +200,7 @@ def roc_area(scores: np.ndarray, positive: np.ndarray) -> float | None:
     if not pairs:
         return None
     _, level, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    # Mean rank of each level of equal scores, counted from 1.
-    mean_rank = counts.cumsum() - (counts - 1) / 2
+    mean_rank = counts.cumsum() - (counts - 1) / 2  # of each level of equal scores, from 1
     return float((mean_rank[level[positive]].sum() - positives * (positives + 1) / 2) / pairs)
 
 
@@ -242,32 +240,21 @@ def recall(ranks: np.ndarray, k: int) -> float:
     return 100.0 * float(np.mean(ranks < k))
 
 
-def rsum(ranks: Ranks) -> float:
-    """Sum of the six recalls, 0..600.
-
-        RSum = sum over K in (1, 5, 10) of R@K(image to text) + R@K(text to image)
-
-    Args:
-        ranks: 0-based ranks of both directions.
-
-    Source: SCAN, published evaluation code; reported as "rsum" since.
-    """
-    return sum(recall(side, k) for side in (ranks.images_to_texts, ranks.texts_to_images) for k in CUTOFFS)
-
-
 def metrics(split: Ranks) -> dict[str, float]:
     """All metrics of a set of ranks: `i2t_r1` .. `t2i_mean_rank` and `rsum`; recalls in percent, ranks from one.
 
         MedR = floor(median of rank(q)) + 1        MeanR = 1 / |Q| * sum of rank(q) + 1
+        RSum = sum over K in (1, 5, 10) of R@K(image to text) + R@K(text to image)
 
-    Source: VSE++, published evaluation code.
+    Source: VSE++, published evaluation code; RSum: SCAN, published evaluation code.
     """
     values = {}
-    for direction, side in zip(SIDES, (split.images_to_texts, split.texts_to_images), strict=True):
-        values |= {f"{direction}_r{k}": recall(side, k) for k in CUTOFFS}
-        values[f"{direction}_median_rank"] = float(np.floor(np.median(side)) + 1)
-        values[f"{direction}_mean_rank"] = float(np.mean(side)) + 1.0
-    values[RSUM] = rsum(split)
+    for side, found in split.sides.items():
+        for k in CUTOFFS:
+            values[f"{side}_r{k}"] = recall(found, k)
+        values[f"{side}_median_rank"] = float(np.floor(np.median(found)) + 1)
+        values[f"{side}_mean_rank"] = float(np.mean(found)) + 1.0
+    values[RSUM] = sum(values[name] for name in RECALLS)
     return values
 
 
@@ -284,8 +271,10 @@ def random_recalls(images: int, captions: int) -> dict[str, float]:
         places = np.arange(min(k, captions))
         missed = np.prod(np.maximum(captions - captions / images - places, 0) / (captions - places))
         found[f"i2t_r{k}"] = 100 * float(1 - missed)
-    found |= {f"t2i_r{k}": 100 * min(k, images) / images for k in CUTOFFS}
-    return {**found, RSUM: sum(found.values())}
+    for k in CUTOFFS:
+        found[f"t2i_r{k}"] = 100 * min(k, images) / images
+    found[RSUM] = sum(found.values())
+    return found
 
 
 def remedy_of_chance(images: int) -> str:
@@ -300,21 +289,6 @@ def reaches_chance(figures: Mapping[str, Mapping[str, float]], chance: Mapping[s
     return figures[RSUM]["low"] <= chance[RSUM]
 
 
-def share_of_hubs(first: Iterable[Hashable]) -> float:
-    """Share of queries, 0..1, whose first answer is one of the `MOST` items that stand first most often."""
-    counts = Counter(first)
-    return sum(count for _, count in counts.most_common(MOST)) / max(counts.total(), 1)
-
-
-@functools.cache
-def is_alike(share: float, items: int, queries: int) -> bool:
-    """Tell whether `share_of_hubs` is that of a model that answers most queries alike."""
-    rng = np.random.default_rng(0)
-    first = [np.bincount(rng.integers(items, size=queries), minlength=items) for _ in range(_DRAWS)]
-    random = float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries
-    return share > random + MANY * (1 - random)
-
-
 @dataclass(frozen=True)
 class Protocol:
     """One way to evaluate a split.
@@ -323,15 +297,15 @@ class Protocol:
         description: one line for reports.
         images: number of images looked at, from the first on, of a split that has as many; 0 for all.
         folds: number of equal, disjoint, consecutive parts they are cut into, each ranked on its own.
-        captions: number of captions looked at of each image, from the first on, where not all are.
     """
 
     description: str
     images: int = 0
     folds: int = 1
-    captions: int = 5
 
 
+_CAPTIONS = 5
+"""Captions of each image, from the first on, that a protocol of some images looks at."""
 PROTOCOLS = {
     "full": Protocol("every image and caption of the split"),
     "coco-1k": Protocol(
@@ -363,12 +337,16 @@ def protocol_folds(protocol: str, scores: np.ndarray, caption_image: np.ndarray)
     order = np.argsort(caption_image, kind="stable")
     grouped = caption_image[order]
     place = np.arange(len(order)) - np.searchsorted(grouped, grouped)  # of a caption within its image
-    columns = np.sort(order[place < chosen.captions])
-    size, folds = chosen.images // chosen.folds, []
+    columns = np.sort(order[place < _CAPTIONS])
+    size = chosen.images // chosen.folds
+    folds = []
     for start in range(0, chosen.images, size):
-        own = columns[(caption_image[columns] >= start) & (caption_image[columns] < start + size)]
-        rows, follow = caption_image[own] - start, len(own) and own[-1] - own[0] + 1 == len(own)
-        # A slice copies no scores.
-        part = scores[start : start + size, slice(own[0], own[-1] + 1) if follow else own]
-        folds.append((ranks(part, rows), rows))
+        captions = columns[caption_image[columns] // size == start // size]
+        fold = scores[start : start + size]
+        if len(captions) and captions[-1] - captions[0] + 1 == len(captions):
+            fold = fold[:, captions[0] : captions[-1] + 1]  # consecutive ones need no copy
+        else:
+            fold = fold[:, captions]
+        rows = caption_image[captions] - start
+        folds.append((ranks(fold, rows), rows))
     return folds

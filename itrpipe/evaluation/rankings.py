@@ -1,4 +1,4 @@
-"""The best candidates of every query, and the ranks of pairs, as Parquet."""
+"""The files of an evaluation: its figures as JSON; the best candidates of every query and ranks of pairs as Parquet."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.evaluation.metrics import SIDES, Ranks, cross_retrieval
+from itrpipe.datasets.truth import PairSet
+from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, cross_retrieval, protocol_folds, ranks, ranks_of_matches
+from itrpipe.evaluation.results import FULL, ORACLE, Figures, recall_figures, with_matches
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.storage.disk import reading
+from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS
+from itrpipe.storage.disk import reading, write_json
 from itrpipe.storage.tables import read_table, rows_of
 
 _BLOCK_VALUES = 1 << 22
@@ -23,7 +26,7 @@ Best = tuple[np.ndarray, np.ndarray]
 
 
 def rankings(scores: np.ndarray, k: int, image_ids: Sequence[str], caption_ids: Sequence[str]) -> tuple[Best, Best]:
-    """The k best captions of each image and the k best images of each caption.
+    """Return the k best captions of each image and the k best images of each caption.
 
     Candidates with equal scores come in the order of their ids, so that a ranking does not depend on the order
     of the rows, nor on the machine.
@@ -41,24 +44,72 @@ def rankings(scores: np.ndarray, k: int, image_ids: Sequence[str], caption_ids: 
 
 
 def _best(scores: np.ndarray, k: int, ids: Sequence[str]) -> Best:
-    """Best k columns of every row; equal scores in the order of `ids`."""
+    """Return the best k columns of every row; equal scores in the order of `ids`."""
     by_id = np.argsort(np.asarray(ids), kind="stable")
-    height, found = max(1, _BLOCK_VALUES // scores.shape[1]), []
-    for row in range(0, len(scores), height):
-        block = scores[row : row + height][:, by_id]
+    height = max(1, _BLOCK_VALUES // scores.shape[1])
+    indices = np.empty((len(scores), k), np.int32)
+    values = np.empty((len(scores), k), scores.dtype)
+    for start in range(0, len(scores), height):
+        rows = slice(start, start + height)
+        block = scores[rows][:, by_id]
         threshold = np.partition(block, -k, axis=1)[:, -k, None]  # [q, 1] the k-th largest
-        chosen, tied = block > threshold, block == threshold
-        places = k - chosen.sum(axis=1, keepdims=True)  # how many of the tied ones still fit
-        columns = np.nonzero(chosen | tied & (np.cumsum(tied, axis=1) <= places))[1].reshape(len(block), k)
-        values = np.take_along_axis(block, columns, axis=1)
-        order = np.argsort(-values, axis=1, kind="stable")
-        found.append([np.take_along_axis(each, order, axis=1) for each in (by_id[columns], values)])
-    indices, values = map(np.concatenate, zip(*found, strict=True))
-    return indices.astype(np.int32), values
+        above = block > threshold
+        tied = block == threshold
+        free = k - above.sum(axis=1, keepdims=True)  # places for some of the tied ones
+        columns = np.nonzero(above | tied & (np.cumsum(tied, axis=1) <= free))[1].reshape(-1, k)
+        chosen = np.take_along_axis(block, columns, axis=1)
+        order = np.argsort(-chosen, axis=1, kind="stable")
+        indices[rows] = np.take_along_axis(by_id[columns], order, axis=1)
+        values[rows] = np.take_along_axis(chosen, order, axis=1)
+    return indices, values
+
+
+def write_results(
+    folder: Path,
+    split: SplitScores,
+    matches: PairSet | None,
+    *,
+    protocols: Sequence[str],
+    samples: int,
+    level: float,
+    depth: int,
+) -> dict[str, Figures]:
+    """Measure the scores of a split, and write metrics.json, rankings.parquet and cross_retrieval.parquet.
+
+    Args:
+        folder: where to.
+        split: scores.
+        matches: all correct matches, where they are known.
+        protocols: names in `itrpipe.evaluation.metrics`; those that need more images than there are do not apply.
+        samples: resampled test sets behind every interval.
+        level: share of them inside an interval, 0..1.
+        depth: candidates kept for each query.
+
+    Returns:
+        Figures by protocol, `oracle` among them where all correct matches are known.
+
+    Raises:
+        DataError: a score is NaN or infinite, or an image has no caption.
+    """
+    scores = split.matrix
+    full = ranks(scores, split.caption_image)
+    found = {FULL: recall_figures([(full, split.caption_image)], samples, level)}
+    for name in protocols:
+        if name != FULL and PROTOCOLS[name].images <= len(scores):
+            found[name] = recall_figures(protocol_folds(name, scores, split.caption_image), samples, level)
+    oracle = None
+    if matches is not None:
+        pairs = matches.image_rows, matches.caption_rows
+        oracle = ranks_of_matches(scores, *pairs)
+        found[ORACLE] = with_matches(scores, split.caption_image, oracle, pairs, samples, level)
+    write_json(folder / METRICS, found)
+    write_rankings(folder / RANKINGS, split, full, oracle, depth)
+    write_cross_retrieval(folder / CROSS_RETRIEVAL, split)
+    return found
 
 
 def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | None, depth: int) -> None:
-    """One row per query of either direction: the rank of its best correct match and its best candidates.
+    """Write one row per query of either direction: the rank of its best correct match and its best candidates.
 
     Args:
         path: replaced if it exists.
@@ -67,20 +118,25 @@ def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | 
         oracle: ranks with all correct matches counted, where the truth is known.
         depth: candidates kept for each query, as far as there are so many.
     """
-    depth, ids = min(depth, *split.matrix.shape), (split.image_ids, split.caption_ids)
-    found, tables = rankings(split.matrix, depth, *(each.tolist() for each in ids)), []
-    for direction, side, (indices, scores), queries, candidates in zip(
-        SIDES, ("images_to_texts", "texts_to_images"), found, ids, ids[::-1], strict=True
+    images, captions = split.image_ids.tolist(), split.caption_ids.tolist()
+    depth = min(depth, *split.matrix.shape)
+    best_captions, best_images = rankings(split.matrix, depth, images, captions)
+    tables = []
+    for side, best, queries, candidates in (
+        ("i2t", best_captions, images, split.caption_ids),
+        ("t2i", best_images, captions, split.image_ids),
     ):
-        count = len(queries)
+        indices, scores = best
         columns = {
-            "direction": pa.array([direction] * count),
-            "query_id": pa.array(queries.tolist(), pa.string()),
-            "rank": pa.array(getattr(full, side), pa.int32()),
-            "oracle_rank": pa.array(getattr(oracle, side), pa.int32()) if oracle else pa.nulls(count, pa.int32()),
+            "direction": pa.array([side] * len(queries)),
+            "query_id": pa.array(queries, pa.string()),
+            "rank": pa.array(full.sides[side], pa.int32()),
+            "oracle_rank": pa.nulls(len(queries), pa.int32()),
             "candidate_ids": _lists(candidates[indices], pa.string()),
             "scores": _lists(scores.astype("float32"), pa.float32()),
         }
+        if oracle is not None:
+            columns["oracle_rank"] = pa.array(oracle.sides[side], pa.int32())
         tables.append(pa.table(columns))
     pq.write_table(pa.concat_tables(tables), path, compression="zstd")
 
@@ -106,24 +162,28 @@ def read_rankings(
     """
     columns = ("direction", "query_id", "candidate_ids", "scores")
     table = read_table(path, columns, _REMEDY, columns)
-    known = [pa.array(each.tolist(), pa.string()) for each in (image_ids, caption_ids)]
+    images = pa.array(image_ids.tolist(), pa.string())
+    captions = pa.array(caption_ids.tolist(), pa.string())
     found = []
     with reading(path, "rankings of this split", _REMEDY):
-        for direction, queries, candidates in zip(SIDES, known, known[::-1], strict=True):
-            own = table.filter(pc.field("direction") == direction).combine_chunks()
-            ids, scores = (own[name].combine_chunks().flatten() for name in ("candidate_ids", "scores"))
-            rows = rows_of(own["query_id"], queries), rows_of(ids, candidates)
-            if any(np.any(each < 0) for each in rows):
+        for side, queries, candidates in (("i2t", images, captions), ("t2i", captions, images)):
+            own = table.filter(pc.field("direction") == side).combine_chunks()
+            query_rows = rows_of(own["query_id"], queries)
+            candidate_rows = rows_of(own["candidate_ids"].combine_chunks().flatten(), candidates)
+            if np.any(query_rows < 0) or np.any(candidate_rows < 0):
                 raise ValueError("it names images or captions that the split lacks")
-            shape = len(own), len(ids) // max(1, len(own))
-            found.append((rows[0], rows[1].reshape(shape), scores.to_numpy().reshape(shape)))
+            scores = own["scores"].combine_chunks().flatten().to_numpy()
+            shape = len(own), len(scores) // max(1, len(own))
+            found.append((query_rows, candidate_rows.reshape(shape), scores.reshape(shape)))
     return found
 
 
 def write_cross_retrieval(path: Path, split: SplitScores) -> None:
-    """One row per caption, in the order of the split: its ranks with its image in both directions."""
-    ids = {"caption_id": split.caption_ids, "image_id": split.image_ids[split.caption_image]}
-    columns = {name: pa.array(each.tolist(), pa.string()) for name, each in ids.items()}
-    found = cross_retrieval(split.matrix, split.caption_image)
-    columns |= {name: pa.array(each, pa.int32()) for name, each in found.items()}
+    """Write one row per caption, in the order of the split: its ranks with its image in both directions."""
+    columns = {
+        "caption_id": pa.array(split.caption_ids.tolist(), pa.string()),
+        "image_id": pa.array(split.image_ids[split.caption_image].tolist(), pa.string()),
+    }
+    for name, values in cross_retrieval(split.matrix, split.caption_image).items():
+        columns[name] = pa.array(values, pa.int32())
     pq.write_table(pa.table(columns), path, compression="zstd")

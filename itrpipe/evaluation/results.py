@@ -5,37 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import check_options, fold_intervals, mean_intervals
+from itrpipe.evaluation.intervals import as_figures, check_options, fold_intervals, mean_intervals
 from itrpipe.evaluation.metrics import (
     COMPARED,
     CUTOFFS,
-    PROTOCOLS,
     RSUM,
     SIDES,
     Ranks,
     metrics,
     precision_of_matches,
-    protocol_folds,
     random_recalls,
     ranks,
-    ranks_of_matches,
     reaches_chance,
     remedy_of_chance,
 )
 from itrpipe.evaluation.tables import Number, Row, Table, as_lines
 from itrpipe.storage.arrays import check_fit, check_numbers, given_vectors
-
-if TYPE_CHECKING:
-    from itrpipe.datasets.truth import PairSet
-    from itrpipe.features.embeddings import SplitScores
 
 FULL, ORACLE = "full", "oracle"
 Figures = dict[str, dict[str, float]]
@@ -119,36 +112,6 @@ def evaluate(
     return Evaluation(values, figures, random_recalls(*scores.shape), full, rows, level)
 
 
-def results(
-    split: SplitScores,
-    full: Ranks,
-    oracle: Ranks | None,
-    matches: PairSet | None,
-    settings: Any,
-    warn: Callable[[str], None],
-) -> dict[str, Figures]:
-    """Figures by protocol, `oracle` among them where all correct matches are known.
-
-    Args:
-        split: scores.
-        full: ranks with a caption's own image as its only match.
-        oracle, matches: ranks with all correct matches counted, and these, where they are known.
-        settings: of the evaluation.
-        warn: is told of protocols that need more images.
-    """
-    images, options = len(split.matrix), (settings.bootstrap_samples, settings.interval_level)
-    found = {FULL: _recalls([(full, split.caption_image)], *options)}
-    for name in settings.protocols:
-        if (least := PROTOCOLS[name].images) > images:
-            warn(f"{name} needs {least:,} images, {settings.split} has {images:,}")
-        elif name != FULL:
-            found[name] = _recalls(protocol_folds(name, split.matrix, split.caption_image), *options)
-    if oracle is not None and matches is not None:
-        pairs = matches.image_rows, matches.caption_rows
-        found[ORACLE] = with_matches(split.matrix, split.caption_image, oracle, pairs, *options)
-    return found
-
-
 def with_matches(
     matrix: np.ndarray,
     caption_image: np.ndarray,
@@ -166,31 +129,30 @@ def with_matches(
         pairs: rows [M] of the image, and of the caption, of every match.
         samples, level: as for `itrpipe.evaluation.intervals.fold_intervals`.
     """
-    found = _recalls([(ranks, caption_image)], samples, level)
-    images = len(matrix)
-    sides = (matrix, pairs, np.arange(images)), (matrix.T, pairs[::-1], caption_image)
-    for side, (scores, own, query_image) in zip(SIDES, sides, strict=True):
-        precision = zip(("map_at_r", "r_precision"), precision_of_matches(scores, *own), strict=True)
-        percent = {f"{side}_{name}": 100.0 * values for name, values in precision}
-        measured = mean_intervals(percent, query_image, images, samples, level)
-        found |= {name: each._asdict() for name, each in measured.items()}
+    found = recall_figures([(ranks, caption_image)], samples, level)
+    images, captions = pairs
+    sides = {
+        "i2t": (np.arange(len(matrix)), precision_of_matches(matrix, images, captions)),
+        "t2i": (caption_image, precision_of_matches(matrix.T, captions, images)),
+    }
+    for side, (query_image, (average, r_precision)) in sides.items():
+        percent = {f"{side}_map_at_r": 100.0 * average, f"{side}_r_precision": 100.0 * r_precision}
+        found |= as_figures(mean_intervals(percent, query_image, samples, level))
     return found
 
 
-def _recalls(folds: Sequence[tuple[Ranks, np.ndarray]], samples: int, level: float) -> Figures:
+def recall_figures(folds: Sequence[tuple[Ranks, np.ndarray]], samples: int, level: float) -> Figures:
+    """Return the means over folds with their intervals; of median ranks, which have none, the mean alone."""
+    found = as_figures(fold_intervals(folds, samples, level))
     measured = [metrics(ranks) for ranks, _ in folds]
-    means = {name: {"value": sum(each[name] for each in measured) / len(folds)} for name in measured[0]}
-    found = fold_intervals(folds, samples, level)
-    return means | {name: each._asdict() for name, each in found.items()}
-
-
-def oracle_ranks(split: SplitScores, matches: PairSet) -> Ranks:
-    """Ranks of the best correct match, with all correct matches of a caption, and of an image, counted."""
-    return ranks_of_matches(split.matrix, matches.image_rows, matches.caption_rows)
+    for name in measured[0]:
+        if name not in found:
+            found[name] = {"value": sum(fold[name] for fold in measured) / len(folds)}
+    return found
 
 
 def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, int]) -> str:
-    """Recalls and RSum under every protocol, below them their intervals, and what chance gives, as lines.
+    """Return recalls and RSum under every protocol, below them their intervals, and what chance gives, as lines.
 
     Args:
         results: of an evaluation.
@@ -198,20 +160,29 @@ def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, 
         size: images and captions of the split.
     """
     chance = random_recalls(*size)
-    rows = [Row(name, [Number.of(values[each]) for each in COMPARED]) for name, values in results.items()]
-    rows.append(Row("chance", [Number(chance[each]) for each in COMPARED]))
-    columns = [f"{side[0]}→{side[2]} R@{k}" for side in SIDES for k in CUTOFFS] + ["RSum"]
-    told = f"; {ORACLE}: all correct matches counted" if ORACLE in results else ""
-    title = f"In percent, with {100 * level:g} % bootstrap intervals over images{told}"
-    lines = as_lines(Table(title, columns, rows, head=""))
+    rows = []
+    for name, figures in {**results, "chance": chance}.items():
+        rows.append(Row(name, [Number.of(figures[metric]) for metric in COMPARED]))
+    columns = [f"{side[0]}→{side[2]} R@{k}" for side in SIDES for k in CUTOFFS]
+    title = f"In percent, with {100 * level:g} % bootstrap intervals over images"
+    if ORACLE in results:
+        title += f"; {ORACLE}: all correct matches counted"
+    lines = as_lines(Table(title, [*columns, "RSum"], rows, head=""))
     if reaches_chance(results[FULL], chance):
-        told = "This model is at chance: the interval of its RSum reaches down to that of random answers"
-        lines += ["", f"{told}; {remedy_of_chance(size[0])}."]
+        lines += [
+            "",
+            "This model is at chance: the interval of its RSum reaches down to that of random answers; "
+            f"{remedy_of_chance(size[0])}.",
+        ]
     return "\n".join(lines)
 
 
 def summed_up(results: Mapping[str, Figures]) -> dict[str, Any]:
-    """The numbers that tables of artifacts show."""
-    full = {name: figure["value"] for name, figure in results[FULL].items()}
-    recalls = {f"{side} R@1/5/10": " / ".join(f"{full[f'{side}_r{k}']:.1f}" for k in CUTOFFS) for side in SIDES}
-    return recalls | {f"{name} rsum": values[RSUM]["value"] for name, values in results.items()}
+    """Return the numbers that tables of artifacts show."""
+    found = {}
+    for side in SIDES:
+        recalls = [results[FULL][f"{side}_r{k}"]["value"] for k in CUTOFFS]
+        found[f"{side} R@1/5/10"] = " / ".join(f"{value:.1f}" for value in recalls)
+    for name, figures in results.items():
+        found[f"{name} rsum"] = figures[RSUM]["value"]
+    return found

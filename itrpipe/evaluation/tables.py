@@ -42,7 +42,12 @@ class Number:
 
     @classmethod
     def of(cls, measured: Mapping[str, float] | float | None, **shown: Any) -> Number | None:
-        """Of what an evaluation wrote: a number, or value, low and high; None where there was nothing to measure."""
+        """Return what an evaluation wrote: a number, or value, low and high; None where there was nothing to measure.
+
+        Args:
+            measured: what it wrote.
+            shown: how it is shown, as attributes.
+        """
         if measured is None:
             return None
         if not isinstance(measured, Mapping):
@@ -51,7 +56,7 @@ class Number:
 
     @property
     def text(self) -> str:
-        """The number without its uncertainty."""
+        """Return the number without its uncertainty."""
         return f"{self._digits(self.value)}{self.unit}"
 
     @property
@@ -61,10 +66,13 @@ class Number:
             return f"± {self.deviation:.{self.digits}f}"
         if self.low is None or self.high is None:
             return ""
-        return f"{self._digits(self.low)}{' to ' if self.signed else DASH}{self._digits(self.high)}"
+        if self.signed:
+            return f"{self._digits(self.low)} to {self._digits(self.high)}"
+        return f"{self._digits(self.low)}{DASH}{self._digits(self.high)}"
 
     def _digits(self, value: float) -> str:
-        return signed(value, self.digits) if self.signed else with_minus(value, self.digits)
+        write = signed if self.signed else with_minus
+        return write(value, self.digits)
 
 
 def with_minus(value: float, digits: int) -> str:
@@ -75,11 +83,13 @@ def with_minus(value: float, digits: int) -> str:
 def signed(value: float, digits: int = 1) -> str:
     """Return a difference with its sign; zero has none."""
     text = f"{value:+z,.{digits}f}".replace("-", MINUS)
-    return text if text.strip("+0.") else text[1:]
+    if text.strip("+0."):
+        return text
+    return text[1:]
 
 
 def mean(numbers: Sequence[Number | None]) -> Number | None:
-    """Over seeds, with their standard deviation; a single one stays, with its interval; None where one is missing."""
+    """Return the mean over seeds with its standard deviation; a single number as it is; None where one is missing."""
     known = [each for each in numbers if each is not None]
     if len(known) < len(numbers) or not known:
         return None
@@ -87,7 +97,7 @@ def mean(numbers: Sequence[Number | None]) -> Number | None:
         return known[0]
     values = [each.value for each in known]
     middle = sum(values) / len(values)
-    deviation = (sum((each - middle) ** 2 for each in values) / (len(values) - 1)) ** 0.5
+    deviation = (sum((value - middle) ** 2 for value in values) / (len(values) - 1)) ** 0.5
     return replace(known[0], value=middle, low=None, high=None, deviation=deviation)
 
 
@@ -134,12 +144,14 @@ class Table:
 
     @property
     def full_columns(self) -> list[str]:
-        """Headings as they are understood alone: with the heading of their group."""
-        groups = [title for title, count in self.spans for _ in range(count)] or [""] * len(self.columns)
+        """Return headings as they are understood alone: with the heading of their group."""
+        groups = []
+        for group, count in self.spans or [("", len(self.columns))]:
+            groups += [group] * count
         return [f"{group} {own}".strip() for group, own in zip(groups, self.columns, strict=True)]
 
 
-Cells = Mapping[tuple[str, str], Cell]
+Cells = Mapping[tuple[str, str], Number | None]
 """By the heading of a group of columns, empty where they stand alone, and their own."""
 
 
@@ -167,7 +179,7 @@ class Measured:
     usual: bool = False
 
     def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
-        """Return what several models wrote, means over seeds.
+        """Return the table of several models, means over seeds.
 
         Args:
             found: models by name, each with the content of the file of every seed.
@@ -175,46 +187,57 @@ class Measured:
         Returns:
             None where no model has numbers.
         """
-        models = {name: own for name, contents in found if (own := _over_seeds(self.cells, contents))}
-        keys = list(dict.fromkeys(key for own in models.values() for key in own))
-        if not keys:
+        models = {}
+        keys = dict[tuple[str, str], None]()
+        for name, contents in found:
+            cells = _over_seeds(self.cells, contents)
+            if cells:
+                models[name] = cells
+                keys |= dict.fromkeys(cells)
+        if not models:
             return None
         if self.beside:
-            heading, cells = self.beside
-            shared = (_over_seeds(cells, contents) for _, contents in reversed(found))
-            models = {heading: {key: cell for own in shared for key, cell in own.items()}} | models
+            heading, cells_beside = self.beside
+            shared = {}
+            for _, contents in reversed(found):
+                shared |= _over_seeds(cells_beside, contents)
+            models = {heading: shared} | models
         if self.turned:
-            rows = [Row(" ".join(filter(None, key)), [own.get(key) for own in models.values()]) for key in keys]
+            rows = []
+            for group, heading in keys:
+                cells = [own.get((group, heading)) for own in models.values()]
+                rows.append(Row(f"{group} {heading}".strip(), cells))
             return Table(self.title, list(models), rows, self.caption, head="")
-        groups = [(group, sum(1 for _ in own)) for group, own in groupby(keys, key=lambda key: key[0])]
         rows = [Row(name, [own.get(key) for key in keys]) for name, own in models.items()]
-        spans = groups if any(group for group, _ in groups) else ()
+        groups = [group for group, _ in keys]
+        spans = ()
+        if any(groups):
+            spans = [(group, len(list(columns))) for group, columns in groupby(groups)]
         table = Table(self.title, [heading for _, heading in keys], rows, self.caption, spans)
-        return with_best(table) if self.marks else table
+        if self.marks:
+            return with_best(table)
+        return table
 
 
 def _over_seeds(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells:
-    seeds, found = [own for each in contents if (own := cells(each))], dict[tuple[str, str], Cell]()
-    for key in seeds[0] if seeds else ():
-        every = [own.get(key) for own in seeds]
-        numbers = [each for each in every if isinstance(each, Number)]
-        found[key] = mean(numbers) if len(numbers) == len(every) else every[0] if not numbers else None
-    return found
+    """Return the means over seeds of what each of them wrote; those of the first that has some say what there is."""
+    seeds = [cells(content) for content in contents]
+    seeds = [seed for seed in seeds if seed]
+    return {key: mean([seed.get(key) for seed in seeds]) for key in next(iter(seeds), ())}
 
 
 def with_best(table: Table) -> Table:
     """Return the table with the best number of each column marked, as it is shown, where not all are equal."""
-    columns = []
+    rows = [list(row.cells) for row in table.rows]
     for place in range(len(table.columns)):
-        column = [row.cells[place] for row in table.rows]
+        column = [cells[place] for cells in rows]
         values = {round(cell.value, cell.digits) for cell in column if isinstance(cell, Number)}
-        best = max(values) if len(values) > 1 else None
-        for number, cell in enumerate(column):
+        for cells in rows:
+            cell = cells[place]
             if isinstance(cell, Number):
-                column[number] = replace(cell, marked=round(cell.value, cell.digits) == best)
-        columns.append(column)
-    cells = zip(*columns, strict=True)
-    return replace(table, rows=[replace(row, cells=own) for row, own in zip(table.rows, cells, strict=True)])
+                is_best = len(values) > 1 and round(cell.value, cell.digits) == max(values)
+                cells[place] = replace(cell, marked=is_best)
+    return replace(table, rows=[replace(row, cells=cells) for row, cells in zip(table.rows, rows, strict=True)])
 
 
 def parts_of(cell: Cell) -> tuple[str, str]:
@@ -229,80 +252,94 @@ def whole_text(cell: Cell) -> str:
     text, spread = parts_of(cell)
     if not spread:
         return text
-    return f"{text} {spread}" if spread.startswith("±") else f"{text} ({spread})"
+    if spread.startswith("±"):
+        return f"{text} {spread}"
+    return f"{text} ({spread})"
 
 
 def as_lines(table: Table) -> list[str]:
     """Return lines for a terminal: in blocks of as many columns as fit, uncertainties and long names on their own."""
-    cells = [[parts_of(cell) for cell in row.cells] for row in table.rows]
-    longest = []
+    columns = []
     for place, heading in enumerate(table.full_columns):
+        cells = [parts_of(row.cells[place]) for row in table.rows]
         words = heading.split()
-        for row in cells:
-            words += row[place]
-        longest.append(max(map(len, words)))
-    name = min(_NAME, 1 + max(len(each) for each in (table.head, *(row.name for row in table.rows))))
+        for texts in cells:
+            words += texts
+        columns.append((heading, cells, max(map(len, words))))
+    longest = sum(width for _, _, width in columns)
+    name = min(_NAME, 1 + max(len(table.head), *(len(row.name) for row in table.rows)))
     # As narrow as it takes; names of wide tables have lines of their own.
     for names, gap in ((name, 2), (name, 1), (_INDENT, 2)):
-        if names + sum(longest) + gap * len(longest) <= WIDTH:
+        if names + longest + gap * len(columns) <= WIDTH:
             break
-    blocks: list[list[tuple[int, int]]] = []
+    blocks = []
     taken = WIDTH
-    for place, width in enumerate(longest):
-        taken += gap + width
+    for heading, cells, width in columns:
+        width += gap
+        taken += width
         if taken > WIDTH:
             blocks.append([])
-            taken = names + gap + width
-        blocks[-1].append((place, gap + width))
+            taken = names + width
+        blocks[-1].append((heading, cells, width))
 
     lines = wrapped(table.title)
     for block in blocks:
         if block is not blocks[0]:
             lines.append("")
-        headings = [textwrap.wrap(table.full_columns[place], width - 2) or [""] for place, width in block]
+        widths = [names, *(width for _, _, width in block)]
+        headings = [textwrap.wrap(heading, width - 2) or [""] for heading, _, width in block]
         height = max(map(len, headings))
-        for number in range(height):
-            head = table.head if number == height - 1 and len(table.head) <= names else ""
-            texts = [([""] * (height - len(words)) + words)[number] for words in headings]
-            lines.append(_line(head, names, texts, block))
-        lines.append("-" * (names + sum(width for _, width in block)))
-        for row, own in zip(table.rows, cells, strict=True):
+        padded = [[""] * (height - len(words)) + words for words in headings]
+        heads = [""] * height
+        if len(table.head) <= names:
+            heads[-1] = table.head
+        lines += [_line(texts, widths) for texts in zip(heads, *padded, strict=True)]
+        lines.append("-" * sum(widths))
+        for number, row in enumerate(table.rows):
             name = row.name
             if len(name) >= names:
                 lines += wrapped(name)
                 name = ""
-            lines.append(_line(name, names, [own[place][0] for place, _ in block], block))
-            spreads = [own[place][1] for place, _ in block]
+            texts, spreads = zip(*(cells[number] for _, cells, _ in block), strict=True)
+            lines.append(_line([name, *texts], widths))
             if any(spreads):
-                lines.append(_line("", names, spreads, block))
+                lines.append(_line(["", *spreads], widths))
     return lines
 
 
-def _line(name: str, names: int, texts: Sequence[str], block: Sequence[tuple[int, int]]) -> str:
-    cells = [text.rjust(width) for text, (_, width) in zip(texts, block, strict=True)]
-    return f"{name:<{names}}{''.join(cells)}".rstrip()
+def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
+    """Return a line of cells: the first to the left, others to the right."""
+    name, *cells = texts
+    first, *others = widths
+    columns = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
+    return "".join([name.ljust(first), *columns]).rstrip()
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields rows of cells as lines for a terminal, indented: the first column to the left, others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        columns = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        yield "  " + "  ".join([name.ljust(widths[0]), *columns]).rstrip()
+    """Yield rows of cells as lines for a terminal, indented: the first column to the left, others to the right."""
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + _line(row, [first, *(width + 2 for width in others)])
 
 
 def wrapped(text: str) -> list[str]:
-    """Lines for a terminal."""
+    """Return a text as lines for a terminal."""
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
 
 
 def as_markdown(table: Table) -> str:
-    """In the form of GitHub."""
-    named = [f"{row.name} ({row.note})" if row.note else row.name for row in table.rows]
-    body = [[name, *map(whole_text, row.cells)] for name, row in zip(named, table.rows, strict=True)]
-    lines = [[table.head, *table.full_columns], ["---", *["---:"] * len(table.columns)], *body]
-    escaped = [[each.replace("|", r"\|") for each in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+    """Return a table in the Markdown of GitHub."""
+    lines = [[table.head, *table.full_columns], ["---", *["---:"] * len(table.columns)]]
+    for row in table.rows:
+        name = row.name
+        if row.note:
+            name += f" ({row.note})"
+        lines.append([name, *map(whole_text, row.cells)])
+    text = []
+    for line in lines:
+        escaped = [cell.replace("|", r"\|") for cell in line]
+        text.append(f"| {' | '.join(escaped)} |")
+    return "\n".join(text)
 
 
 def as_json(table: Table) -> dict[str, Any]:
@@ -320,7 +357,7 @@ def as_json(table: Table) -> dict[str, Any]:
 
 
 def duration(value: float) -> str:
-    """A duration: `0.23 s`, `48.5 s`, `12 min 05 s` or `3 h 20 min`."""
+    """Return a duration as `0.23 s`, `48.5 s`, `12 min 05 s` or `3 h 20 min`."""
     if value < 10:
         return f"{value:.2f} s"
     if value < 120:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from itrpipe.evaluation.metrics import PROTOCOLS, random_recalls
 from itrpipe.evaluation.tables import Number, Row, Table, as_markdown
 from itrpipe.papers import Paper
@@ -42,14 +44,29 @@ def model_card(facts: Mapping[str, Any]) -> str:
             has embeddings, else it scores pairs), `photographs` (others can make its features of any), `results`
             (protocol -> metric -> value, and where there is an interval low and high) with the `level` of intervals,
             `counts` (split -> images, captions), `fingerprints` (artifact -> fingerprint), `files` (name -> what it
-            is), `papers` to cite, `libraries` that open the folder by the class `architecture` of transformers,
-            `base` (hub id or name of the folder whose weights it began with, or empty), `tables` (name -> Parquet file)
-            and `example` (what its picture shows, or None).
+            is), `papers` to cite, `libraries` that open the folder, `native` (the model as transformers has it, or
+            None), `base` (hub id or name of the folder whose weights it began with, or empty), `tables` (name ->
+            Parquet file) and `example` (what its picture shows, or None).
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     results, dataset, split = facts["results"], facts["dataset"], facts["split"]
-    names = [name for name in TITLES if any(name in metrics for metrics in results.values())]
+    evaluated = []
+    for protocol, metrics in results.items():
+        for name, title in TITLES.items():
+            if name in metrics:
+                result = EvalResult(
+                    task_type=TASK,
+                    task_name="Image-text retrieval",
+                    dataset_type=dataset,
+                    dataset_name=dataset,
+                    dataset_config=protocol,
+                    dataset_split=split,
+                    metric_type=name,
+                    metric_name=title,
+                    metric_value=round(metrics[name]["value"], 4),
+                )
+                evaluated.append(result)
     data = ModelCardData(
         license=facts["license"],
         library_name=LIBRARY,
@@ -59,30 +76,22 @@ def model_card(facts: Mapping[str, Any]) -> str:
         datasets=[dataset],
         metrics=["recall"],
         model_name=facts["title"],
-        eval_results=[
-            EvalResult(
-                task_type=TASK,
-                task_name="Image-text retrieval",
-                dataset_type=dataset,
-                dataset_name=dataset,
-                dataset_config=protocol,
-                dataset_split=split,
-                metric_type=name,
-                metric_name=TITLES[name],
-                metric_value=round(metrics[name]["value"], 4),
-            )
-            for protocol, metrics in results.items()
-            for name in names
-            if name in metrics
-        ],
+        eval_results=evaluated,
         **_configs(facts["tables"], split, ", ".join(facts["fingerprints"].values())),
     )
-    chance = random_recalls(*facts["counts"][split]) if "full" in results else {}
-    columns = [*results.values(), *([chance] if chance else [])]
-    rows = [Row(TITLES[name], [Number.of(metrics.get(name)) for metrics in columns]) for name in names]
-    scores = as_markdown(Table("", [*results, *(["chance"] if chance else [])], rows, head="metric"))
-    protocols = {name: _PROTOCOLS[name] for name in results}
-    shown = {"scores": scores, "protocols": protocols, "bibtex": bibliography(facts["papers"])}
+    columns = dict(results)
+    if "full" in results:
+        columns["chance"] = random_recalls(*facts["counts"][split])
+    names = dict.fromkeys(each.metric_type for each in evaluated)
+    rows = []
+    for name, title in TITLES.items():
+        if name in names:
+            rows.append(Row(title, [Number.of(metrics.get(name)) for metrics in columns.values()]))
+    shown = {
+        "scores": as_markdown(Table("", list(columns), rows, head="metric")),
+        "protocols": {name: _PROTOCOLS[name] for name in results},
+        "bibtex": bibliography(facts["papers"]),
+    }
     return f"{ModelCard.from_template(data, template_str=_template('model'), **facts, **shown)}\n"
 
 
@@ -90,12 +99,12 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
     """The card of exported negatives.
 
     Args:
-        facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.Table`),
-            `negatives` and `sentences` of a row at most, by which `writer`, whether they are `guarded` by estimates,
-            whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`, whether it is a
-            `whole` path, of which the last part alone is told, or images are `copied`, or the tables have them
-            (`holds_images`), the number of `files`, `fingerprints`, `commands`, `made_from` (fingerprint of all of it)
-            and `example` (what its picture shows, or None).
+        facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.TableFiles`),
+            `negatives` and `sentences` of a row at most, the latter by which maker (`synthetic`), whether they are
+            `guarded` by estimates, whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`,
+            whether it is a `whole` path, of which the last part alone is told, or images are `copied`, or the tables
+            have them (`holds_images`), the number of `files`, `artifacts` (name -> fingerprint), `commands`,
+            `made_from` (fingerprint of all of it) and `example` (what its picture shows, or None).
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 
@@ -110,17 +119,20 @@ def _configs(patterns: Mapping[str, str], split: str, made_from: str) -> dict[st
     It caches what it reads by the name of the folder and these settings, not by what the files hold, so they differ
     where the files do.
     """
-    configs = [
-        {
+    configs: list[dict[str, Any]] = []
+    for name, pattern in patterns.items():
+        config = {
             "config_name": name,
             "description": f"made from {made_from}",
             "data_files": [{"split": split, "path": pattern}],
-            **({"sep": "\t"} if pattern.endswith(".tsv") else {}),
-            **({} if number else {"default": True}),
         }
-        for number, (name, pattern) in enumerate(patterns.items())
-    ]
-    return {"configs": configs} if configs else {}
+        if pattern.endswith(".tsv"):
+            config["sep"] = "\t"
+        configs.append(config)
+    if not configs:
+        return {}
+    configs[0]["default"] = True
+    return {"configs": configs}
 
 
 def _template(name: str) -> str:
@@ -138,10 +150,8 @@ def write_picture(folder: Path, pictures: Sequence[bytes]) -> None:
 
     images = [Image.open(io.BytesIO(each)) for each in pictures]
     height = min(each.height for each in images)
-    images = [each.resize((round(each.width * height / each.height), height)) for each in images]
-    strip = Image.new("RGB", (sum(each.width + _GAP for each in images) - _GAP, height), "white")
-    left = 0
+    gap = np.full((height, _GAP, 3), 255, np.uint8)
+    parts = []
     for each in images:
-        strip.paste(each, (left, 0))
-        left += each.width + _GAP
-    strip.save(folder / PICTURE, quality=80)
+        parts += [np.asarray(each.resize((round(each.width * height / each.height), height))), gap]
+    Image.fromarray(np.hstack(parts[:-1])).save(folder / PICTURE, quality=80)

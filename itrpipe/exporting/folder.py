@@ -48,7 +48,8 @@ def _refuse_taken(target: Path, *, force: bool) -> None:
         raise UsageError(
             f"--to {target} exists and is not empty; name another folder, or replace an earlier export with --force"
         )
-    if reason := _not_an_export(target):
+    reason = _not_an_export(target)
+    if reason:
         raise UsageError(f"--to {target} {reason}, so --force does not replace it; name another folder")
 
 
@@ -60,9 +61,11 @@ def _not_an_export(target: Path) -> str:
         known = dict(read_json(target / EXPORT)["files"])
     except (DataError, KeyError, TypeError, ValueError):
         return f"has a damaged {EXPORT}"
-    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if not path.is_dir()} - {EXPORT}
-    others = (name for name in sorted(found) if known.get(name) != _facts(target / name))
-    return next((f"holds {name}, which itrpipe export did not write, or not like this" for name in others), "")
+    for path in sorted(target.rglob("*")):
+        name = path.relative_to(target).as_posix()
+        if not path.is_dir() and name != EXPORT and known.get(name) != _facts(path):
+            return f"holds {name}, which itrpipe export did not write, or not like this"
+    return ""
 
 
 @contextlib.contextmanager
@@ -87,10 +90,11 @@ def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterat
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:
             yield work
-            names = sorted(path for path in work.rglob("*") if path.is_file())
-            for path in names:
-                sync(path)
-            files = {path.relative_to(work).as_posix(): _facts(path) for path in names}
+            files = {}
+            for path in sorted(work.rglob("*")):
+                if path.is_file():
+                    sync(path)
+                    files[path.relative_to(work).as_posix()] = _facts(path)
             write_json(work / EXPORT, {**facts, "files": files})
             _refuse_taken(target, force=force)
             if target.exists():

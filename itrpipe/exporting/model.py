@@ -11,9 +11,9 @@ from itrpipe.datasets.definition import PIXELS
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.exporting.places import without_places
-from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
+from itrpipe.features.declaration import recorded_passes
 from itrpipe.methods.declaration import methods
-from itrpipe.models.registry import settings_of
+from itrpipe.models.declaration import settings_of
 from itrpipe.storage.artifact import EXPORT, METRICS, Manifest, damage_remedy, existing_input, read_manifest
 from itrpipe.storage.disk import file_digest, require_space, write_json
 from itrpipe.storage.integrity import local_folders, read_checked_json
@@ -41,18 +41,28 @@ FILES = {
 
 
 _WORDS = ("vocab", "tokenizer")
-"""What the files begin with that read captions."""
+"""Beginnings of the names of files that read captions."""
 
 
-def extractors_of(extracted: Manifest) -> list[FeatureSettings]:
-    """Return what made the features that a model reads, by the manifest of these features."""
-    settings = feature_settings(extracted.settings).model_validate(extracted.settings)
-    return [*passes_of(extracted.conf, settings).values()]
+def described_inputs(trained: Path) -> dict[str, Any]:
+    """Return what a model reads of images and of captions, as the `config.json` of an export describes it.
+
+    Args:
+        trained: artifact of `train`.
+    """
+    manifest = read_manifest(trained)
+    extracted = read_manifest(existing_input(trained, manifest, "extract"))
+    features = {"extractor": extracted.conf, "settings": extracted.settings, "of_anywhere": is_of_anywhere(extracted)}
+    described: dict[str, Any] = {"features": features}
+    if settings_of(manifest.settings["backbone"]).reads_phrases:
+        described["parser"] = read_manifest(existing_input(trained, manifest, "parse")).settings
+    return described
 
 
 def is_of_anywhere(extracted: Manifest) -> bool:
     """Tell whether others can make these features of photographs: none was imported, no weights lie here alone."""
-    is_imported = any(each.imported for each in extractors_of(extracted))
+    parts = recorded_passes(extracted.conf, extracted.settings)
+    is_imported = any(each.imported for each in parts.values())
     return without_places(extracted.settings) == extracted.settings and not is_imported
 
 
@@ -74,7 +84,6 @@ def write_model(work: Path, trained: Path, native: NativeModel | None = None) ->
     from itrpipe.training.saved import ABOUT, CONFIG, MODEL, SETTINGS
 
     manifest = read_manifest(trained)
-    extracted = read_manifest(existing_input(trained, manifest, "extract"))
     described = {}
     if native is not None:
         described = native.write(work)
@@ -94,14 +103,8 @@ def write_model(work: Path, trained: Path, native: NativeModel | None = None) ->
         "conf": manifest.conf,
         "run": manifest.label,
         "files": {"weights": MODEL, "words": [name for name in names if name.startswith(_WORDS)]},
-        "features": {
-            "extractor": extracted.conf,
-            "settings": extracted.settings,
-            "of_anywhere": is_of_anywhere(extracted),
-        },
+        **described_inputs(trained),
     }
-    if settings_of(manifest.settings["backbone"]).reads_phrases:
-        about["parser"] = read_manifest(existing_input(trained, manifest, "parse")).settings
     settings = read_checked_json(trained / CONFIG)
     config = {**settings, ABOUT: about}
     if native is not None:
@@ -129,7 +132,8 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
     if conf == PIXELS:
         reads = "the photograph, resized as `itrpipe extract --features pixels` does with the settings in `config.json`"
     # mteb compares embeddings of photographs by inner product.
-    is_drawn = any(each.imported or each.drawings_only for each in extractors_of(extracted))
+    parts = recorded_passes(conf, extracted.settings)
+    is_drawn = any(each.imported or each.drawings_only for each in parts.values())
     is_for_mteb = declared.embeds and training.settings["model"].get("measure") != "order" and not is_drawn
     files = {name: about for name, about in FILES.items() if name not in described and any(work.glob(name))}
     prepared = PreparedDataset.open(existing_input(evaluated, evaluation, "prepare"))

@@ -33,6 +33,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -43,7 +44,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +57,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, slices
 from itrpipe.storage.disk import file_digest, reading
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
@@ -85,7 +86,7 @@ _AT_ONCE, _IMAGES_AT_ONCE = 8_192, 256
 
 
 @dataclass(frozen=True)
-class Mined:
+class MinedPairs:
     """The training images and captions that have lists, and the lists.
 
     Attributes:
@@ -93,28 +94,34 @@ class Mined:
         images: N, by the paths that other programs are to open.
         captions: T, those of an image together.
         owners: int64 [T], image of each caption, never falling.
-        lists: direction -> `row` [A, K] of the other side, `NO_ROW` behind the last, and [A, K] facts of negatives as
-            Python has them. Candidates that say what the positive says are left out.
+        rows: direction -> [A, K] rows of the other side, `NO_ROW` behind the last. Candidates that say what the
+            positive says are left out.
+        facts: direction -> `score`, and with a guard the probability, of each [A, K] as Python has them; none of twins.
+        source: of what the lists hold, `mined` or `twins`.
         repeats: direction -> how many were left out for those behind them.
         negatives: n, mined ones of a row.
         sentences: of every caption, m at most.
         most_sentences: m.
+        with_scores: formats that have a choice also tell ids and scores.
     """
 
     root: Path
     images: list[Document]
     captions: list[Document]
     owners: np.ndarray
-    lists: dict[str, dict[str, np.ndarray]]
+    rows: dict[str, np.ndarray]
+    facts: dict[str, dict[str, np.ndarray]]
+    source: str
     repeats: dict[str, int]
     negatives: int
     sentences: list[Sequence[Document]]
     most_sentences: int
+    with_scores: bool
 
     @property
     def guarded(self) -> bool:
         """Tell whether candidates have a probability to be a false negative."""
-        return all(PROBABILITY in each for each in self.lists.values())
+        return PROBABILITY in self.facts["t2i"]
 
     def row(self, direction: str, caption: int) -> Row:
         """A caption with the n hardest images, or its image with the n hardest captions and m sentences.
@@ -122,22 +129,24 @@ class Mined:
         Where the caption has fewer sentences, the next mined captions take their places.
         """
         owner = int(self.owners[caption])
-        text, image = self.captions[caption], self.images[owner]
-        anchor, others, own = owner, self.captions, self.sentences[caption]
-        if direction == "t2i":
-            anchor, others, own = caption, self.images, ()
-        rows, *facts = (each[anchor].tolist() for each in self.lists[direction].values())
-        names = list(self.lists[direction])[1:]
+        query, positive = self.captions[caption], self.images[owner]
+        anchor, others, sentences = caption, self.images, ()
+        if direction == "i2t":
+            query, positive = positive, query
+            anchor, others, sentences = owner, self.captions, self.sentences[caption]
         mined = []
-        for row, *told in zip(rows, *facts, strict=True):
+        for place, row in enumerate(self.rows[direction][anchor].tolist()):
             if row != NO_ROW:
-                mined.append(others[row] | dict(zip(names, told, strict=True)))
-        found = [*mined[: self.negatives], *own, *mined[self.negatives : self.width(direction) - len(own)]]
-        return (text, image, found) if direction == "t2i" else (image, text, found)
+                negative = others[row] | {"source": self.source}
+                for name, values in self.facts[direction].items():
+                    negative[name] = values[anchor, place]
+                mined.append(negative)
+        more = mined[self.negatives : self.width(direction) - len(sentences)]
+        return query, positive, [*mined[: self.negatives], *sentences, *more]
 
     def most(self, directions: Sequence[str]) -> int:
         """Return how many mined negatives the longest list has, in the direction where that is less."""
-        return min(int((self.lists[name]["row"] != NO_ROW).sum(axis=1).max(initial=0)) for name in directions)
+        return min(int((self.rows[name] != NO_ROW).sum(axis=1).max(initial=0)) for name in directions)
 
     def width(self, direction: str) -> int:
         """Negatives that a row has at most."""
@@ -145,10 +154,10 @@ class Mined:
 
     def rows_with(self, direction: str, least: int = 1) -> np.ndarray:
         """Captions whose row of a direction has so many negatives at least; int64."""
-        found = (self.lists[direction]["row"][:, : self.width(direction)] != NO_ROW).sum(axis=1)
+        counts = (self.rows[direction][:, : self.width(direction)] != NO_ROW).sum(axis=1)
         if direction == "i2t":
-            found = found[self.owners] + np.array([len(each) for each in self.sentences])
-        return np.flatnonzero(found >= least)
+            counts = counts[self.owners] + np.array(list(map(len, self.sentences)))
+        return np.flatnonzero(counts >= least)
 
 
 def open_mined(
@@ -162,7 +171,8 @@ def open_mined(
     sentences: Path | None = None,
     writer: str = "",
     most_sentences: int = 0,
-) -> Mined:
+    with_scores: bool = False,
+) -> MinedPairs:
     """Reads lists and what they name; of sentences no more than is exported.
 
     Args:
@@ -175,50 +185,60 @@ def open_mined(
         sentences: artifact of `synthesize`, or None.
         writer: what wrote them.
         most_sentences: m.
+        with_scores: formats that have a choice also tell ids and scores.
 
     Raises:
         DataError: a file is damaged.
     """
     split = PreparedDataset.open(prepared, tokens=False).split("train")
-    read = {name: read_list(mined, file) for name, file in LISTS.items()}
+    read = {direction: read_list(mined, file) for direction, file in LISTS.items()}
     caption_ids, image_ids = (pa.array(each.anchor_ids.tolist(), pa.string()) for each in read.values())
     captions = split.captions.take(rows_of(caption_ids, split.captions["caption_id"]))
     photographs = split.images.take(rows_of(image_ids, split.images["image_id"]))
     owners = rows_of(captions["image_id"], image_ids)
     texts = captions["text"].to_pylist()
-    same, width = DuplicateCaptions(texts, owners), negatives + most_sentences
-    lists, repeats = {}, {}
-    for name, each in read.items():
-        lists[name], repeats[name] = _without_repeats(LISTS[name], each, same, width)
+    same = DuplicateCaptions(texts, owners)
+    rows, facts, repeats = {}, {}, {}
+    for direction, each in read.items():
+        found = _without_repeats(LISTS[direction], each, same, negatives + most_sentences)
+        rows[direction], facts[direction], repeats[direction] = found
 
     written: dict[str, list[Document]] = defaultdict(list)
     if sentences is not None:
         # The first sentences of every caption; their ids are that of the caption with `/phrases-1`, `/phrases-2` …
-        facts = dict.fromkeys(name for name in lists["i2t"] if name != "row") | {"source": writer}
-        for table in SentenceFile(sentences).row_groups(["caption_id", "text", "kept"]):
-            kept = table.filter(table["kept"])
-            for caption, text in zip(kept["caption_id"].to_pylist(), kept["text"].to_pylist(), strict=True):
-                own = written[caption]
-                if len(own) < most_sentences:
-                    own.append(_text(f"{caption}/{writer}-{len(own) + 1}", text) | facts)
+        unknown = {"source": writer, **dict.fromkeys(facts["i2t"])}
+        kept = SentenceFile(sentences).read(["caption_id", "text"])
+        for caption, text in zip(kept["caption_id"].to_pylist(), kept["text"].to_pylist(), strict=True):
+            own = written[caption]
+            if len(own) < most_sentences:
+                own.append(_text(f"{caption}/{writer}-{len(own) + 1}", text) | unknown)
     shown = photographs.select(["image_id", "file", "sha256"]).to_pylist()
     names = caption_ids.to_pylist()
-    return Mined(
+    return MinedPairs(
         images,
         [_image(each, images, image_root, holds_images=holds_images) for each in shown],
-        [_text(name, text) for name, text in zip(names, texts, strict=True)],
+        list(map(_text, names, texts)),
         owners,
-        lists,
+        rows,
+        facts,
+        "mined",
         repeats,
         negatives,
         [written[name] for name in names],
         most_sentences,
+        with_scores,
     )
 
 
 def open_twins(
-    prepared: Path, synthesized: Path, images: Path, *, image_root: str = "", holds_images: bool = True
-) -> Mined:
+    prepared: Path,
+    synthesized: Path,
+    images: Path,
+    *,
+    image_root: str = "",
+    holds_images: bool = True,
+    with_scores: bool = False,
+) -> MinedPairs:
     """Twins of training captions as lists of one negative each; images are listed once for each of their twins.
 
     Args:
@@ -227,26 +247,30 @@ def open_twins(
         images: folder of the images.
         image_root: stands before every path of an image.
         holds_images: the format can hold an image that has no file of its own, as mirrored ones have none.
+        with_scores: formats that have a choice also tell ids.
 
     Raises:
         DataError: a file is damaged.
     """
     known = PreparedDataset.open(prepared, tokens=False).split("train").images.to_pylist()
     documents = {each["image_id"]: _image(each, images, image_root, holds_images=holds_images) for each in known}
-    found: dict[tuple[str, ...], None] = {}
-    for table in SentenceFile(synthesized).row_groups(["image_id", "twin_image_id", "detail", "twin_detail", "kept"]):
-        rows = table.filter(table["kept"]).drop(["kept"]).drop_null().to_pydict()
-        found |= dict.fromkeys(zip(*rows.values(), strict=True))
+    told = SentenceFile(synthesized).read(["image_id", "twin_image_id", "detail", "twin_detail"]).drop_null()
+    twins = dict.fromkeys(zip(*told.to_pydict().values(), strict=True))
     shown, captions = [], []
-    for number, (own, twin, detail, twin_detail) in enumerate(found):
-        if own != twin or holds_images:
-            mirror = {"docid": f"{own}/mirrored", "image": None, "mirrored": True} if own == twin else {}
-            shown += [documents[own], documents[twin] | mirror]
-            captions += [_text(f"twin-{number}", detail), _text(f"twin-{number}/twin", twin_detail)]
+    for number, (own, twin, detail, twin_detail) in enumerate(twins):
+        other = documents[twin]
+        if own == twin:
+            if not holds_images:
+                continue
+            other = other | {"docid": f"{own}/mirrored", "image": None, "mirrored": True}
+        shown += [documents[own], other]
+        captions += [_text(f"twin-{number}", detail), _text(f"twin-{number}/twin", twin_detail)]
     owners = np.arange(len(captions))
-    facts = {"row": owners[:, None] ^ 1, "source": np.full((len(captions), 1), "twins", object)}
-    lists = dict.fromkeys(LISTS, facts)
-    return Mined(images, shown, captions, owners, lists, dict.fromkeys(LISTS, 0), 1, [()] * len(captions), 0)
+    rows = dict.fromkeys(LISTS, owners[:, None] ^ 1)
+    facts: dict[str, dict[str, np.ndarray]] = {name: {} for name in LISTS}
+    nothing: list[Sequence[Document]] = [()] * len(captions)
+    repeats = dict.fromkeys(LISTS, 0)
+    return MinedPairs(images, shown, captions, owners, rows, facts, "twins", repeats, 1, nothing, 0, with_scores)
 
 
 def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) -> Document:
@@ -261,7 +285,7 @@ def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) ->
     return document
 
 
-def refuse_wrong_root(mined: Mined, image_root: str) -> None:
+def refuse_wrong_root(mined: MinedPairs, image_root: str) -> None:
     """Refuse an image root below which a photograph is missing, or one of the first is another than was prepared.
 
     Raises:
@@ -269,7 +293,8 @@ def refuse_wrong_root(mined: Mined, image_root: str) -> None:
     """
     remedy = "name the folder below which the photographs lie as they did when the dataset was prepared"
     images = [each for each in mined.images if each["image"] is not None]
-    if missing := [each["image"] for each in images if not os.path.isfile(each["image"])]:
+    missing = [each["image"] for each in images if not os.path.isfile(each["image"])]
+    if missing:
         raise UsageError(
             f"--image-root {image_root}: {len(missing):,} of {len(images):,} photographs are not there, such as "
             f"{missing[0]}; {remedy}"
@@ -285,12 +310,15 @@ def _text(docid: str, text: str) -> Document:
 
 def _without_repeats(
     direction: str, lists: MinedList, same: DuplicateCaptions, width: int
-) -> tuple[dict[str, np.ndarray], int]:
-    """The first candidates of every list, without those that a caption of the positive or an earlier one describes."""
+) -> tuple[np.ndarray, dict[str, np.ndarray], int]:
+    """Return the first candidates of every list that neither the positive nor an earlier one describes.
+
+    Returns:
+        Their rows and facts, see `MinedPairs`, and how many of the first `width` were left out.
+    """
     shape = len(lists.candidates), min(width, lists.candidates.shape[1])
     rows, places, repeats = np.empty(shape, np.int64), np.empty(shape, np.int64), 0
-    for start in range(0, len(rows), _AT_ONCE):
-        part = slice(start, min(start + _AT_ONCE, len(rows)))
+    for part in slices(len(rows), _AT_ONCE):
         found = CandidateLists(lists.candidates[part], lists.scores[part])
         repeated = same.mark(direction, part, found)
         if direction == DIRECTIONS[0]:
@@ -299,57 +327,61 @@ def _without_repeats(
         kept = np.where(repeated, NO_ROW, found.candidates)
         places[part] = np.argsort(kept == NO_ROW, axis=1, kind="stable")[:, :width]
         rows[part] = np.take_along_axis(kept, places[part], axis=1)
-    taken: dict[str, np.ndarray] = {"row": rows, "source": np.full(shape, "mined", object)}
+    facts: dict[str, np.ndarray] = {}
     for name, values in {"score": lists.scores, PROBABILITY: lists.false_negative_probability}.items():
         if values is not None:
             own = np.take_along_axis(values, places, axis=1)
-            taken[name] = np.where(np.isfinite(own), own, np.array(None))
-    return taken, repeats
+            facts[name] = np.where(np.isfinite(own), own, np.array(None))
+    return rows, facts, repeats
 
 
 # Rows of the formats, and the files that hold them
 
 
-def _parquet(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
+def _parquet(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
     # What `datasets.Image` stores.
     text, image = pa.string(), pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     anchor, other = (text, image) if direction == "t2i" else (image, text)
-    names = [f"negative_{number + 1}" for number in range(mined.width(direction))]
-    fields: dict[str, Any] = {"anchor": anchor, "positive": other, **dict.fromkeys(names, other)}
+    fields: dict[str, Any] = {"anchor": anchor, "positive": other}
+    for number in range(mined.width(direction)):
+        fields[f"negative_{number + 1}"] = other
     features = {name: {"_type": "Image"} for name, kind in fields.items() if kind == image}
-    if with_scores:
+    if mined.with_scores:
         fields |= {"anchor_id": text, "positive_id": text, "negative_ids": pa.list_(text)}
-        fields |= {"negative_scores": pa.list_(pa.float32())}
-        fields |= {PROBABILITY: pa.list_(pa.float32())} if mined.guarded else {}
+        fields["negative_scores"] = pa.list_(pa.float32())
+        if mined.guarded:
+            fields[PROBABILITY] = pa.list_(pa.float32())
     schema = pa.schema(list(fields.items()), metadata={"huggingface": json.dumps({"info": {"features": features}})})
 
     size = _IMAGES_AT_ONCE if any(each["image"] is None for each in mined.images) else _AT_ONCE
     with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
-        for start in range(0, len(captions), size):
+        for part in slices(len(captions), size):
             rows = []
-            for caption in captions[start : start + size].tolist():
+            for caption in captions[part].tolist():
                 query, positive, negatives = mined.row(direction, caption)
-                values: list[Any] = []
-                for each in (query, positive, *negatives):
-                    if each["text"] is not None:
-                        values.append(each["text"])
-                        continue
-                    content = _photograph(mined.root, each) if each["image"] is None else None
-                    values.append({"bytes": content, "path": each["image"]})
-                told = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
-                told |= _side_by_side("negative_ids", negatives)
-                rows.append(dict(zip(fields, values, strict=False)) | told)
+                row = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
+                row |= _side_by_side("negative_ids", negatives)
+                for name, document in zip(fields, (query, positive, *negatives), strict=False):
+                    row[name] = document["text"]
+                    if document["text"] is None:
+                        content = _photograph(mined.root, document) if document["image"] is None else None
+                        row[name] = {"bytes": content, "path": document["image"]}
+                rows.append(row)
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
-def _side_by_side(ids: str, negatives: list[Document]) -> dict[str, list[Any]]:
-    names = {ids: "docid", "negative_scores": "score", PROBABILITY: PROBABILITY}
-    return {name: [each[key] for each in negatives] for name, key in names.items() if key in negatives[0]}
+def _side_by_side(ids: str, negatives: list[Document]) -> dict[str, Any]:
+    """Return each fact of some negatives as a list: their ids under this name, and what is known of scores."""
+    columns = {ids: [each["docid"] for each in negatives]}
+    for name, key in {"negative_scores": "score", PROBABILITY: PROBABILITY}.items():
+        if key in negatives[0]:
+            columns[name] = [each[key] for each in negatives]
+    return columns
 
 
-def _with_each_other(mined: Mined, direction: str) -> np.ndarray:
+def _with_each_other(mined: MinedPairs, direction: str) -> np.ndarray:
     """Return the captions that pandas reads and that have a hard caption, and a hard image that has such one, too."""
-    neighbours = mined.lists["t2i"]["row"][:, : mined.negatives]
+    neighbours = mined.rows["t2i"][:, : mined.negatives]
     kept = mined.rows_with("i2t")
     kept = kept[[not _MISSING.fullmatch(mined.captions[caption]["text"]) for caption in kept]]
     while True:
@@ -360,85 +392,89 @@ def _with_each_other(mined: Mined, direction: str) -> np.ndarray:
         kept = rest
 
 
-def _tsv(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
+def _tsv(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
     """The captions of an image point to different captions of the same hard image."""
     first = np.searchsorted(mined.owners[captions], np.arange(len(mined.images) + 1)).tolist()
     places = (captions - np.searchsorted(mined.owners, mined.owners[captions])).tolist()
-    with path.open("w", encoding="utf-8", newline="") as stream:
+    with _lines(path) as stream:
         stream.write("filepath\ttitle\tneg_caption\tneg_image\n")
         writer = csv.writer(stream, delimiter="\t", quoting=csv.QUOTE_ALL, lineterminator="\n")
         for caption, place in zip(captions.tolist(), places, strict=True):
             image, title, negatives = mined.row("i2t", caption)
-            others = mined.lists["t2i"]["row"][caption, : mined.negatives].tolist()
-            counts = {other: first[other + 1] - first[other] for other in others if other != NO_ROW}
-            numbers = [first[other] + place % count for other, count in counts.items() if count]
+            numbers = []
+            for other in mined.rows["t2i"][caption, : mined.negatives].tolist():
+                count = first[other + 1] - first[other]
+                if other != NO_ROW and count:
+                    numbers.append(first[other] + place % count)
             hard = json.dumps([each["text"] for each in negatives], ensure_ascii=False)
             writer.writerow((image["image"], title["text"], hard, str(numbers)))
 
 
-def _jsonl(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
-    def passage(each: Document) -> Document:
-        return {"docid": each["docid"], "title": "", "text": each["text"] or "", "image": each["image"]} | _facts(each)
-
-    def lines() -> Iterator[Document]:
+def _jsonl(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
+    with _lines(path) as stream:
         for caption in captions.tolist():
             query, positive, negatives = mined.row(direction, caption)
             line = {"query_id": query["docid"], "query": query["text"], "query_image": query["image"]}
-            passages = {"positive_passages": [passage(positive)], "negative_passages": [*map(passage, negatives)]}
-            yield line | passages
+            line["positive_passages"] = [_passage(positive)]
+            line["negative_passages"] = list(map(_passage, negatives))
+            stream.write(_line(line))
 
-    _write_lines(path, lines())
+
+def _passage(document: Document) -> Document:
+    passage = {"docid": document["docid"], "title": "", "text": document["text"] or "", "image": document["image"]}
+    return passage | _facts(document)
 
 
-def _tevatron(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
-    def lines() -> Iterator[Document]:
+def _tevatron(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
+    with _lines(path) as stream:
         for caption in captions.tolist():
             query, positive, negatives = mined.row(direction, caption)
             line = {"query_id": query["docid"], "query_text": query["text"], "query_image": query["image"]}
             line["positive_document_ids"] = [positive["docid"]]
-            yield line | _side_by_side("negative_document_ids", negatives)
-
-    _write_lines(path, lines())
+            stream.write(_line(line | _side_by_side("negative_document_ids", negatives)))
 
 
 def _documents(path: Path, documents: Sequence[Document]) -> None:
-    _write_lines(path, ({name: each[name] for name in ("docid", "text", "image")} for each in documents))
+    with _lines(path) as stream:
+        for each in documents:
+            stream.write(_line({name: each[name] for name in ("docid", "text", "image")}))
 
 
-def _write_lines(path: Path, lines: Iterable[Document]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        stream.writelines(f"{_as_json(line)}\n" for line in lines)
+def _lines(path: Path) -> TextIO:
+    return path.open("w", encoding="utf-8", newline="")
 
 
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _facts(document: Document) -> Document:
     return {name: document[name] for name in ("source", "score", PROBABILITY) if name in document}
 
 
-def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
+def _tar(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
     """Members have nothing in them that depends on when and by whom they were written."""
     # One ending for all images: `datasets` refuses shards whose samples differ in it, and decoders look at the bytes.
     endings = {_ENDINGS.get(PurePosixPath(each["file"]).suffix.lower(), "jpg") for each in mined.images}
     ending = endings.pop() if len(endings) == 1 else "jpg"
-    photograph: tuple[str, bytes] = "", b""
+    last, photograph = "", b""
     with path.open("wb") as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for caption in captions.tolist():
-            (text, image, images), (_, _, texts) = mined.row("t2i", caption), mined.row("i2t", caption)
-            if photograph[0] != image["docid"]:  # captions of an image follow each other
-                photograph = image["docid"], _photograph(mined.root, image)
-            told = {
+            text, image, images = mined.row("t2i", caption)
+            *_, texts = mined.row("i2t", caption)
+            if image["docid"] != last:  # captions of an image follow each other
+                last, photograph = image["docid"], _photograph(mined.root, image)
+            about = {
                 "caption_id": text["docid"],
                 "image_id": image["docid"],
                 "file": image["file"],
                 "images": [{"image_id": each["docid"], "file": each["file"]} | _facts(each) for each in images],
                 "captions": [{"caption_id": each["docid"], "text": each["text"]} | _facts(each) for each in texts],
             }
-            # A reader takes one line end at the end for that of the file.
-            caption_file = f"{text['text']}\n" if text["text"].endswith("\n") else text["text"]
-            members = {ending: photograph[1], "json": _as_json(told).encode(), "txt": caption_file.encode()}
+            title = text["text"]
+            if title.endswith("\n"):
+                title += "\n"  # a reader takes one line end at the end for that of the file
+            members = {ending: photograph, "json": _line(about).encode()[:-1], "txt": title.encode()}
             for suffix, content in members.items():
                 header = tarfile.TarInfo(f"{caption:09}.{suffix}")
                 header.size = len(content)
@@ -464,7 +500,7 @@ def _photograph(root: Path, image: Document) -> bytes:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFiles:
     """Files of equal columns.
 
     Attributes:
@@ -487,21 +523,23 @@ class Table:
         Args:
             size: rows of a file; 0: as many as suit the format.
         """
+        if "*" not in self.pattern:
+            yield self.pattern, self.rows
+            return
         size = size or (1_000 if self.pattern.endswith(".tar") else 50_000)
-        count = max(1, -(-len(self.rows) // size)) if "*" in self.pattern else 1
-        for number in range(count):
-            rows = slice(None) if count == 1 else slice(number * size, (number + 1) * size)
-            yield self.pattern.replace("*", f"train-{number:05}-of-{count:05}"), self.rows[rows]
+        parts = [*slices(len(self.rows), size)] or [slice(0)]
+        for number, part in enumerate(parts):
+            yield self.pattern.replace("*", f"train-{number:05}-of-{len(parts):05}"), self.rows[part]
 
 
 def write_files(
-    folder: Path, tables: Iterable[Table], mined: Mined, shard_rows: int, advance: Callable[[int], object]
+    folder: Path, tables: Iterable[TableFiles], mined: MinedPairs, shard_rows: int, advance: Callable[[int], object]
 ) -> int:
     """Write the files of tables, and the photographs that they name by copies, each once.
 
     Args:
         folder: exists.
-        tables: of `Format.tables`.
+        tables: of `FileFormat.tables`.
         mined: they were made of.
         shard_rows: rows of a file; 0: as many as suit the format.
         advance: called with the number of rows done.
@@ -528,7 +566,7 @@ def write_files(
 
 
 @dataclass(frozen=True)
-class Format:
+class FileFormat:
     """A format, and what is known of it before anything is opened.
 
     Attributes:
@@ -542,35 +580,39 @@ class Format:
 
     write: Callable[..., None]
     pattern: str = "{}/*.jsonl"
-    rows: Callable[[Mined, str], np.ndarray] = Mined.rows_with
+    rows: Callable[[MinedPairs, str], np.ndarray] = MinedPairs.rows_with
     documents: bool = False
     holds_images: bool = False
     unread: tuple[str, ...] = ("with_scores",)
 
-    def tables(self, mined: Mined, directions: Sequence[str], with_scores: bool) -> Iterator[Table]:
-        """Yield the tables of mined lists, that to read by default first."""
+    def tables(self, mined: MinedPairs, directions: Sequence[str]) -> list[TableFiles]:
+        """Return the tables of mined lists, that to read by default first."""
+        tables = []
         for name in directions if "{}" in self.pattern else ["default"]:
-            rows, write = self.rows(mined, name), partial(self.write, mined, name, with_scores)
-            yield Table(name, self.pattern.format(name), rows, len(mined.captions) - len(rows), write)
-        texts = [*mined.captions, *(sentence for own in mined.sentences for sentence in own)]
-        images = [*{each["docid"]: each for each in mined.images}.values()]
-        documents = {"t2i": ("images", images), "i2t": ("captions", texts)}
-        for name, rows in (documents[each] for each in directions if self.documents):
-            yield Table(name, f"{name}/*.jsonl", rows, 0, _documents)
+            rows, write = self.rows(mined, name), partial(self.write, mined, name)
+            tables.append(TableFiles(name, self.pattern.format(name), rows, len(mined.captions) - len(rows), write))
+        if self.documents:
+            images = list({each["docid"]: each for each in mined.images}.values())
+            texts = [*mined.captions, *itertools.chain.from_iterable(mined.sentences)]
+            documents = {"t2i": ("images", images), "i2t": ("captions", texts)}
+            for direction in directions:
+                name, rows = documents[direction]
+                tables.append(TableFiles(name, f"{name}/*.jsonl", rows, 0, _documents))
+        return tables
 
 
 FORMATS = {
-    "sentence-transformers": Format(
+    "sentence-transformers": FileFormat(
         _parquet,
         "{}/*.parquet",
         lambda mined, name: mined.rows_with(name, mined.width(name)),
         holds_images=True,
         unread=(),
     ),
-    "negclip": Format(_tsv, "train.tsv", _with_each_other, unread=("direction", "with_scores", "shard_rows")),
-    "jsonl": Format(_jsonl),
-    "tevatron": Format(_tevatron, documents=True),
-    "webdataset": Format(
+    "negclip": FileFormat(_tsv, "train.tsv", _with_each_other, unread=("direction", "with_scores", "shard_rows")),
+    "jsonl": FileFormat(_jsonl),
+    "tevatron": FileFormat(_tevatron, documents=True),
+    "webdataset": FileFormat(
         _tar,
         "*.tar",
         lambda mined, _: np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t")),

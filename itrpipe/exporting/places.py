@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 _ELSEWHERE = r"(?:~[\w.-]*|\.\.)?/"
-"""How a path begins that leads out of the current folder; hub ids and paths below it begin with a name."""
+"""Begins a path that leads out of the current folder; hub ids and paths below it begin with a name."""
 _WHOLE = re.compile(rf"{_ELSEWHERE}.*", re.DOTALL)
 _QUOTED = re.compile(rf"(?<=([\"'])){_ELSEWHERE}.*?(?=\1)", re.DOTALL)
 _IN_TEXT = re.compile(rf"(?<![\w.:/~\\-]){_ELSEWHERE}(?=[^\s/])[^\s'\"<>|(),;:]*")

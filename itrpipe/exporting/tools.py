@@ -11,6 +11,7 @@ candidates of equal score may change places.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,12 +51,11 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: str) -> None:
         DiskFullError: the disk cannot hold them.
     """
     owners = split.image_ids[split.caption_image]
-    sides: dict[str, tuple[np.ndarray, dict[str, np.ndarray]]] = {
-        "images": (split.images, {"image_id": split.image_ids}),
-        "captions": (split.texts, {"caption_id": split.caption_ids, "image_id": owners}),
-    }
-    require_space(folder, sum(vectors.nbytes for vectors, _ in sides.values()), "the embeddings")
-    for name, (vectors, ids) in sides.items():
+    require_space(folder, split.images.nbytes + split.texts.nbytes, "the embeddings")
+    for name, vectors, ids in (
+        ("images", split.images, {"image_id": split.image_ids}),
+        ("captions", split.texts, {"caption_id": split.caption_ids, "image_id": owners}),
+    ):
         if form == "parquet":
             columns: dict[str, Any] = {key: pa.array(each.tolist(), pa.string()) for key, each in ids.items()}
             values = pa.array(np.asarray(vectors).reshape(-1), pa.float32())
@@ -80,15 +80,12 @@ def write_runs(folder: Path, rankings: Path, tag: str) -> None:
         with (folder / f"run.{direction}.trec").open("w", encoding="utf-8") as stream:
             for batch in pq.ParquetFile(checked(rankings)).iter_batches(_QUERIES):
                 queries = batch.filter(pc.field("direction") == direction)
-                candidates = queries["candidate_ids"]
-                depth = candidates.type.list_size
-                repeated = queries["query_id"].take(pa.array(np.repeat(np.arange(len(queries)), depth)))
-                ranks = pa.array(np.tile(np.arange(1, depth + 1), len(queries))).cast(pa.string())
                 # Arrow writes the shortest text that is read as the same float32: equal scores stay equal.
-                scores = queries["scores"].flatten().cast(pa.string())
-                stream.write(
-                    _lines(_escaped(repeated), "Q0", _escaped(candidates.flatten()), ranks, scores, escape(tag))
-                )
+                scores = iter(queries["scores"].flatten().cast(pa.string()).to_pylist())
+                lists = zip(queries["query_id"].to_pylist(), queries["candidate_ids"].to_pylist(), strict=True)
+                for query, candidates in lists:
+                    for rank, candidate in enumerate(candidates, 1):
+                        stream.write(f"{escape(query)} Q0 {escape(candidate)} {rank} {next(scores)} {escape(tag)}\n")
 
 
 def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
@@ -103,31 +100,23 @@ def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
         DataError: the dataset's truth is damaged.
     """
     table = pq.read_table(checked(pairs), columns=["caption_id", "image_id"])
-    captions, images = (table[name].combine_chunks() for name in ("caption_id", "image_id"))
-    found, distinct = {"qrels": (captions, images)}, images.unique()
-    truth = known_pairs(prepared, np.array(distinct.to_pylist()), np.array(captions.to_pylist()))
+    captions, owners = (column.to_pylist() for column in table.columns)
+    images = list(dict.fromkeys(owners))
+    matches = {"qrels": zip(captions, owners, strict=True)}
+    truth = known_pairs(prepared, np.array(images), np.array(captions))
     if truth is not None:
-        found["qrels.oracle"] = captions.take(pa.array(truth.caption_rows)), distinct.take(pa.array(truth.image_rows))
-    for name, sides in found.items():
-        texts, pictures = map(_escaped, sides)
-        for direction, (queries, documents) in zip(SIDES, ((pictures, texts), (texts, pictures)), strict=True):
-            path = folder / f"{name}.{direction}.trec"
-            path.write_text(_lines(queries, "0", documents, "1"), encoding="utf-8")
+        sides = np.array(captions)[truth.caption_rows], np.array(images)[truth.image_rows]
+        matches["qrels.oracle"] = zip(*(side.tolist() for side in sides), strict=True)
+    for name, found in matches.items():
+        of_images, of_captions = [], []
+        for caption, image in found:
+            of_images.append(f"{escape(image)} 0 {escape(caption)} 1\n")
+            of_captions.append(f"{escape(caption)} 0 {escape(image)} 1\n")
+        for direction, lines in zip(SIDES, (of_images, of_captions), strict=True):
+            (folder / f"{name}.{direction}.trec").write_text("".join(lines), encoding="utf-8")
 
 
+@cache
 def escape(name: str) -> str:
     """A name without whitespace, which `urllib.parse.unquote` turns back."""
     return _UNSAFE.sub(lambda found: quote(found[0], safe=""), name)
-
-
-def _escaped(names: pa.Array) -> pa.Array:
-    """`escape` of every name; each distinct one is looked at once."""
-    encoded: Any = names.dictionary_encode()
-    return pa.array([escape(name) for name in encoded.dictionary.to_pylist()], pa.string()).take(encoded.indices)
-
-
-def _lines(*fields: pa.Array | str) -> str:
-    """One line for each row; a text is the same in every line."""
-    columns = [pa.scalar(field) if isinstance(field, str) else field for field in (*fields, " ")]
-    joined: Any = pc.call_function("binary_join_element_wise", columns)
-    return "".join(f"{line}\n" for line in joined.to_pylist())

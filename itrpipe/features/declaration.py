@@ -149,6 +149,11 @@ def passes_of(name: str, settings: Settings) -> dict[str, FeatureSettings]:
     return {part: getattr(settings, part) for part in type(settings).model_fields}
 
 
+def recorded_passes(name: str, settings: Mapping[str, Any]) -> dict[str, FeatureSettings]:
+    """Return `passes_of` a configuration by the settings that a manifest, or an exported model, has of it."""
+    return passes_of(name, feature_settings(settings).model_validate(settings))
+
+
 # Embeddings that another program has made.
 
 GIVEN = "given"

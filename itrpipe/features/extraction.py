@@ -8,7 +8,7 @@ has done already. So features come out equal, byte for byte, in one go, in parts
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -162,20 +162,22 @@ class Extraction(Work["Decoders"]):
         gather = partial(stack, pinned=resolve_device(self.device) == CUDA)
         decoded = worker.ahead(batches, decode, gather, 1 + worker.count // len(batches[0]))
         first = next(decoded)
-        found: list[dict[str, np.ndarray]] = []
-        failed: dict[int, str] = {}
+        found = defaultdict[str, list[np.ndarray]](list)
+        failed: dict[str, str] = {}
         with worker.turn:
             for usable, pixels, refused in chain([first], decoded):
                 if usable:
-                    arrays, reasons = stored_rows(self.spec, extractor(pixels, images.sizes[usable]))
-                    found.append({"rows": rows[usable], **arrays})
-                    refused |= {usable[place]: reason for place, reason in reasons.items()}
-                if self.strict and refused:
-                    row, reason = next(iter(refused.items()))
-                    raise DataError(f"{images.root / images.files[row]}: {reason}; correct the file, or leave --strict")
-                failed |= refused
-        joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]} if found else {}
-        write_arrays(path, joined, {str(rows[row]): reason for row, reason in failed.items()})
+                    arrays, unfit = stored_rows(self.spec, extractor(pixels, images.sizes[usable]))
+                    for name, values in {"rows": rows[usable], **arrays}.items():
+                        found[name].append(values)
+                    for place, reason in unfit.items():
+                        refused[usable[place]] = reason
+                for row, reason in refused.items():
+                    if self.strict:
+                        image = images.root / images.files[row]
+                        raise DataError(f"{image}: {reason}; correct the file, or leave --strict")
+                    failed[str(rows[row])] = reason
+        write_arrays(path, {name: np.concatenate(values) for name, values in found.items()}, failed)
 
     def keeps(self, path: Path) -> bool:
         """Return whether a part is as it was written and no image of it failed, since files may have been restored."""
@@ -225,10 +227,17 @@ class Decoders:
         """
 
         def gathered(rows: Sequence[int], decoding: list[Future[Item | str]]) -> Decoded[Result]:
-            found = {row: each.result() for row, each in zip(rows, decoding, strict=True)}
-            refused = {row: each for row, each in found.items() if isinstance(each, str)}
-            usable = [row for row in rows if row not in refused]
-            return usable, gather([each for each in found.values() if not isinstance(each, str)]), refused
+            usable = []
+            images = []
+            refused = {}
+            for row, task in zip(rows, decoding, strict=True):
+                image = task.result()
+                if isinstance(image, str):
+                    refused[row] = image
+                else:
+                    usable.append(row)
+                    images.append(image)
+            return usable, gather(images), refused
 
         waiting = deque[Future[Decoded[Result]]]()
         for rows in batches:
@@ -261,7 +270,8 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
             image = read_rgb(images.inside.resolve(images.files[row], record="image"))
         if images.boxes is not None:
             image = np.array(Image.fromarray(image).crop(tuple(images.boxes[row].tolist())))
-        (height, width), (old_height, old_width) = image.shape[:2], images.sizes[row].tolist()
+        height, width, _ = image.shape
+        old_height, old_width = images.sizes[row]
         if (height, width) != (old_height, old_width):
             return f"has {width} x {height} pixels and had {old_width} x {old_height} when it was prepared"
         return transform(image)
@@ -354,19 +364,20 @@ def join_features(
     failed = {int(row): why for file in files for row, why in file.facts.items()}
     if len(failed) == len(ids):
         raise DataError(f"none of the {len(ids):,} images could be used; the first {failed[0]}")
-    usable = np.ones(len(ids), dtype=bool)
-    usable[list(failed)] = False
-    place = np.where(usable, usable.cumsum() - 1, -1)
+    kept = [row for row in range(len(ids)) if row not in failed]
+    place = np.full(len(ids), -1)
+    place[kept] = np.arange(len(kept))
+    files = [file for file in files if file]  # all images of the others have failed
+    shapes = {}
+    for file in files:
+        shapes |= {name: rows.shape[1:] for name, rows in file.items()}
 
     def pieces() -> Iterator[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
         for file in files:
-            names = file.keys() - {"rows"}  # none where all images of a part have failed
-            if names:
-                rows = place[file["rows"].read()]
-                known = rows >= 0
-                yield rows[known], {name: file[name].mapped("r")[known] for name in names}
-                on_joined(len(rows))
+            rows = place[file.pop("rows").read()]
+            known = rows >= 0
+            yield rows[known], {name: values.mapped("r")[known] for name, values in file.items()}
+            on_joined(len(rows))
 
-    spec = FeatureSpec.of({name: rows.shape[1:] for file in files for name, rows in file.items()})
-    write_features(path, [name for row, name in enumerate(ids) if row not in failed], spec, extractor, pieces())
+    write_features(path, [ids[row] for row in kept], FeatureSpec.of(shapes), extractor, pieces())
     return failed

@@ -15,20 +15,14 @@ from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, ref
 from itrpipe.engine.local import usable_cores
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
-from itrpipe.features.extraction import (
-    MOST_DECODERS,
-    Decoders,
-    divide,
-    plan_batches,
-    stack,
-)
+from itrpipe.features.extraction import MOST_DECODERS, Decoders, divide, plan_batches, stack
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.store import TYPES, FeatureFile, stored_rows
 from itrpipe.storage.disk import unavailable
 
 Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
 """Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""
-_REMEDY = "give another photograph"
+
 _Decoded = tuple[tuple[int, ...], list[np.ndarray]]
 """Height and width of a photograph, and its pixels as each extractor takes them."""
 
@@ -70,45 +64,38 @@ class Photographs:
             DataError: a photograph cannot be used, and `refused` is None.
             UnavailableError: the disk cannot give one now.
         """
-
-        def refuse(row: int, reason: str) -> None:
-            if refused is None:
-                raise DataError(f"{_name(photographs[row], row)} {reason}; {_REMEDY}")
-            refused(row, reason)
-
         specs = divide({name: extractor.spec for name, extractor in self.extractors.items()})
         every = range(len(photographs))
-        ids = ids or list(map(str, every))
+        names = [_name(photograph, row) for row, photograph in enumerate(photographs)]
         batches = (every[start : start + batch] for start in every[::batch])
         decoders = Decoders(min(MOST_DECODERS, usable_cores()))
         try:
-            for rows, found, reasons in decoders.ahead(batches, lambda row: self._decoded(photographs[row]), list):
-                for row, reason in reasons.items():
-                    refuse(row, reason)
+            for rows, decoded, reasons in decoders.ahead(batches, lambda row: self._decoded(photographs[row]), list):
                 features: dict[str, np.ndarray] = {}
-                unusable: dict[int, str] = {}
-                sizes = np.array([size for size, _ in found], dtype=np.int64).reshape(-1, 2)
-                for place, (name, spec) in enumerate(specs.items()):
+                sizes = np.array([size for size, _ in decoded], dtype=np.int64).reshape(-1, 2)
+                for number, (name, spec) in enumerate(specs.items()):
                     extractor = self.extractors[name]
-                    features |= {each: np.zeros((len(found), *shape), TYPES[each]) for each, shape in spec.items()}
-                    for some in plan_batches(sizes, extractor.group, extractor.batch):
-                        pixels = stack([found[row][1][place] for row in some.tolist()])
+                    features |= {each: np.zeros((len(rows), *shape), TYPES[each]) for each, shape in spec.items()}
+                    for places in plan_batches(sizes, extractor.group, extractor.batch):
+                        pixels = stack([decoded[place][1][number] for place in places])
                         try:  # in the types of the file, so that a photograph is as exact as the dataset's images
-                            arrays, unfit = stored_rows(spec, extractor(pixels, sizes[some]))
+                            arrays, unfit = stored_rows(spec, extractor(pixels, sizes[places]))
                         except DataError as error:
-                            first = rows[some[0]]
-                            raise DataError(f"{_name(photographs[first], first)}: {error}") from None
-                        unusable |= {int(some[at]): reason for at, reason in unfit.items()}
+                            raise DataError(f"{names[rows[places[0]]]}: {error}") from None
                         for each, values in arrays.items():
-                            features[each][some] = values
-                for at, reason in unusable.items():
-                    refuse(rows[at], reason)
-                kept = [at for at in range(len(rows)) if at not in unusable]
+                            features[each][places] = values
+                        for place, reason in unfit.items():
+                            reasons[rows[places[place]]] = reason
+                for row, reason in reasons.items():
+                    if refused is None:
+                        raise DataError(f"{names[row]} {reason}; give another photograph")
+                    refused(row, reason)
+                kept = [place for place, row in enumerate(rows) if row not in reasons]
                 if kept:
-                    names = np.array([ids[rows[at]] for at in kept], dtype=str)
-                    where = Path(_name(photographs[rows[kept[0]]], rows[kept[0]]))
                     own = {name: values[kept] for name, values in features.items()}
-                    yield FeatureFile(where, self.name, names, own)
+                    left = np.array([rows[place] for place in kept])
+                    image_ids = left.astype(str) if ids is None else np.array(ids)[left]
+                    yield FeatureFile(Path(names[left[0]]), self.name, image_ids, own)
         finally:
             decoders.stop()
 

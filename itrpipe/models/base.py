@@ -17,8 +17,6 @@ defines `restored(description)`, which gives what `build` then takes as its four
 Shapes: B images, T captions, R regions, W words, D embedding width, G width of a global image feature.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -31,7 +29,6 @@ from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
-from itrpipe.models.vectors import at_least_single
 
 Held = TypeVar("Held")
 _CENTRES = tuple(place / 7 for place in range(8))
@@ -52,14 +49,14 @@ def rows_of(held: Held, rows: Tensor | slice) -> Held:
     return changed(held, lambda tensor: tensor[rows])
 
 
-def moved(held: Held, device: torch.device | str) -> Held:
+def moved_to(held: Held, device: torch.device | str) -> Held:
     """A tensor, what can be moved itself, or a dictionary or tuple of these on a device; all else as it is."""
     if isinstance(held, Tensor):
         return held.to(device, non_blocking=True)  # pyright: ignore[reportReturnType]
     if isinstance(held, dict):
-        return {name: moved(each, device) for name, each in held.items()}  # pyright: ignore[reportReturnType]
+        return {name: moved_to(each, device) for name, each in held.items()}  # pyright: ignore[reportReturnType]
     if isinstance(held, tuple):
-        return tuple(moved(each, device) for each in held)  # pyright: ignore[reportReturnType]
+        return tuple(moved_to(each, device) for each in held)  # pyright: ignore[reportReturnType]
     return held.to(device) if isinstance(held, Tensors) else held
 
 
@@ -69,7 +66,7 @@ class Tensors:
     def to(self, device: torch.device | str) -> Self:
         """The same on `device`, with all that it holds, copied asynchronously where the memory is pinned."""
         placed = copy.copy(self)
-        vars(placed).update({name: moved(value, device) for name, value in vars(self).items()})
+        vars(placed).update({name: moved_to(value, device) for name, value in vars(self).items()})
         return placed
 
     def __getitem__(self, rows: Tensor | slice) -> Self:
@@ -222,10 +219,13 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
             of them but through BatchNorm. Several processes that train a model share these rows. Costly scores of
             pairs belong here beside the encoders; all else, every process computes.
         frozen: names of encoders, or of other parts, that are not trained.
+        pretrained_scale: scale and bias of the logits that a joint model was pretrained with; None where it was not.
+            Training moves a scale of the method's, never this one.
     """
 
     by_rows: ClassVar[Mapping[str, tuple[int, ...]]] = ENCODERS
     frozen: frozenset[str] = frozenset()
+    pretrained_scale: tuple[float, float] | None = None
 
     def encoders(self) -> dict[str, nn.Module]:
         """Return its networks of layers, which can be frozen or adapted, by names of `BackboneSettings.encoders`."""
@@ -280,10 +280,6 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
     def description(self) -> dict[str, Any]:
         """Return what has to be known beside the settings to build this model again; nothing for most."""
         return {}
-
-    def pretrained_scale(self) -> tuple[float, float] | None:
-        """Scale and bias of the logits that a joint model was pretrained with; None where it was not."""
-        return None
 
     def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
         """A training loss of the model's own: a mean over image k with caption k; None where it has none."""
@@ -365,6 +361,20 @@ def unit_vectors(features: Tensor) -> Tensor:
     return features / (norm.masked_fill(norm == 0, 1.0) + 1e-8)
 
 
+def boxes_of(images: ImageBatch) -> Tensor:
+    """Boxes [B, R, 4] of regions in single precision.
+
+    Raises:
+        DataError: the features have none.
+    """
+    if images.boxes is None:
+        raise DataError(
+            "this model reads the boxes of regions, which these features have not; give others by --features, or where "
+            "the regions are the cells of a grid extract them again with --set grid=[ROWS,COLUMNS]"
+        )
+    return images.boxes.float()
+
+
 def region_width(image_dim: int, boxes: bool) -> int:
     """Numbers of a region of `placed_regions`, of features [B, R, D_in]."""
     return image_dim + (2 * len(_CENTRES) + 2 if boxes else 0)
@@ -381,18 +391,34 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
     """
     if not boxes:
         return images.regions
-    if images.boxes is None:
-        raise DataError("this model reads the boxes of regions, which these features have not; extract others")
-    low, high = images.boxes.float().split(2, dim=-1)
+    low, high = boxes_of(images).split(2, dim=-1)
     centres = (low + high)[..., None] / 2 - torch.tensor(_CENTRES, device=low.device)  # [B, R, 2, 8]
     near = (-(centres / _SPREAD).square()).exp().flatten(2)
     regions = images.regions.float()
     places = torch.cat([near, high - low], dim=-1)
-    lengths = (torch.linalg.vector_norm(each, dim=-1, keepdim=True) for each in (regions, places))
-    return torch.cat([regions, places * next(lengths) / next(lengths)], dim=-1)
+    places = places * regions.norm(dim=-1, keepdim=True) / places.norm(dim=-1, keepdim=True)
+    return torch.cat([regions, places], dim=-1)
 
 
 def real_count(images: ImageBatch) -> Tensor | None:
     """Number of real regions of each image [B], 1 to R, or None where all R are real."""
     count = images.count
     return None if count is None or bool((count == images.regions.shape[1]).all()) else count
+
+
+def at_least_single(vectors: Tensor) -> Tensor:
+    """The vectors in single precision, or in double where they are."""
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+
+
+def first_places(vectors: Tensor, counts: Tensor | None) -> Tensor:
+    """bool [N, n], true at the first so many [N] of vectors [N, n, ...], which are real; None stands for all."""
+    places = torch.arange(vectors.shape[1], device=vectors.device)
+    return (places < (vectors.shape[1] if counts is None else counts[:, None])).expand(len(vectors), -1)
+
+
+def mean_of_first(vectors: Tensor, counts: Tensor | None) -> Tensor:
+    """Means [N, D] over the first so many [N] of vectors [N, n, D], or over all of them; the others are padding."""
+    if counts is None:
+        return vectors.mean(dim=1)
+    return vectors.masked_fill(~first_places(vectors, counts)[..., None], 0.0).sum(dim=1) / counts[:, None]

@@ -67,14 +67,8 @@ class Reading:
         texts = split.texts
         if self.cleaned:
             texts = [clean(text) for text in texts]
-        longer = re.compile(rf"\s*((?:\S+\s+){{{self.max_words - 1}}}\S+)\s.*", re.DOTALL)
-        kept = []
-        for text in texts:
-            found = longer.fullmatch(text)
-            if found is not None:
-                text = found[1]
-            kept.append(text)
-        return kept
+        longer = re.compile(rf"\A\s*((?:\S+\s+){{{self.max_words - 1}}}\S+)\s.*", re.DOTALL)
+        return [longer.sub(r"\1", text) for text in texts]
 
     def words(self, split: Split) -> pa.ListArray:
         """The words of the captions of a split: those of cleaned captions, else those that `prepare` cut."""
@@ -157,7 +151,8 @@ class PieceIds:
             split: the captions.
             lengths: [T], of `encode_split`.
         """
-        words, most = self.reading.max_words, f"{self.max_tokens} tokens"
+        words = self.reading.max_words
+        most = f"{self.max_tokens} tokens"
         texts = self.reading.whole.texts(split)
         longer = np.array([len(text.split()) > words for text in texts], dtype=bool)
         full = [texts[row] for row in np.flatnonzero(~longer & (lengths == self.max_tokens))]

@@ -1,13 +1,19 @@
-"""Declarations of backbones: options, what is read, what can be asked. Read without torch."""
+"""Declarations of backbones: options, what is read, what can be asked; and the backbones that there are.
 
-from __future__ import annotations
+Read without torch.
+"""
 
+import functools
+from types import ModuleType
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from itrpipe.config import Settings
+from itrpipe import plugins
+from itrpipe.config import Settings, load_declaration, unknown, why_unusable
+from itrpipe.errors import UsageError
 from itrpipe.papers import Paper
+from itrpipe.registry import Registry
 
 WIDEST = 65_536
 DEEPEST = 1_000
@@ -29,8 +35,8 @@ class BackboneSettings(Settings):
         embeds: whether an image and a caption are one vector each, which mining and search need.
         reads_phrases: whether it needs the scene graphs of captions.
         opens_encoders: whether its module opens encoders of transformers, before captions are read by their tokenizer.
-        answers: what can be asked of it beside rankings: `words` (which are wrong), `word-maps` (where a word is seen),
-            `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs).
+        answers: what can be asked of it beside rankings: `words` (which are wrong), `writing` (words in masked places),
+            `mean-vectors` (of images and captions, where scores are of pairs).
         papers: that it comes from.
         multiples: names of options of which the first is a multiple of the second, as a width is of its heads.
     """
@@ -112,3 +118,47 @@ class PlacedRegionBackbone(RegionBackbone):
     def reads(self) -> tuple[str, ...]:
         """Boxes where they are asked for."""
         return ("regions", "boxes") if self.boxes else ("regions",)
+
+
+BACKBONES: Registry[BackboneSettings] = Registry("itrpipe.models", "network", plugins.BACKBONES)
+"""Whose modules have `build`, which makes the network; see `network_module`."""
+
+
+def backbones() -> dict[str, type[BackboneSettings]]:
+    """Backbone name -> its settings class."""
+    return BACKBONES.classes
+
+
+def backbone_family(name: str) -> str:
+    """The backbone that a name is a variant of: `scan` for `scan-i2t`, itself for `scan` and what is not known."""
+    return next((known for known in backbones() if name.startswith(f"{known}-")), name)
+
+
+def network_module(name: str) -> ModuleType:
+    """The network of a backbone, or of a variant of one, which needs torch: its `build` makes it."""
+    return BACKBONES.module(backbone_family(name))
+
+
+@functools.cache
+def backbone_names() -> tuple[str, ...]:
+    """Return every backbone, and the variants of them that have a table in the declaration."""
+    known = tuple(backbones())
+    return (*known, *(name for name in load_declaration("train").defaults if backbone_family(name) != name))
+
+
+def canonical_backbone(name: str) -> str:
+    """Return the canonical name of a backbone that is written as people write it: `vse++` is `vsepp`."""
+    return name.lower().replace("+", "p")
+
+
+def settings_of(backbone: str) -> type[BackboneSettings]:
+    """Return the settings class of a backbone.
+
+    Raises:
+        UsageError: there is no such backbone.
+    """
+    name = canonical_backbone(backbone)
+    found = backbones().get(backbone_family(name))
+    if found is None:
+        raise UsageError(why_unusable(name) or unknown("backbone", name, sorted(backbone_names())))
+    return found

@@ -27,7 +27,7 @@ from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, Stage
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, is_given
-from itrpipe.models.registry import backbone_names, canonical_backbone
+from itrpipe.models.declaration import backbone_names, canonical_backbone
 from itrpipe.pipeline.models import NamedModel
 from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter

@@ -47,7 +47,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 from itrpipe.config import EXTENDS, Settings, did_you_mean, empty_table, in_words, leaves, read_toml, stages_folder
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import DataError, MissingSourceError, UsageError
-from itrpipe.models.registry import backbone_family, backbone_names, canonical_backbone
+from itrpipe.models.declaration import backbone_family, backbone_names, canonical_backbone
 from itrpipe.report.published import Published, Tolerance
 from itrpipe.training.settings import usual_features
 

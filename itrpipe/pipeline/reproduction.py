@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from itrpipe.analysis.settings import EvaluateSettings, models_label
 from itrpipe.config import COMMAND_LINE, Override, scoped_override
 from itrpipe.datasets.definition import DatasetDefinition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError
-from itrpipe.models.registry import backbone_names
+from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, refuse_unused
 from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
 from itrpipe.pipeline.run import run, say_costs
@@ -19,7 +20,6 @@ from itrpipe.pipeline.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
-from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache
 from itrpipe.training.settings import run_label

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from itrpipe.errors import DataError
@@ -16,7 +17,7 @@ from itrpipe.storage.artifact import Manifest, check_artifact, read_manifest
 
 
 @dataclass(frozen=True)
-class Artifact:
+class ChainArtifact:
     """One link of the chain.
 
     Attributes:
@@ -39,35 +40,34 @@ class Artifact:
         """Stage and name, as messages write it."""
         return f"{self.stage}/{self.name}"
 
-    def input(self, name: str) -> Artifact | None:
-        """The artifact read under an input name; None when there was none or nothing is known any more.
+    @cached_property
+    def inputs(self) -> dict[str, ChainArtifact]:
+        """The artifacts that it was made from, by the names of its inputs; empty where nothing is known any more.
 
         Raises:
-            DataError: it is damaged, or its folder holds another artifact.
+            DataError: one is damaged, or its folder holds another artifact.
         """
-        if self.manifest is None or name not in self.manifest.inputs:
-            return None
-        record = self.manifest.inputs[name]
-        folder = self.folder.parent.parent / record.stage / record.name
-        if folder not in self.found:
-            self.found[folder] = check_artifact(folder) if folder.exists() else None
-        manifest = self.found[folder]
-        if manifest is not None and record.digest and manifest.digest != record.digest:
-            manifest = None  # made again since: it tells nothing about what was read
-        if manifest is not None and manifest.fingerprint != record.fingerprint:
-            raise DataError(f"{folder} is another artifact than {self.path} was made from; remove it and rerun")
-        return Artifact(record.stage, record.name, record.fingerprint, folder, manifest, self.found)
+        inputs: dict[str, ChainArtifact] = {}
+        for name, record in (self.manifest.inputs if self.manifest else {}).items():
+            folder = self.folder.parent.parent / record.stage / record.name
+            if folder not in self.found:
+                self.found[folder] = check_artifact(folder) if folder.exists() else None
+            manifest = self.found[folder]
+            if manifest is not None and record.digest and manifest.digest != record.digest:
+                manifest = None  # made again since: it tells nothing about what was read
+            if manifest is not None and manifest.fingerprint != record.fingerprint:
+                raise DataError(f"{folder} is another artifact than {self.path} was made from; remove it and rerun")
+            inputs[name] = ChainArtifact(record.stage, record.name, record.fingerprint, folder, manifest, self.found)
+        return inputs
 
-    def chain(self) -> Iterator[Artifact]:
+    def chain(self) -> Iterator[ChainArtifact]:
         """Yields everything this was made from, then itself; an artifact read twice comes twice."""
-        for name in self.manifest.inputs if self.manifest else ():
-            upstream = self.input(name)
-            if upstream is not None:
-                yield from upstream.chain()
+        for upstream in self.inputs.values():
+            yield from upstream.chain()
         yield self
 
 
-def commands_of(artifacts: Iterable[Artifact]) -> list[str]:
+def commands_of(artifacts: Iterable[ChainArtifact]) -> list[str]:
     """Return the command lines that made artifacts, each once, in the order in which they finished, without places."""
     manifests = [each.manifest for each in artifacts if each.manifest is not None]
     manifests.sort(key=lambda manifest: manifest.finished)
@@ -79,5 +79,5 @@ def commands_behind(folders: Iterable[Path]) -> list[str]:
     artifacts = []
     for folder in folders:
         manifest = read_manifest(folder)
-        artifacts += Artifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
+        artifacts += ChainArtifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
     return commands_of(artifacts)

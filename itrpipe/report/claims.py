@@ -11,11 +11,10 @@ the baseline that trained for as much time (`baseline = "time"`), where it was r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import pyarrow.compute as pc
 
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
@@ -23,14 +22,10 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, mark_significant
 from itrpipe.evaluation.intervals import Difference, paired_differences
 from itrpipe.evaluation.metrics import (
-    MOST,
     RSUM,
-    SIDES,
-    is_alike,
     random_recalls,
     reaches_chance,
     remedy_of_chance,
-    share_of_hubs,
 )
 from itrpipe.evaluation.tables import Number, mean
 from itrpipe.report.names import shown, some
@@ -40,6 +35,7 @@ from itrpipe.report.runs import (
     FULL,
     MINING,
     OBJECTIVE,
+    ORACLE,
     PLAIN,
     UNTRAINED,
     Model,
@@ -58,9 +54,6 @@ _OF_NEGATIVES = {"sentences", "loss.negatives", "loss.teacher", "loss.twins"}
 """Settings that say which negatives a training has."""
 _OPTIONS = {"method": "loss.", "backbone": "model."}
 """Settings whose value decides which options there are -> what the keys of these begin with."""
-_OF_GUARDS = {"loss.weigh", "loss.false_negatives", "loss.drop_above"}
-_OF_GUARDS |= {f"{MINING}{name}" for name in ("guard", "guard_prior", "guard_batch_size")}
-"""Settings of false negatives that mining marks, and of what a training does with them."""
 _NAMED = 3
 """Models, or settings, that a sentence names."""
 
@@ -81,7 +74,7 @@ class Comparison:
     baseline: Series
     seeds: list[int]
     claim: Claim
-    oracle: dict[str, Difference] | None
+    oracle: dict[str, Difference] | None = None
 
     @property
     def rsum(self) -> Difference:
@@ -103,33 +96,30 @@ def claims_of(
     """
     if split is None:
         return []
+    columns = ["rank"]
+    if ORACLE in series[0].first.metrics:
+        columns.append("oracle_rank")
     compared = []
     for each in series:
         baseline = kind if isinstance(kind, Series) else baseline_of(each, series, kind)
         if baseline is None:
             continue
-        runs, found = pairs_by_seed(baseline, each), []
-        for oracle in (False, True):
-            pairs = []
-            for baseline_run, run in runs.values():
-                before, after = baseline_run.ranks(oracle=oracle), run.ranks(oracle=oracle)
-                if before is not None and after is not None:
-                    pairs.append((before, after))
-            is_known = len(pairs) == len(runs)
-            found.append(paired_differences(pairs, split.caption_image, samples, level) if is_known else None)
-        own, oracle_differences = found
-        assert own is not None
-        at_chance = all(is_at_chance(run) for pair in runs.values() for run in pair)
+        runs = pairs_by_seed(baseline, each)
+        found = []
+        for column in columns:
+            pairs = [(before.ranks(column), after.ranks(column)) for before, after in runs.values()]
+            found.append(paired_differences(pairs, split.caption_image, samples, level))
         name = baseline.method if baseline.first.backbone == each.first.backbone else baseline.name
+        at_chance = all(map(is_at_chance, itertools.chain.from_iterable(runs.values())))
         is_trained = UNTRAINED not in each.first.roles & baseline.first.roles
-        claim = Claim(each.name, name, own, at_chance, is_trained)
-        compared.append(Comparison(each, baseline, [*runs], claim, oracle_differences))
+        claim = Claim(each.name, name, found[0], at_chance, is_trained)
+        compared.append(Comparison(each, baseline, [*runs], claim, *found[1:]))
     return compared
 
 
 def judged(groups: Sequence[Sequence[Comparison]]) -> list[list[Comparison]]:
     """Mark the differences in RSum that are significant among all that the page shows, over all of its test sets."""
-    marked = iter(mark_significant([each.claim.differences for group in groups for each in group]))
+    marked = iter(mark_significant([each.claim.differences for each in itertools.chain.from_iterable(groups)]))
     return [[replace(each, claim=replace(each.claim, differences=next(marked))) for each in group] for group in groups]
 
 
@@ -145,10 +135,10 @@ def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Serie
     """
     sides: tuple[list[Series], list[Series]] = [], []
     for each in series:
-        is_first = [run.evaluation.name in first for run in each.all]
-        if any(is_first):
+        is_first = {run.evaluation.name in first for run in each.all}
+        if True in is_first:
             sides[0].append(each)
-        if not all(is_first):
+        if False in is_first:
             sides[1].append(each)
     for side in sides:
         if len(side) > 1:
@@ -172,16 +162,16 @@ def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Run, Run]
     return {seed: (first[seed], second[seed]) for seed in first if seed in second}
 
 
-def score_of(series: Series, metric: str = RSUM, protocol: str = FULL) -> Number | None:
-    """Return the mean of a metric over seeds; of one seed with its interval over images; None if not measured."""
-    return mean([Number.of(run.metrics.get(protocol, {}).get(metric)) for run in by_seed(series).values()])
+def score_of(series: Series, metric: str = RSUM) -> Number:
+    """Return the mean of a metric over seeds; of one seed with its interval over images."""
+    score = mean([Number.of(run.metrics[FULL][metric]) for run in by_seed(series).values()])
+    assert score is not None
+    return score
 
 
 def rsum_of(series: Series) -> float:
     """Return the mean RSum over seeds."""
-    found = score_of(series)
-    assert found is not None
-    return found.value
+    return score_of(series).value
 
 
 # -- Which baseline
@@ -193,14 +183,13 @@ def baseline_of(series: Series, others: Sequence[Series], kind: str = UPDATES) -
     is_baseline = any(DECLARED in each.roles for each in run.members)
     if setting is None or is_baseline or {FIRST, UNTRAINED} & run.roles:
         return None
-    best, best_place = None, None
-    for each in others:
-        if each is series or _setting(each) != setting or not pairs_by_seed(each, series):
-            continue
-        place = _place(each.first, run, kind)
-        if place is not None and (best_place is None or place < best_place):
-            best, best_place = each, place
-    return best
+    places = []
+    for number, each in enumerate(others):
+        if each is not series and _setting(each) == setting and pairs_by_seed(each, series):
+            place = _place(each.first, run, kind)
+            if place is not None:
+                places.append((place, number))
+    return others[min(places)[1]] if places else None
 
 
 def _setting(series: Series) -> list[Any] | None:
@@ -229,14 +218,15 @@ def _place(reference: Run, run: Run, kind: str) -> int | None:
     roots = {root_conf(_STAGE, run.members[0].method_name)}
     if not run.members[0].choices:
         roots.add(FIRST_TRAINING)
-    names = [each.method_name for each in reference.members]
-    named = all(baseline_kind(_STAGE, name) == kind and root_conf(_STAGE, name) in roots for name in names)
+    named = True
+    for each in reference.members:
+        named &= baseline_kind(_STAGE, each.method_name) == kind and root_conf(_STAGE, each.method_name) in roots
     declared = alike and as_long and named
     serves = [declared]
     if kind == UPDATES:
         is_twin = as_long and _is_plain_twin(reference, run)
         serves = [is_twin, declared, alike and FIRST in reference.roles, UNTRAINED in reference.roles]
-    return serves.index(True) if any(serves) else None
+    return serves.index(True) if True in serves else None
 
 
 def _is_plain_twin(reference: Run, run: Run) -> bool:
@@ -257,19 +247,6 @@ def is_at_chance(run: Run) -> bool:
     return reaches_chance(run.metrics[FULL], random_recalls(*run.size))
 
 
-def why_collapsed(run: Run) -> str:
-    """Return that it is at chance, or gives few answers to most queries; empty for a run that has not collapsed."""
-    if is_at_chance(run):
-        rsum, chance = run.metrics[FULL][RSUM]["value"], random_recalls(*run.size)[RSUM]
-        return f"its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f}"
-    for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
-        first = pc.call_function("list_element", [run.rankings[side]["candidate_ids"], 0]).to_pylist()
-        share = share_of_hubs(first)
-        if is_alike(share, items, len(first)):
-            return f"{MOST} {what} are its first answer to {100 * share:.0f} % of the queries"
-    return ""
-
-
 def differing_settings(claim: Comparison) -> list[str]:
     """Return the settings in which the trainings of a claim differ, apart from negatives and seed.
 
@@ -278,12 +255,13 @@ def differing_settings(claim: Comparison) -> list[str]:
     baselines, models = claim.baseline.first.members, claim.series.first.members
     if len(baselines) != len(models):
         return [f"models ({len(baselines)}, {len(models)})"]
-    differences = {}
+    differences = []
     for baseline, model in zip(baselines, models, strict=True):
         for key in _differing(baseline, model):
-            before, after = baseline.values.get(key), model.values.get(key)
-            differences[f"{key} ({shown(before)}, {shown(after)})"] = None
-    return list(differences)
+            difference = f"{key} ({shown(baseline.values.get(key))}, {shown(model.values.get(key))})"
+            if difference not in differences:
+                differences.append(difference)
+    return differences
 
 
 def _differing(baseline: Model, model: Model) -> list[str]:
@@ -293,8 +271,6 @@ def _differing(baseline: Model, model: Model) -> list[str]:
     """
     baseline_values, values = baseline.values, model.values
     skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
-    if baseline.has_idle_guard or model.has_idle_guard:
-        skipped |= _OF_GUARDS
 
     one_sided = baseline_values.keys() ^ values.keys()
     for owner, prefix in _OPTIONS.items():
@@ -310,17 +286,20 @@ def _differing(baseline: Model, model: Model) -> list[str]:
 
 def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
     """Return which models are better than their baselines, or what there is in place of that, and which collapsed."""
-    reasons = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
+    lost = [each for each in series if all(map(is_at_chance, each.all))]
     collapsed = ""
-    if reasons:
-        are_both = len(series) == 2 and all(is_at_chance(each.first) for each in series)
-        verdict = AT_CHANCE.capitalize() if are_both else "Learned little"
+    if lost:
+        reasons = []
+        for each in lost:
+            rsum, chance = each.first.metrics[FULL][RSUM]["value"], random_recalls(*each.first.size)[RSUM]
+            reasons.append(f"{each.name} (its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f})")
+        verdict = AT_CHANCE.capitalize() if len(lost) == len(series) == 2 else "Learned little"
         collapsed = f"{verdict}: {some(reasons, _NAMED, '; ')}."
         if any(UNTRAINED not in each.first.roles for each in series):
             collapsed += f" {remedy_of_chance(series[0].first.size[0]).capitalize()}."
-    if all(is_at_chance(run) for each in series for run in each.all):
+    if len(lost) == len(series):
         return collapsed
-    asked = [each for each in claims if PLAIN not in each.series.first.roles and not _repeats(each, claims)]
+    asked = [each for each in claims if PLAIN not in each.series.first.roles]
     asked = asked or list(claims)
     if len(asked) == 1:
         said = _one(asked[0])
@@ -332,19 +311,6 @@ def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
         said = f"{first.name} reaches an RSum of {rsum_of(first):.1f} of 600; chance gives {chance:.1f}."
         said += " No baseline was evaluated."
     return f"{said} {collapsed}".rstrip()
-
-
-def _repeats(claim: Comparison, claims: Sequence[Comparison]) -> bool:
-    """Tell whether the model of a claim is that of another one, but for a guard that marked nothing."""
-    model = claim.series.first.members[0]
-    if not model.has_idle_guard:
-        return False
-    for each in claims:
-        other = each.series.first.members[0]
-        has_same_negatives = other.choices.get("negatives") == model.choices.get("negatives")
-        if has_same_negatives and not other.has_idle_guard and not _differing(other, model):
-            return True
-    return False
 
 
 def _one(comparison: Comparison) -> str:

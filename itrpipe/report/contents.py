@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,22 +14,22 @@ from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
 from itrpipe.datasets.prepared import LEAKED, PreparedDataset
 from itrpipe.errors import MissingInputError
-from itrpipe.evaluation.tables import Table
+from itrpipe.evaluation.tables import Measured, Table
 from itrpipe.exporting.places import text_without_places
 from itrpipe.report import negatives, scores
-from itrpipe.report.chain import Artifact, commands_of
-from itrpipe.report.claims import TIME, Comparison, answer, claims_of, judged, rsum_of, score_of, two
+from itrpipe.report.chain import ChainArtifact, commands_of
+from itrpipe.report.claims import TIME, Comparison, answer, claims_of, judged, rsum_of, two
 from itrpipe.report.names import Declared, listed, shown, some
 from itrpipe.report.negatives import EditedSentences
-from itrpipe.report.pictures import Album, Examples, Gallery, retrieval_examples
+from itrpipe.report.pictures import Album, Examples, SplitPictures, retrieval_examples
 from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
 from itrpipe.report.published import ReportSettings
-from itrpipe.report.runs import Run, Series, all_artifacts, collect, series_of
+from itrpipe.report.runs import Run, Series, all_artifacts, collect, contents_of, series_of
 from itrpipe.storage.artifact import DISCRIMINATION, Manifest
 from itrpipe.training.convergence import why_longer
 
 _MOST_SHOWN = 4
-"""Models that the first drawing and the first table show: the best, and the baseline."""
+"""Models that the first drawing shows, the best and the baseline, and that a note names."""
 _MOST_NAMED = 2
 """Artifacts that one warning names."""
 
@@ -88,8 +90,6 @@ class Group:
         evidence: drawing of the best models beside their baseline; None of one model alone.
         notes: sentences to know before the answer is used.
         table: all models.
-        tables: the same in two: the best models, which a page shows first, and the others, if there are any.
-        best: the best models and the baseline, by RSum.
         prefix: of the names in its drawings.
     """
 
@@ -102,13 +102,11 @@ class Group:
     evidence: Plot | None
     notes: list[str]
     table: Table
-    tables: list[Table]
-    best: list[Series]
     prefix: str
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPage:
     """A whole report.
 
     Attributes:
@@ -127,27 +125,26 @@ class Report:
     level: float
     groups: list[Group]
     sections: list[Section]
-    removed: list[Artifact]
+    removed: list[ChainArtifact]
 
 
 @dataclass(frozen=True)
-class Source:
-    """Datasets, photographs and options that a report is made from: see `gather`.
+class ShownData:
+    """Datasets and photographs that a report shows.
 
     Attributes:
+        find_root: folder of the photographs of a dataset's artifact, or None when they are gone.
         datasets: that were opened, with their photographs, by the name of the artifact.
         galleries: their splits, by this name and their own.
     """
 
-    options: ReportSettings
-    names: Mapping[str, str]
-    find_root: Callable[[Artifact], Path | None]
+    find_root: Callable[[ChainArtifact], Path | None]
     datasets: dict[str, tuple[PreparedDataset, Album]] = field(default_factory=dict)
-    galleries: dict[tuple[str, str], Gallery] = field(default_factory=dict)
+    galleries: dict[tuple[str, str], SplitPictures] = field(default_factory=dict)
 
-    def gallery(self, artifact: Artifact, split: str) -> Gallery | None:
+    def gallery(self, artifact: ChainArtifact, split: str) -> SplitPictures | None:
         """Return a split of the dataset that an artifact was made from; None where that was removed."""
-        prepare = artifact.input("prepare")
+        prepare = artifact.inputs.get("prepare")
         if prepare is None or prepare.manifest is None:
             return None
         key = prepare.name, split
@@ -157,25 +154,23 @@ class Source:
                 files = dict(zip(dataset.column("image_id"), dataset.column("file"), strict=True))
                 self.datasets[prepare.name] = dataset, Album(self.find_root(prepare), files)
             dataset, album = self.datasets[prepare.name]
-            self.galleries[key] = Gallery(dataset.split(split), album, prepare.folder)
+            self.galleries[key] = SplitPictures(dataset.split(split), album, prepare.folder)
         return self.galleries[key]
 
 
-def gather(
+def report_of(
     evaluations: Iterable[tuple[Path, Manifest]],
     options: ReportSettings,
     declared: Declared,
-    names: Mapping[str, str],
-    find_root: Callable[[Artifact], Path | None],
+    find_root: Callable[[ChainArtifact], Path | None],
     warn: Callable[[str], None],
-) -> Report:
+) -> ReportPage:
     """Follow the evaluations to everything they were made from and compute what a report says.
 
     Args:
         evaluations: folders of finished evaluations with their manifests.
         options: of the report.
         declared: settings of an artifact's configuration by the declarations.
-        names: folder of a training artifact -> name of its model, where it has one.
         find_root: folder of the photographs of a dataset's artifact, or None when they are gone.
         warn: called with what is missing.
 
@@ -183,47 +178,51 @@ def gather(
         MissingInputError: there is no evaluation.
         DataError: an artifact is damaged.
     """
+    names = dict(options.names)
     sets = collect(evaluations, declared, names)
-    runs = [run for members in sets for run in members]
-    if not runs:
+    if not sets:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
-    known = {name for run in runs for name in (run.label, run.evaluation.name)}
-    for name in dict.fromkeys(each.run for each in options.published if each.run not in known):
-        warn(f"published scores are given for {name!r}, but no such run is evaluated")
-    source, artifacts = Source(options, names, find_root), all_artifacts(runs)
+    runs = [*itertools.chain.from_iterable(sets)]
+    known = set(itertools.chain.from_iterable(run.names for run in runs))
+    for name in dict.fromkeys(each.run for each in options.published):
+        if name not in known:
+            warn(f"published scores are given for {name!r}, but no such run is evaluated")
+    data, artifacts = ShownData(find_root), all_artifacts(runs)
 
-    compared = [_compared(members, source) for members in sets]
+    compared = [_compared(members, data, options) for members in sets]
     # Significance is corrected over all comparisons of the page.
     marked = judged([claims for _, claims, _ in compared])
     groups = []
     for number, ((series, _, timed), claims) in enumerate(zip(compared, marked, strict=True)):
-        groups.append(_group(series, claims, timed, source, f"set{number}"))
+        groups.append(_group(series, claims, timed, data, options, f"set{number}"))
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset
     question = f"How often are the right image and the right caption of {dataset} found?"
     if any(marked):
         question = f"Which model finds more in {dataset}?"
-    report = Report(
+    report = ReportPage(
         title=options.title or dataset,
         dataset=dataset,
         date=f"{last.day} {last:%B %Y}",
         question=question,
         level=options.interval_level,
         groups=groups,
-        sections=[section for section in _sections(groups, source, artifacts) if section.parts],
+        sections=[section for section in _sections(groups, data, artifacts, options) if section.parts],
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
     )
-    problems = [problem for _, album in source.datasets.values() for problem in album.problems]
+    problems = [problem for _, album in data.datasets.values() for problem in album.problems]
     if problems:
         warn(f"{len(problems)} photographs cannot be read and are shown as placeholders ({problems[0]})")
     return report
 
 
-def _compared(runs: Sequence[Run], source: Source) -> tuple[list[Series], list[Comparison], list[Comparison]]:
+def _compared(
+    runs: Sequence[Run], data: ShownData, options: ReportSettings
+) -> tuple[list[Series], list[Comparison], list[Comparison]]:
     """Return the models on one test set, and their differences to baselines of as many updates, and of as much time."""
-    series, options = series_of(runs), source.options
-    gallery = source.gallery(runs[0].evaluation, runs[0].settings["split"])
+    series = series_of(runs)
+    gallery = data.gallery(runs[0].evaluation, runs[0].settings["split"])
     chances = gallery and gallery.split, options.bootstrap_samples, options.interval_level
     if options.compare:
         first, second = two(series, options.compare)
@@ -232,40 +231,29 @@ def _compared(runs: Sequence[Run], source: Source) -> tuple[list[Series], list[C
 
 
 def _group(
-    series: list[Series], claims: list[Comparison], timed: list[Comparison], source: Source, prefix: str
+    series: list[Series],
+    claims: list[Comparison],
+    timed: list[Comparison],
+    data: ShownData,
+    options: ReportSettings,
+    prefix: str,
 ) -> Group:
-    baseline = claims[0].baseline if claims else None
-    ranked = sorted(series, key=rsum_of, reverse=True)
-    best = [each for each in ranked if each is not baseline][: _MOST_SHOWN - (baseline is not None)]
-    best = [each for each in ranked if each in best or each is baseline]
-    others = [each for each in series if each not in best]
-
     said = []
     for each in claims:
-        written = []
-        for side in (each.series, each.baseline):
-            found = [run.wrote(DISCRIMINATION) for run in side.all]
-            written.append([content for content in found if content])
-        for often, kinds in zip(("", "less often "), discrimination.gained_and_lost(*written), strict=True):
+        sides = [contents_of(side.all, DISCRIMINATION) for side in (each.series, each.baseline)]
+        for often, kinds in zip(("", "less often "), discrimination.gained_and_lost(*sides), strict=True):
             if kinds:
                 said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
 
     looks, evidence = looks_of(series), None
     if len(series) > 1:
-        has_one_backbone = len({each.first.backbone for each in series}) == 1
-        evidence = intervals(
-            f"{prefix}-evidence",
-            "RSum" if baseline is None else f"RSum; shaded: {baseline.name}, with its interval",
-            [each.method if has_one_backbone else each.name for each in best],
-            [found for each in best if (found := score_of(each)) is not None],
-            [looks[each.name] for each in best],
-            None if baseline is None else score_of(baseline),
-        )
+        baseline = claims[0].baseline if claims else None
+        evidence = intervals(f"{prefix}-evidence", series, looks, baseline, _MOST_SHOWN)
 
-    notes, unfinished = negatives.hardness(series, source.names), []
+    notes, unfinished = negatives.hardness(series, dict(options.names)), []
     for each in series:
         model = each.first.members[0]
-        validated = source.gallery(model.artifact, "val") if model.history else None
+        validated = data.gallery(model.artifact, "val") if model.history else None
         if validated is not None:
             reason = why_longer(model.history, model.settings, len(validated.split.image_ids))
             if reason:
@@ -278,7 +266,6 @@ def _group(
 
     images, captions = run.size
     place = f"{run.settings['split']} split of {run.manifest.dataset}"
-    shown = source.options.published
     return Group(
         f"{place}, {images:,} images with {captions:,} captions",
         series,
@@ -288,9 +275,7 @@ def _group(
         " ".join([*said, answer(series, claims)]),
         evidence,
         notes,
-        scores.glance(series, claims, timed, shown),
-        [scores.glance(each, claims, timed, shown) for each in (best, others) if each],
-        best,
+        scores.glance(series, claims, timed, options.published),
         prefix,
     )
 
@@ -298,59 +283,72 @@ def _group(
 # -- Sections
 
 
-def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artifact]) -> Iterator[Section]:
-    chosen = source.options.examples, source.options.seed
-    written = negatives.written(artifacts, source.gallery, *chosen)
-    details = [part for group in groups for part in scores.measured_tables(discrimination.SHOWN, group.series)]
+def _sections(
+    groups: Sequence[Group], data: ShownData, artifacts: Sequence[ChainArtifact], options: ReportSettings
+) -> Iterator[Section]:
+    chosen = options.examples, options.seed
+    sentences = negatives.written(artifacts, data.gallery, *chosen)
+    details = _measured(groups, discrimination.SHOWN)
     if details:
-        details, written = [*details, *written[1:]], written[:1]
+        details, sentences = [*details, *sentences[1:]], sentences[:1]
     yield Section("Details", details, open=True)
     # Queries of a model that has a baseline, else of the best.
     claim = groups[0].claims[0] if groups[0].claims else None
     series = claim.series if claim else max(groups[0].series, key=rsum_of)
-    gallery = source.gallery(series.first.evaluation, series.first.settings["split"])
+    gallery = data.gallery(series.first.evaluation, series.first.settings["split"])
     found = [] if gallery is None else retrieval_examples(series, claim and claim.baseline, gallery, *chosen)
     yield Section("What it finds", found, open=True)
-    hardest = negatives.mined(artifacts, source.names, source.gallery, *chosen)
+    hardest = negatives.mined(artifacts, dict(options.names), data.gallery, *chosen)
     yield Section("The hardest negatives", hardest, open=True)
-    yield Section("All scores", [part for group in groups for part in _scores(group, source)])
+    all_scores: list[Part] = []
+    for group in groups:
+        all_scores += scores.score_tables(group.series, options.published)
+        all_scores += scores.recall_differences(group.claims)
+        all_scores += _settings_that_differ(group.series)
+    yield Section("All scores", all_scores)
     measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
     others = [each for each in measured if each not in discrimination.SHOWN]
-    yield Section("More measures", [part for group in groups for part in scores.measured_tables(others, group.series)])
-    curves = [training_curves(group.series, group.looks, group.prefix) for group in groups]
-    yield Section("Training", [panels for each in curves for panels in each])
-    yield Section("Written sentences", written)
+    yield Section("More measures", _measured(groups, others))
+    curves = []
+    for group in groups:
+        curves += training_curves(group.series, group.looks, group.prefix)
+    yield Section("Training", curves)
+    yield Section("Written sentences", sentences)
     yield Section("Cost", [scores.cost_table(group.series) for group in groups], timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
 
 
-def _scores(group: Group, source: Source) -> Iterator[Part]:
-    yield from scores.score_tables(group.series, source.options.published)
-    yield from scores.recall_differences(group.claims)
+def _measured(groups: Sequence[Group], shown: Sequence[Measured]) -> list[Part]:
+    tables: list[Part] = []
+    for group in groups:
+        tables += scores.measured_tables(shown, group.series)
+    return tables
+
+
+def _settings_that_differ(series: Sequence[Series]) -> list[Facts]:
+    """Return which settings of models are not as declared, and which tell them from others of their name."""
     facts = []
-    for each in group.series:
+    for each in series:
         departures = each.first.departures
-        # What is not as declared, then what else tells a series from others of its name.
-        told = [listed(departures)] if departures else []
-        told += [f"{key} {shown(value)}" for key, value in each.differing.items() if key not in departures]
-        if told:
-            facts.append((each.name, ", ".join(told)))
-    if facts:
-        yield Facts("Settings that differ", facts, "From those in stages/*.toml, or from models of the same name.")
+        differing = [f"{key} {shown(value)}" for key, value in each.differing.items() if key not in departures]
+        if departures:
+            differing.insert(0, listed(departures))
+        if differing:
+            facts.append((each.name, ", ".join(differing)))
+    note = "From those in stages/*.toml, or from models of the same name."
+    return [Facts("Settings that differ", facts, note)] if facts else []
 
 
-def _provenance(artifacts: Sequence[Artifact]) -> Iterator[Facts]:
-    versions: dict[str, list[str]] = {}
-    paths: dict[str, list[str]] = {}
+def _provenance(artifacts: Sequence[ChainArtifact]) -> Iterator[Facts]:
+    # Each version, and each artifact, once and in the order of the artifacts.
+    versions: dict[str, dict[str, None]] = defaultdict(dict)
+    paths: dict[str, list[str]] = defaultdict(list)
     for each in artifacts:
-        if each.manifest is None:
-            continue
-        for package, version in each.manifest.versions.items():
-            known = versions.setdefault(package, [])
-            if version not in known:
-                known.append(version)
-        for message in each.manifest.messages:
-            paths.setdefault(text_without_places(message), []).append(each.path)
+        if each.manifest is not None:
+            for package, version in each.manifest.versions.items():
+                versions[package][version] = None
+            for message in each.manifest.messages:
+                paths[text_without_places(message)].append(each.path)
     commands = [("", each) for each in commands_of(artifacts)]
     yield Facts("Commands", commands, "In the order in which they finished.", code=True)
     if paths:

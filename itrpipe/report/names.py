@@ -15,7 +15,7 @@ from itrpipe.config import DATASET_SELECTORS, backbone_shown_as, conf_title, lea
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.contrastive.declaration import CHOICES, Contrastive
 from itrpipe.methods.declaration import MethodSettings, methods
-from itrpipe.report.chain import Artifact
+from itrpipe.report.chain import ChainArtifact
 from itrpipe.storage.artifact import Manifest
 from itrpipe.training.settings import unread
 
@@ -70,15 +70,15 @@ def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
     return ", ".join(choice for choice in choices_of(settings).values() if choice)
 
 
-Declared = Callable[[Manifest], Mapping[str, Any] | None]
-"""What the declarations give the configuration, backbone and dataset of an artifact; None where they do not say."""
+Declared = Callable[[Manifest], Mapping[str, Any]]
+"""Gives what is declared of the configuration, backbone and dataset of an artifact; empty where they do not say."""
 EPOCHS = "epochs"
 MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
 _TOLD = {"method", "backbone", "features", "seed", "name", "split", "guard", "loss.teacher"}
-"""What runs are named by, and what the step asks for that reads an artifact."""
+"""Settings that runs are named by, or that the step asks for that reads an artifact."""
 _FILES = "files."
-"""What the files of given embeddings stand below, which no declaration can name."""
+"""Begins the keys of the files of given embeddings, which no declaration can name."""
 _TRAIN = "train"
 _PREFIXES = {"mine_negatives": "mining ", "synthesize": "sentences "}
 
@@ -99,7 +99,7 @@ class Departure:
         return f"{shown(self.value)} instead of {shown(self.declared)}"
 
 
-def departures(model: Artifact, declared: Declared) -> dict[str, Departure]:
+def departures(model: ChainArtifact, declared: Declared) -> dict[str, Departure]:
     """Return what is not as declared of a model and of the models, mined lists and sentences that it was trained with.
 
     Args:
@@ -139,8 +139,10 @@ def distinctions(
     """
     for title, own in zip(titles, facts, strict=True):
         rivals = [other for name, other in zip(titles, facts, strict=True) if name == title and other]
-        differing = {key: value for key, value in own.items() if len({str(each.get(key)) for each in rivals}) > 1}
-        parts = []
+        differing, parts = {}, []
+        for key, value in own.items():
+            if len({str(each.get(key)) for each in rivals}) > 1:
+                differing[key] = value
         for key, value in differing.items():
             if len(rivals) > 1:  # itself is one
                 parts.append(f"{key} {shown(value)}")
@@ -167,11 +169,10 @@ def shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
+def _of(artifact: ChainArtifact, declared: Declared) -> dict[str, Departure]:
     """Return departures that no name tells, on a dataset that declarations speak of; on others its owner declares."""
     manifest = artifact.manifest
-    expected = declared(manifest) if manifest and manifest.dataset in DATASET_SELECTORS else None
-    if manifest is None or expected is None:
+    if manifest is None or manifest.dataset not in DATASET_SELECTORS:
         return {}
     skipped = set(_TOLD)
     if artifact.stage == _TRAIN:
@@ -181,14 +182,14 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
             skipped |= {f"loss.{key}" for key in CHOICES}
     given = dict(leaves(manifest.settings))
     found = {}
-    for key, value in leaves(expected):
+    for key, value in leaves(declared(manifest)):
         # A setting that is newer than the artifact says nothing about it.
         if key in given and key not in skipped and not key.startswith(_FILES) and given[key] != value:
             found[key] = Departure(given[key], value)
     return found
 
 
-def _kind(artifact: Artifact, model: Artifact) -> str | None:
+def _kind(artifact: ChainArtifact, model: ChainArtifact) -> str | None:
     """Return what stands before the keys of an artifact behind a model; None where its settings do not count."""
     if artifact.stage != _TRAIN or artifact.manifest is None or model.manifest is None:
         return _PREFIXES.get(artifact.stage)

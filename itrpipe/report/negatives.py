@@ -20,9 +20,9 @@ from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.features.declaration import read_model
 from itrpipe.mining.files import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
-from itrpipe.report.chain import Artifact
+from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
-from itrpipe.report.pictures import SHOWN, Examples, Gallery, Picture
+from itrpipe.report.pictures import SHOWN, Examples, Picture, SplitPictures
 from itrpipe.report.runs import Series
 from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.integrity import read_checked_json
@@ -40,10 +40,10 @@ _REJECTED = {
     "guessed": "guessed without image",
     "no twin": "without a twin",
 }
-"""Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
-_SENTENCE = ("caption_id", "text", "score", "positive_score", "kept", "kind", "twin_image_id", "detail", "twin_detail")
+"""Reason for which a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
+_SENTENCE = ("caption_id", "text", "score", "positive_score", "kind", "twin_image_id", "detail", "twin_detail")
 
-Galleries = Callable[[Artifact, str], Gallery | None]
+Galleries = Callable[[ChainArtifact, str], SplitPictures | None]
 """Gives a split of the dataset that an artifact was made from; None where that was removed."""
 
 
@@ -86,7 +86,7 @@ class EditedSentences:
 
 
 def mined(
-    artifacts: Iterable[Artifact], names: Mapping[str, str], gallery_of: Galleries, count: int, seed: int
+    artifacts: Iterable[ChainArtifact], names: Mapping[str, str], gallery_of: Galleries, count: int, seed: int
 ) -> list[Table | Examples]:
     """Tell how hard mined candidates are, with examples of the first lists.
 
@@ -97,26 +97,27 @@ def mined(
         count: anchors of each list.
         seed: of their choice.
     """
-    minings = [each for each in artifacts if each.stage == "mine_negatives" and each.manifest is not None]
-    titles, facts = [], []
-    for mining in minings:
-        assert mining.manifest is not None
-        titles.append(mining_name(mining, names))
-        facts.append({**dict(leaves(mining.manifest.settings)), "model": read_model(mining.manifest.inputs).name})
+    minings, titles, facts = [], [], []
+    for each in artifacts:
+        if each.stage == "mine_negatives" and each.manifest is not None:
+            minings.append(each)
+            titles.append(mining_name(each, names))
+            facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
 
     rows, examples = [], []
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
         name = ", ".join([title, *parts])
         statistics = read_checked_json(mining.folder / STATISTICS)
         for direction, what in _LISTS.items():
-            right = statistics["right_after_all"][direction]
             cells = []
             for distribution in (statistics["positive_score"], statistics[direction]):
                 cells.append(Number.of(distribution and distribution["median"], digits=3))
             cells.append(Number.of(beaten_percent(statistics, direction)))
-            cells += [Number.of(right[f"top_{top}"]["percent"]) for top in TOPS]
+            for top in TOPS:
+                cells.append(Number.of(statistics["right_after_all"][direction][f"top_{top}"]["percent"]))
             rows.append(Row(f"{name}: {what}", cells))
-        if not examples and (gallery := gallery_of(mining, TRAIN)) is not None:
+        gallery = None if examples else gallery_of(mining, TRAIN)
+        if gallery is not None:
             examples = _mined_examples(name, mining.folder, gallery, count, seed)
     table = Table(
         "What was mined",
@@ -130,7 +131,7 @@ def mined(
     return [table, *examples] if rows else []
 
 
-def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
+def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
     """Name a mining for people: the backbone that mined, the one that rescored, the model's own name and its seed."""
     assert mining.manifest is not None
     settings, miner = mining.manifest.settings, read_model(mining.manifest.inputs)
@@ -142,25 +143,28 @@ def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
     return f"{name}, seed {settings['seed']}" if settings["seed"] else name
 
 
-def _mined_examples(name: str, folder: Path, gallery: Gallery, count: int, seed: int) -> list[Examples]:
+def _mined_examples(name: str, folder: Path, gallery: SplitPictures, count: int, seed: int) -> list[Examples]:
     image_list, caption_list = (read_list(folder, direction) for direction in _LISTS)
     # Candidates are rows of the split without the images that have no features, so ids lead to those of the gallery.
     images = [gallery.image_row[each] for each in image_list.anchor_ids.tolist()]
     captions = [gallery.caption_row[each] for each in caption_list.anchor_ids.tolist()]
-    found = []
-    sides = zip(_LISTS.values(), (image_list, caption_list), (images, captions), (captions, images), strict=True)
-    for number, (title, lists, anchors, candidates) in enumerate(sides):
-        items, of_images, chances = [], anchors is images, lists.false_negative_probability
+    examples = []
+    sides = ((True, image_list, images, captions), (False, caption_list, captions, images))
+    for number, (of_images, lists, anchors, others) in enumerate(sides):
+        items, chances = [], lists.false_negative_probability
         for row in np.random.default_rng([seed, 10 + number]).permutation(len(anchors))[:count].tolist():
-            listed = []
+            candidates = []
             for place, candidate in enumerate(lists.candidates[row, :SHOWN].tolist()):
                 if candidate >= 0:
+                    score = float(lists.scores[row, place])
                     chance = None if chances is None else float(chances[row, place])
-                    listed.append((place + 1, candidates[candidate], float(lists.scores[row, place]), chance))
-            items.append(gallery.example(of_images, anchors[row], listed))
+                    found = gallery.candidate(of_images, anchors[row], others[candidate], place + 1, score, chance)
+                    candidates.append(found)
+            items.append(gallery.example(of_images, anchors[row], candidates))
         note = f"Mined by {name} in the training set; own pairs are left out."
-        found.append(Examples(f"Hardest {title}", note, items, of_images, own=not of_images))
-    return found
+        title = f"Hardest {list(_LISTS.values())[number]}"
+        examples.append(Examples(title, note, items, of_images, own=not of_images))
+    return examples
 
 
 def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
@@ -170,8 +174,10 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
         if mining is None or mining.manifest is None:
             continue
         statistics = read_checked_json(mining.folder / STATISTICS)
-        beaten = [beaten_percent(statistics, direction) for direction in _LISTS]
-        right = [statistics["right_after_all"][direction]["top_1"]["percent"] for direction in _LISTS]
+        beaten, right = [], []
+        for direction in _LISTS:
+            beaten.append(beaten_percent(statistics, direction))
+            right.append(statistics["right_after_all"][direction]["top_1"]["percent"])
         facts = []
         if None not in beaten:
             caption, image = beaten
@@ -190,7 +196,7 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
 
 
 def written(
-    artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, seed: int
+    artifacts: Iterable[ChainArtifact], gallery_of: Galleries, count: int, seed: int
 ) -> list[Table | EditedSentences]:
     """Tell what became of the sentences of each generator, with some of the hardest of the first, or twins.
 
@@ -210,7 +216,8 @@ def written(
         cells: list[Number | None] = [Number(total, digits=0)]
         for name in ("kept", *_REJECTED):
             cells.append(Number(100 * drawn.get(name, 0) / total) if total else None)
-        cells += [Number.of(statistics[name]) for name in ("words_changed", "beats_caption_percent")]
+        for name in ("words_changed", "beats_caption_percent"):
+            cells.append(Number.of(statistics[name]))
         cells.append(Number(100 - true["percent"]) if true and true["sentences"] else None)
         rows.append(Row(generator_name(each), cells))
         kind = twins if each.manifest.settings.get("twins") else others
@@ -231,12 +238,13 @@ def written(
     )
     for each in (*twins, *others):
         gallery = gallery_of(each, split_of(each))
-        if gallery is not None and (examples := _written_examples(each, gallery, count, seed)):
+        examples = None if gallery is None else _written_examples(each, gallery, count, seed)
+        if examples is not None:
             return [table, examples]
     return [table]
 
 
-def generator_name(artifact: Artifact) -> str:
+def generator_name(artifact: ChainArtifact) -> str:
     """Name a generator for people: what its configuration is shown as, who wrote, and an unusual seed or split."""
     assert artifact.manifest is not None
     settings, conf, split = artifact.manifest.settings, artifact.manifest.conf, split_of(artifact)
@@ -251,21 +259,22 @@ def generator_name(artifact: Artifact) -> str:
     return ", ".join(details)
 
 
-def split_of(artifact: Artifact) -> str:
+def split_of(artifact: ChainArtifact) -> str:
     """Return the split whose captions sentences are of; manifests name no training split."""
     assert artifact.manifest is not None
     return artifact.manifest.settings.get("split", TRAIN)
 
 
-def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: int) -> EditedSentences | None:
+def _written_examples(artifact: ChainArtifact, gallery: SplitPictures, count: int, seed: int) -> EditedSentences | None:
     file, name = SentenceFile(artifact.folder), generator_name(artifact)
-    captions = file.kept(["caption_id"])["caption_id"].unique().to_pylist()
+    captions = file.read(["caption_id"])["caption_id"].unique().to_pylist()
     chosen = [captions[place] for place in np.random.default_rng([seed, 20]).permutation(len(captions))[:count]]
     if not chosen:
         return None
-    wanted = pc.field("kept") & pc.field("caption_id").isin(chosen)
+    wanted = pc.field("caption_id").isin(chosen)
     rows = pa.concat_tables(each.filter(wanted) for each in file.row_groups(_SENTENCE)).to_pylist()
-    if twins := [row for row in rows if row["twin_image_id"]]:
+    twins = [row for row in rows if row["twin_image_id"]]
+    if twins:
         return _twins(name, twins, gallery, count)
     images = []
     for caption_id, sentences in groupby(rows, key=lambda row: row["caption_id"]):
@@ -285,14 +294,14 @@ def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: in
     return EditedSentences("Captions with the hardest sentences made of them", note, images)
 
 
-def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) -> EditedSentences:
+def _twins(name: str, rows: list[dict[str, Any]], gallery: SplitPictures, count: int) -> EditedSentences:
     """Return some twins of each kind, the image before its twin."""
-    kinds = {row["kind"] for row in rows}
+    most = -(-count // len({row["kind"] for row in rows}))
     shown = Counter[str]()
     images = []
     for row in rows:
         shown[row["kind"]] += 1
-        if shown[row["kind"]] > -(-count // len(kinds)):
+        if shown[row["kind"]] > most:
             continue
         own = int(gallery.split.caption_image[gallery.caption_row[row["caption_id"]]])
         twin = gallery.image_row[row["twin_image_id"]]

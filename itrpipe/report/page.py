@@ -26,7 +26,7 @@ from itrpipe.evaluation.tables import (
 )
 from itrpipe.printable import printable_lines
 from itrpipe.report.claims import Comparison
-from itrpipe.report.contents import Report
+from itrpipe.report.contents import ReportPage
 from itrpipe.report.names import shown
 from itrpipe.report.published import Published
 from itrpipe.report.runs import Run
@@ -35,12 +35,12 @@ BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 """The lines between which a document gets the tables of a dataset; or of a backbone, named behind it."""
 
 
-def html(report: Report) -> str:
+def html(report: ReportPage) -> str:
     """The page. Whatever comes from a dataset is escaped; only the drawings of `plots` are taken as they are."""
     return page_environment().get_template("page.html.j2").render(report=report)
 
 
-def text(report: Report) -> str:
+def text(report: ReportPage) -> str:
     """Return the answer and the main table of each test set, as text for a terminal, and what is remarkable."""
     lines = wrapped(report.title)
     for group in report.groups:
@@ -55,7 +55,7 @@ def text(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown(report: Report) -> str:
+def markdown(report: ReportPage) -> str:
     """The answer and the main table of each test set, for a README or a paper's repository."""
     parts = []
     for group in report.groups:
@@ -78,7 +78,7 @@ def inserted(document: str, asked: str, tables: str) -> str | None:
     return found if count else None
 
 
-def results(report: Report, published: Sequence[Published]) -> dict[str, Any]:
+def results(report: ReportPage, published: Sequence[Published]) -> dict[str, Any]:
     """Return all numbers of a report but times, unrounded: `runs`, `claims` against baselines, and tables."""
     runs, claims, tables = [], [], []
     for group in report.groups:
@@ -104,9 +104,12 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
     data, trained = run.prepare.manifest, run.members[0].settings
     setting: dict[str, Any] = {}
     if data is not None and trained:
-        setting = {key: trained.get(key) for key in ("train_share", "batch_size")}
-        setting["training"] = data.metrics.get("train")
-        setting["data"] = {key: shown(value) for key, value in leaves(data.settings)}
+        setting = {
+            "train_share": trained.get("train_share"),
+            "batch_size": trained.get("batch_size"),
+            "training": data.metrics.get("train"),
+            "data": {key: shown(value) for key, value in leaves(data.settings)},
+        }
     return {
         "label": run.label,
         "name": run.name,
@@ -120,15 +123,14 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "epochs": [member.epochs for member in run.members],
         "models": [member.artifact.name for member in run.members],
         "metrics": run.metrics,
-        "published": [each.model_dump() for each in published if each.run in (run.label, run.evaluation.name)],
+        "published": [each.model_dump() for each in published if each.run in run.names],
     }
 
 
 def _claim(comparison: Comparison) -> dict[str, Any]:
-    sides: dict[str, Any] = {"own": comparison.claim.differences, "oracle": comparison.oracle}
-    for side, differences in sides.items():
-        if differences is not None:
-            sides[side] = {name: each.as_json() for name, each in differences.items()}
+    sides: dict[str, Any] = {}
+    for side, differences in (("own", comparison.claim.differences), ("oracle", comparison.oracle)):
+        sides[side] = differences and {name: each.as_json() for name, each in differences.items()}
     return {
         "model": comparison.series.name,
         "baseline": comparison.baseline.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,6 @@ import numpy as np
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.truth import known_pairs
-from itrpipe.errors import DataError
 from itrpipe.report.runs import Run, Series
 from itrpipe.storage.integrity import checked
 
@@ -122,10 +121,6 @@ class Candidate:
     false_negative: float | None = None
 
 
-Listed = tuple[int, int, float, float | None]
-"""Place from 1, row, score, and estimated probability to be right of a candidate, see `Candidate`."""
-
-
 @dataclass(frozen=True)
 class Example:
     """A query with its candidates, best first.
@@ -145,26 +140,7 @@ class Example:
     baseline_rank: int | None = None
 
 
-class Known(dict[str, int]):
-    """Rows of the images or of the captions of a dataset, by their ids.
-
-    Args:
-        ids: in the order of the rows.
-        folder: of the dataset.
-
-    Raises:
-        DataError: an id is looked up that the dataset does not have.
-    """
-
-    def __init__(self, ids: Iterable[str], folder: Path) -> None:
-        super().__init__((each, row) for row, each in enumerate(ids))
-        self._folder = folder
-
-    def __missing__(self, name: str) -> int:
-        raise DataError(f"{self._folder} does not have {name}, which an artifact made from it names; make that again")
-
-
-class Gallery:
+class SplitPictures:
     """The captions and images of a split, to be shown as candidates.
 
     Args:
@@ -176,8 +152,8 @@ class Gallery:
     def __init__(self, split: Split, album: Album, folder: Path) -> None:
         self.split, self._album = split, album
         self.truth = known_pairs(folder, split.image_ids, split.caption_ids)
-        self.image_row = Known(split.image_ids.tolist(), folder)
-        self.caption_row = Known(split.caption_ids.tolist(), folder)
+        self.image_row = {name: row for row, name in enumerate(split.image_ids.tolist())}
+        self.caption_row = {name: row for row, name in enumerate(split.caption_ids.tolist())}
 
     def picture(self, image: int) -> Picture:
         """The picture of an image row."""
@@ -187,25 +163,33 @@ class Gallery:
         """The picture of the image that a caption row belongs to."""
         return self.picture(int(self.split.caption_image[caption]))
 
-    def example(self, of_images: bool, query: int, listed: Iterable[Listed], **ranks: int | None) -> Example:
+    def candidate(
+        self, of_images: bool, query: int, row: int, place: int, score: float, chance: float | None = None
+    ) -> Candidate:
+        """A caption that was found for an image, or an image for a caption.
+
+        Args:
+            of_images: the query is an image.
+            query: its row.
+            row: of the candidate.
+            place, score, chance: see `Candidate`.
+        """
+        mark = self._mark(of_images, query, row)
+        if of_images:
+            return Candidate(self.split.texts[row], None, score, place, mark, chance)
+        return Candidate("", self.picture(row), score, place, mark, chance)
+
+    def example(self, of_images: bool, query: int, candidates: list[Candidate], **ranks: int | None) -> Example:
         """A query with candidates.
 
         Args:
             of_images: the query is an image, and captions were found; else a caption.
             query: its row.
-            listed: candidates.
+            candidates: that were found.
             ranks: of its right answer, see `Example`.
         """
-        texts, candidates = self.split.texts, []
-        for place, row, score, chance in listed:
-            text, picture = "", None
-            if of_images:
-                text = texts[row]
-            else:
-                picture = self.picture(row)
-            candidates.append(Candidate(text, picture, score, place, self._mark(of_images, query, row), chance))
         caption = int(self.split.captions_of_image[query]) if of_images else query
-        return Example(texts[caption], self.own_picture(caption), candidates, **ranks)
+        return Example(self.split.texts[caption], self.own_picture(caption), candidates, **ranks)
 
     def found(self, run: Run, baseline: Run | None, direction: str, query: int) -> Example:
         """Return a query of a run with the first that it found, and the best own one if that is still listed.
@@ -217,16 +201,17 @@ class Gallery:
             query: row.
         """
         of_images = direction == "i2t"
-        (row,) = run.rankings[direction].slice(query, 1).to_pylist()
-        known = self.caption_row if of_images else self.image_row
-        listed, is_found = [], False
-        for place, (name, score) in enumerate(zip(row["candidate_ids"], row["scores"], strict=True)):
-            is_own = self._mark(of_images, query, known[name]) == "own"
-            if place < SHOWN or (is_own and not is_found):
-                listed.append((place + 1, known[name], score, None))
+        (found,) = run.rankings[direction].slice(query, 1).to_pylist()
+        rows = self.caption_row if of_images else self.image_row
+        candidates, is_found = [], False
+        for place, (name, score) in enumerate(zip(found["candidate_ids"], found["scores"], strict=True), 1):
+            row = rows[name]
+            is_own = self._mark(of_images, query, row) == "own"
+            if place <= SHOWN or (is_own and not is_found):
+                candidates.append(self.candidate(of_images, query, row, place, score))
             is_found |= is_own
         before = None if baseline is None else baseline.rankings[direction]["rank"][query].as_py() + 1
-        return self.example(of_images, query, listed, rank=row["rank"] + 1, baseline_rank=before)
+        return self.example(of_images, query, candidates, rank=found["rank"] + 1, baseline_rank=before)
 
     def _mark(self, of_images: bool, query: int, row: int) -> Mark:
         image, caption = (query, row) if of_images else (row, query)
@@ -256,7 +241,7 @@ class Examples:
 
 
 def retrieval_examples(
-    series: Series, baseline: Series | None, gallery: Gallery, count: int, seed: int
+    series: Series, baseline: Series | None, gallery: SplitPictures, count: int, seed: int
 ) -> list[Examples]:
     """Queries of both directions, captions for images last, by the first run of a series.
 
@@ -270,8 +255,9 @@ def retrieval_examples(
         count: queries in each direction.
         seed: of their choice.
     """
-    run, found = series.first, []
-    for number, direction in enumerate(("t2i", "i2t")):
+    run, examples = series.first, []
+    titles = {"t2i": "Images found for captions", "i2t": "Captions found for images"}
+    for number, (direction, title) in enumerate(titles.items()):
         rank = run.rankings[direction]["rank"].to_numpy()
         if baseline is None:
             before = None
@@ -283,9 +269,8 @@ def retrieval_examples(
             note = f"Whose right answer moved furthest up, then down, from {baseline.name}."
         if chosen:
             items = [gallery.found(run, before, direction, query) for query in chosen]
-            title = "Captions found for images" if direction == "i2t" else "Images found for captions"
-            found.append(Examples(title, f"By {series.name}. {note}", items, direction == "i2t"))
-    return found
+            examples.append(Examples(title, f"By {series.name}. {note}", items, direction == "i2t"))
+    return examples
 
 
 def moved(before: np.ndarray, after: np.ndarray, count: int) -> list[int]:

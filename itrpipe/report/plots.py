@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from itrpipe.evaluation.tables import Number
+from itrpipe.report.claims import rsum_of, score_of
 from itrpipe.report.runs import FIRST, Model, Series
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unsc
 _TICKS = 6
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
 _LABEL_LENGTH, _LABEL_LINE = 28, 0.32
-"""Of labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
+"""Labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
 _BAND = 0.5
 _VALUE_SIZE = 8.0
-"""Of the numbers above points, in points."""
+"""Size of the numbers above points, in points."""
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "itrpipe",
@@ -95,12 +96,10 @@ class Panels:
     Attributes:
         plots: of it.
         looks: of the legend below them, by name.
-        caption: below all.
     """
 
     plots: Sequence[Plot]
     looks: Mapping[str, Look]
-    caption: str
 
 
 def looks_of(series: Sequence[Series]) -> dict[str, Look]:
@@ -125,34 +124,43 @@ def looks_of(series: Sequence[Series]) -> dict[str, Look]:
 
 
 def intervals(
-    name: str, title: str, labels: Sequence[str], rows: Sequence[Number], looks: Sequence[Look], band: Number | None
+    name: str, series: Sequence[Series], looks: Mapping[str, Look], baseline: Series | None, most: int
 ) -> Plot:
-    """Draw values with their intervals below each other.
+    """Draw the RSum of the best models and of the baseline with its interval, below each other.
 
     Args:
         name: of the drawing.
-        title: of it.
-        labels: of the rows.
-        rows: each with an interval.
-        looks: of the rows.
-        band: what they are to be compared with, drawn across with its interval; or None.
+        series: of all runs on a test set.
+        looks: of a series, by its name.
+        baseline: what they are to be compared with, drawn across, too; or None.
+        most: models that are drawn.
     """
     figure, axes = panel()
-    places, names, end = [], [], 0.0
-    for label, row, look in zip(labels, rows, looks, strict=True):
+    title = "RSum" if baseline is None else f"RSum; shaded: {baseline.name}, with its interval"
+    has_one_backbone = len({each.first.backbone for each in series}) == 1
+    places, labels, names, end = [], [], [], 0.0
+    ranked = sorted(series, key=rsum_of, reverse=True)
+    hidden = [each for each in ranked if each is not baseline][most - (baseline is not None) :]
+    for each in ranked:
+        if each in hidden:
+            continue
+        label = each.method if has_one_backbone else each.name
         lines = textwrap.wrap(label, _LABEL_LENGTH)
         height = 1 + _LABEL_LINE * (len(lines) - 1)
         place = end + height / 2
         end += height
+        labels.append(label)
         places.append(place)
         names.append("\n".join(lines))
-        axes.plot(_ends(row), [place, place], color=look.colour, linewidth=2.2)
-        axes.plot([row.value], [place], "o", color=look.colour, markersize=6.5, markeredgewidth=1.6)
+        rsum, colour = score_of(each), looks[each.name].colour
+        axes.plot(_ends(rsum), [place, place], color=colour, linewidth=2.2)
+        axes.plot([rsum.value], [place], "o", color=colour, markersize=6.5, markeredgewidth=1.6)
         over = {"xytext": (0, 6), "textcoords": "offset points", "horizontalalignment": "center"}
-        axes.annotate(row.text, xy=(row.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
-    if band is not None:
-        axes.axvline(band.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
-        axes.axvspan(*_ends(band), color=_RULE, alpha=_BAND, linewidth=0)
+        axes.annotate(rsum.text, xy=(rsum.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
+    if baseline is not None:
+        rsum = score_of(baseline)
+        axes.axvline(rsum.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        axes.axvspan(*_ends(rsum), color=_RULE, alpha=_BAND, linewidth=0)
     figure.set_figheight(0.5 + 0.34 * max(end, 2))
     axes.set_yticks(places, names)
     axes.set_ylim(end, -0.3)
@@ -169,13 +177,13 @@ def _ends(number: Number) -> tuple[float, float]:
     return number.value - half, number.value + half
 
 
-def panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
+def panel() -> tuple[Any, Axes]:
     """A figure with one pair of axes, as wide as a phone."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
     with style.context(["default", _STYLE]):  # whatever a matplotlibrc says
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         axes.locator_params(axis="x", nbins=_TICKS)  # else other ticks than those that the layout left room for
         return figure, axes
@@ -197,27 +205,13 @@ def svg(figure: Any, name: str, description: str) -> str:
     assert body is not None
     # Comments, and a style element that would apply to the whole page.
     content = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", body[1], flags=re.DOTALL)
-    content = _shortened(content.replace("xlink:href=", "href="))
+    content = content.replace("xlink:href=", "href=")
     content = re.sub(r'\bid="', f'id="{name}-', content)
     content = re.sub(r'href="#|url\(#', lambda match: f"{match[0]}{name}-", content)
     content = content.replace("'DejaVu Sans'", "var(--sans)")
     for colour, variable in _VARIABLES.items():
         content = content.replace(colour, f"var(--{variable})")
     return f'<svg viewBox="{view_box[1]}" role="img" aria-label="{escape(description)}">{content}</svg>'
-
-
-def _shortened(content: str) -> str:
-    """Return the same drawing in about half the bytes: a hundredth of a point is enough, and few ids are ever used."""
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', content))
-
-    def rounded(match: re.Match[str]) -> str:
-        return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), match[0])
-
-    content = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", content)
-    content = re.sub(r' transform="rotate\(-0 [^"]*"', "", content)
-    content = re.sub(r' (?:d|x|y|transform)="[^"]*"', rounded, content)
-    content = re.sub(r"<g/>\s*|<defs>\s*</defs>\s*", "", content)
-    return re.sub(r">\s+<", "><", content).strip()
 
 
 _BY_EPOCH = {
@@ -233,11 +227,7 @@ _LOG_RATIO = 12.0
 _MOST_MARKED = 40
 """Validations that bear a point each, which says that nothing was measured between them."""
 _BEYOND = 1.03
-"""Where the axis of epochs ends, as a share of the last one."""
-_CURVES = (
-    "Losses of different methods are different functions: compare their course, not their height. A large point is the "
-    "epoch that validated best, whose weights are evaluated. Several seeds are thin lines around their mean."
-)
+"""End of the axis of epochs, as a share of the last one."""
 
 
 def training_curves(series: Sequence[Series], looks: Mapping[str, Look], prefix: str) -> list[Panels]:
@@ -259,7 +249,7 @@ def training_curves(series: Sequence[Series], looks: Mapping[str, Look], prefix:
         measured = {name: own for name, own in trained.items() if own[0].history[0].get(column) is not None}
         if measured:
             drawn.append(_by_epoch(f"{prefix}-{column}", title, column, measured, looks))
-    return [Panels(drawn, {name: looks[name] for name in trained}, _CURVES)] if drawn else []
+    return [Panels(drawn, {name: looks[name] for name in trained})] if drawn else []
 
 
 def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model]], looks: Mapping[str, Look]) -> Plot:
@@ -276,15 +266,16 @@ def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter("{x:g}")
     for series, models in drawn.items():
-        look, several = looks[series], len(models) > 1
+        look, several, curves = looks[series], len(models) > 1, []
         for model in models:
             epochs, values = ([row[key] for row in model.history] for key in ("epoch", column))
+            curves.append(values)
             if several:
                 axes.plot(epochs, values, color=look.colour, linewidth=0.8, alpha=0.6)
             best = max(number for number, row in enumerate(model.history) if row["best"])
             axes.plot([epochs[best]], [values[best]], "o", markersize=4 if several else 7, color=look.colour)
-        shared = min(len(model.history) for model in models)
-        middle = np.mean([[row[column] for row in model.history[:shared]] for model in models], axis=0)
+        shared = min(map(len, curves))
+        middle = np.mean([values[:shared] for values in curves], axis=0)
         epochs = [row["epoch"] for row in models[0].history[:shared]]
         style = (0, look.dashes) if look.dashes else "-"
         marker = "o" if shared <= _MOST_MARKED else ""

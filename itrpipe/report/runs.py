@@ -19,7 +19,7 @@ from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import Ranks
 from itrpipe.features.declaration import GIVEN, model_inputs
 from itrpipe.methods.declaration import mined_by
-from itrpipe.report.chain import Artifact
+from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import (
     Declared,
     Departure,
@@ -45,7 +45,7 @@ FIRST, DECLARED, PLAIN, UNTRAINED = "first", "declared", "plain", "untrained"
 take other negatives, weights and batches, and takes in-batch ones; a pretrained model as it is, or embeddings from
 files, in which seeds change nothing: it is not one of several seeds that were trained elsewhere."""
 MINING, SEED = "mining ", "seed"
-"""What stands before the keys of a mining; the setting that repeats a training."""
+"""Begins the keys of a mining; the setting that repeats a training."""
 LIKELY = 0.5
 """Probability above which a candidate is likelier a match than not."""
 _START = "start"
@@ -74,7 +74,7 @@ class Model:
     method_name: str
     backbone_name: str
     seed: int
-    artifact: Artifact
+    artifact: ChainArtifact
     declared: Declared
     named: str = ""
     is_seed_elsewhere: bool = False
@@ -110,7 +110,7 @@ class Model:
 
     @cached_property
     def is_trained(self) -> bool:
-        """Whether it was trained here, unlike embeddings from files and pretrained models; one that was removed was."""
+        """Tell whether it was trained here, unlike embeddings from files and pretrained models; removed ones were."""
         return self.artifact.stage == "train" and (not self.settings or trains(self.settings))
 
     @cached_property
@@ -141,9 +141,9 @@ class Model:
         return f"{title} ({'; '.join(notes)})" if notes else title
 
     @cached_property
-    def mining(self) -> Artifact | None:
+    def mining(self) -> ChainArtifact | None:
         """The mined lists it was trained with; None where it was trained with none, or was removed."""
-        return self.artifact.input("mine_negatives")
+        return self.artifact.inputs.get("mine_negatives")
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -167,11 +167,11 @@ class Model:
             if not history:
                 return None
             done += history[-1]["epoch"]
-            artifact = artifact.input(_START)
+            artifact = artifact.inputs.get(_START)
         return round(done, 3)
 
 
-def _history(artifact: Artifact) -> list[dict[str, Any]]:
+def _history(artifact: ChainArtifact) -> list[dict[str, Any]]:
     if artifact.manifest is None or HISTORY not in artifact.manifest.outputs:
         return []
     return read_table(artifact.folder / HISTORY, (), _REMEDY).to_pylist()
@@ -190,15 +190,12 @@ class Run:
         label: `method.backbone`, with seed, other members and split where they are not the usual ones; the
             artifact's name where several evaluations share that.
         evaluation: its artifact, which exists.
-        declared: settings by the declarations.
-        names: folder of a training artifact -> name of its model, where it has one.
+        members: the models whose scores were averaged, first the one that settings name; often it is the only one.
     """
 
     label: str
-    evaluation: Artifact
-    declared: Declared
-    names: Mapping[str, str] = field(default_factory=dict, compare=False)
-    _read: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    evaluation: ChainArtifact
+    members: tuple[Model, ...]
 
     @property
     def manifest(self) -> Manifest:
@@ -207,14 +204,14 @@ class Run:
         return self.evaluation.manifest
 
     @property
+    def names(self) -> tuple[str, str]:
+        """Return what it can be called: its label and the folder of its evaluation."""
+        return self.label, self.evaluation.name
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Settings of the evaluation: method, backbone, seed, features, split."""
         return self.manifest.settings
-
-    @cached_property
-    def members(self) -> tuple[Model, ...]:
-        """The models whose scores were averaged, first the one that settings name; often it is the only one."""
-        return tuple(map(self._model, model_inputs(self.manifest.inputs)))
 
     @property
     def seed(self) -> int:
@@ -234,12 +231,15 @@ class Run:
     @property
     def backbone(self) -> str:
         """The backbones as papers write them, and the seeds of members that differ in theirs."""
-        has_several_seeds = len({each.seed for each in self.members}) > 1
         names = []
         for each in self.members:
-            seed = f" seed {each.seed}" if has_several_seeds and each.seed else ""
-            names.append(f"{each.backbone}{seed}")
+            has_own_seed = each.seed and not self._has_one_seed
+            names.append(f"{each.backbone} seed {each.seed}" if has_own_seed else each.backbone)
         return " + ".join(names)
+
+    @property
+    def _has_one_seed(self) -> bool:
+        return len({each.seed for each in self.members}) == 1
 
     @property
     def method(self) -> str:
@@ -251,30 +251,35 @@ class Run:
     def name(self) -> str:
         """For people: backbone, method, how it was re-ranked if it was, and the seed when it is not 0."""
         title = model_title(self.backbone, self.method)
-        has_one_seed = len({each.seed for each in self.members}) == 1
-        return f"{title}, seed {self.seed}" if self.seed and has_one_seed else title
+        return f"{title}, seed {self.seed}" if self.seed and self._has_one_seed else title
 
     @property
     def departures(self) -> dict[str, Departure]:
         """Settings of its models that are not as declared; of further members with their number before the key."""
-        return {
-            f"{member_prefix(number)}{key}": each
-            for number, member in enumerate(self.members, 1)
-            for key, each in member.departures.items()
-        }
+        departures = {}
+        for number, member in enumerate(self.members, 1):
+            for key, each in member.departures.items():
+                departures[f"{member_prefix(number)}{key}"] = each
+        return departures
 
     @property
     def seconds(self) -> float | None:
         """Return the seconds of training with the models, lists and sentences that it read; None if one was removed."""
-        chain = {each.path: each for member in self.members for each in member.artifact.chain()}
-        manifests = [each.manifest for each in chain.values() if each.stage in _COSTS]
-        present = [manifest for manifest in manifests if manifest is not None]
-        return sum(manifest.timings["total"] for manifest in present) if len(present) == len(manifests) else None
+        chain: dict[str, ChainArtifact] = {}
+        for member in self.members:
+            chain |= {each.path: each for each in member.artifact.chain()}
+        seconds = 0.0
+        for each in chain.values():
+            if each.stage in _COSTS:
+                if each.manifest is None:
+                    return None
+                seconds += each.manifest.timings["total"]
+        return seconds
 
     @cached_property
-    def prepare(self) -> Artifact:
+    def prepare(self) -> ChainArtifact:
         """The dataset."""
-        return self._input("prepare")
+        return self.evaluation.inputs["prepare"]
 
     @cached_property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
@@ -295,42 +300,33 @@ class Run:
 
     def wrote(self, file: str) -> Any:
         """Return what the evaluation wrote to a file: JSON, or the rows of a table; None where it did not write any."""
-        if file not in self._read and file in self.manifest.outputs:
-            path = self.evaluation.folder / file
-            is_table = file.endswith(".parquet")
-            self._read[file] = read_table(path, (), _REMEDY).to_pylist() if is_table else read_checked_json(path)
-        return self._read.get(file)
+        if file not in self.manifest.outputs:
+            return None
+        path = self.evaluation.folder / file
+        if file.endswith(".parquet"):
+            return read_table(path, (), _REMEDY).to_pylist()
+        return read_checked_json(path)
 
-    def ranks(self, *, oracle: bool = False) -> Ranks | None:
-        """Ranks of both directions; None when all correct matches are asked for but not known."""
-        sides = []
-        for table in self.rankings.values():
-            column = table["oracle_rank" if oracle else "rank"]
-            if column.null_count:
-                return None
-            sides.append(column.to_numpy().astype(np.int64))
-        return Ranks(*sides)
+    def ranks(self, column: str = "rank") -> Ranks:
+        """Ranks of both directions: `rank`, or where all correct matches are known `oracle_rank`."""
+        return Ranks(*(table[column].to_numpy().astype(np.int64) for table in self.rankings.values()))
 
-    def _input(self, name: str) -> Artifact:
-        found = self.evaluation.input(name)
-        assert found is not None
-        return found
 
-    def _model(self, name: str) -> Model:
-        artifact = self._input(name)
-        if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
-            backbone, _, seed = artifact.name.partition(".")[0].partition("@")
-            title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
-            return Model(GIVEN, backbone, int(seed or 0), artifact, self.declared, title, bool(seed))
-        found = _NAMED.fullmatch(artifact.name)  # told by its name even when it was removed
-        assert found is not None
-        conf, backbone, seed = found.groups()
-        named = self.names.get(artifact.name, "")
-        is_trained_here = artifact.manifest is None or trains(artifact.manifest.settings)
-        repeated = None if is_trained_here else _SEED_ELSEWHERE.fullmatch(named)
-        if repeated is not None:
-            named, seed = repeated.groups()
-        return Model(conf, backbone, int(seed or 0), artifact, self.declared, named, repeated is not None)
+def _model(artifact: ChainArtifact, declared: Declared, names: Mapping[str, str]) -> Model:
+    """Return what an evaluation read as a model; see `collect`."""
+    if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
+        backbone, _, seed = artifact.name.partition(".")[0].partition("@")
+        title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
+        return Model(GIVEN, backbone, int(seed or 0), artifact, declared, title, bool(seed))
+    found = _NAMED.fullmatch(artifact.name)  # told by its name even when it was removed
+    assert found is not None
+    conf, backbone, seed = found.groups()
+    named = names.get(artifact.name, "")
+    is_trained_here = artifact.manifest is None or trains(artifact.manifest.settings)
+    repeated = None if is_trained_here else _SEED_ELSEWHERE.fullmatch(named)
+    if repeated is not None:
+        named, seed = repeated.groups()
+    return Model(conf, backbone, int(seed or 0), artifact, declared, named, repeated is not None)
 
 
 def collect(
@@ -349,14 +345,15 @@ def collect(
     found: dict[Path, Manifest | None] = {}
     labels = Counter(manifest.label for _, manifest in evaluations)
     for folder, manifest in evaluations:
-        artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
+        artifact = ChainArtifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
         label = manifest.label if labels[manifest.label] == 1 else folder.name
-        runs.append(Run(label, artifact, declared, names))
+        models = [_model(artifact.inputs[name], declared, names) for name in model_inputs(manifest.inputs)]
+        runs.append(Run(label, artifact, tuple(models)))
 
     def place(run: Run) -> tuple[str | int, ...]:
-        # Others may begin with what comes first.
-        is_first = FIRST in run.roles or (run.roles and len(run.members) == 1)
-        place = 1 if not run.roles else 0 if is_first else 2
+        place = 1
+        if run.roles:  # others may begin with what comes first
+            place = 0 if FIRST in run.roles or len(run.members) == 1 else 2
         settings = run.settings
         return settings["backbone"], place, settings["method"], len(run.members), run.rerank, run.seed, run.label
 
@@ -366,7 +363,7 @@ def collect(
     return [group for _, group in sorted(groups.items())]
 
 
-def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
+def all_artifacts(runs: Iterable[Run]) -> list[ChainArtifact]:
     """Everything the runs were made from, each once, in the order of the stages."""
     order = list(declared_stages())
     found = {artifact.path: artifact for run in runs for artifact in run.evaluation.chain()}
@@ -399,6 +396,12 @@ class Series:
         return self.name.removeprefix(f"{self.first.backbone}, ")
 
 
+def contents_of(runs: Iterable[Run], file: str) -> list[Any]:
+    """Return what runs wrote to a file of their evaluations, of those that wrote any."""
+    contents = [run.wrote(file) for run in runs]
+    return [content for content in contents if content]
+
+
 def by_seed(series: Series) -> dict[int, Run]:
     """The newest run of every seed."""
     ordered = sorted(series.all, key=lambda run: run.manifest.finished)
@@ -410,27 +413,28 @@ def series_of(items: Sequence[Run]) -> list[Series]:
 
     Members with different seeds, and removed models, whose settings are not known any more, stay alone.
     """
-    groups: dict[str, tuple[str, dict[str, Any], list[Run]]] = {}
+    groups: dict[str, list[Run]] = {}
+    titles, facts_of = [], []
     for index, item in enumerate(items):
-        title, facts, key = model_title(item.backbone, item.method), {}, str(index)
-        is_known = all(member.artifact.manifest is not None for member in item.members)
-        if is_known:
+        facts, key = {}, str(index)
+        if all(member.artifact.manifest is not None for member in item.members):
             for number, member in enumerate(item.members, 1):
-                # Of a training elsewhere its name tells all.
-                values = {} if member.is_seed_elsewhere else member.values
                 skipped = unread(member.settings)
-                for name, value in values.items():
-                    if name not in skipped:
+                for name, value in member.values.items():
+                    # Of a training elsewhere its name tells all.
+                    if name not in skipped and not member.is_seed_elsewhere:
                         facts[f"{member_prefix(number)}{name}"] = value
             facts |= {name: each.value for name, each in item.departures.items()}
-        if is_known and len({member.seed for member in item.members}) == 1:
-            # The title of a run's method also says how it was re-ranked, which its models do not know.
-            told = [item.method, [member.method_name for member in item.members], facts]
-            key = json.dumps(told, sort_keys=True, default=str)
-        groups.setdefault(key, (title, facts, []))[2].append(item)
+            if len({member.seed for member in item.members}) == 1:
+                # The title of a run's method also says how it was re-ranked, which its models do not know.
+                told = [item.method, [member.method_name for member in item.members], facts]
+                key = json.dumps(told, sort_keys=True, default=str)
+        if key not in groups:
+            titles.append(model_title(item.backbone, item.method))
+            facts_of.append(facts)
+        groups.setdefault(key, []).append(item)
     found = []
-    titles, facts_of, runs_of = zip(*groups.values(), strict=True)
-    for title, runs, (differing, parts) in zip(titles, runs_of, distinctions(titles, facts_of), strict=True):
+    for title, runs, (differing, parts) in zip(titles, groups.values(), distinctions(titles, facts_of), strict=True):
         more = len(differing) - len(parts)
         if more:
             parts.append(f"{more} more setting{'s' if more > 1 else ''}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table,
 from itrpipe.report.claims import Comparison, is_at_chance, rsum_of, score_of
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
-from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Series, by_seed
+from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Series, by_seed, contents_of
 from itrpipe.storage.artifact import METRICS
 
 _GLANCE = {"RSum": RSUM, "R@1 image → text": "i2t_r1", "R@1 text → image": "t2i_r1"}
@@ -42,13 +43,14 @@ def glance(
     columns = [*_GLANCE]
     if claims:
         columns.append(_AGAINST)
-    if any(len(each.seeds) > 1 for each in claims):
+    if max((len(each.seeds) for each in claims), default=0) > 1:
         columns.append(_SEEDS)
     if timed:
         columns.append(_TIME)
     if claims:
         columns.append(_WORD)
 
+    metrics = [_GLANCE.get(column, "") for column in columns]
     baselines = {each.baseline.name for each in claims}
     rows = []
     for each in sorted(series, key=rsum_of, reverse=True):
@@ -72,8 +74,10 @@ def glance(
         if each.first.departures:
             notes.append(listed(each.first.departures, _LISTED))
         rows.append(Row(name, [cells.get(column) for column in columns], "; ".join(notes)))
-        rows += [_quoted(one, columns, _GLANCE) for one in _published(each, published, FULL) if RSUM in one.scores]
-    rows.append(_chance(series[0], columns, _GLANCE))
+        for one in _published(each, published, FULL):
+            if RSUM in one.scores:
+                rows.append(_quoted("published", one.scores, metrics, one.source))
+    rows.append(_quoted("chance", random_recalls(*series[0].first.size), metrics))
     level = f"{100 * series[0].first.settings['interval_level']:g} %"
     caption = (
         f"RSum is the sum of six recalls, 600 at best. Below a number its {level} interval over images, or its "
@@ -92,26 +96,21 @@ def over_images(difference: Difference) -> Number:
 
 
 def _published(series: Series, published: Sequence[Published], protocol: str) -> list[Published]:
-    names = {name for run in series.all for name in (run.label, run.evaluation.name)}
+    names = set(itertools.chain.from_iterable(run.names for run in series.all))
     return [each for each in published if each.run in names and each.protocol == protocol]
 
 
-def _quoted(published: Published, columns: Sequence[Any], metrics: Mapping[Any, str], name: str = "published") -> Row:
-    cells = [Number.of(published.scores.get(metrics.get(column, ""))) for column in columns]
-    return Row(name, cells, published.source, quoted=True)
-
-
-def _chance(series: Series, columns: Sequence[Any], metrics: Mapping[Any, str]) -> Row:
-    recalls = random_recalls(*series.first.size)
-    return Row("chance", [Number.of(recalls.get(metrics.get(column, ""))) for column in columns], quoted=True)
+def _quoted(name: str, values: Mapping[str, float], metrics: Iterable[str], source: str = "") -> Row:
+    """Return a row of numbers that were not measured here; metrics without a number have an empty cell."""
+    return Row(name, [Number.of(values.get(metric)) for metric in metrics], source, quoted=True)
 
 
 # -- Every protocol
 
-_PLACES = {
-    name: ("", "RSum") if name == RSUM else (DIRECTIONS[name[:3]], f"R@{name.rpartition('r')[2]}") for name in COMPARED
-}
-_SAME = {name: name for name in COMPARED}
+_PLACES = {}
+for _side, _title in DIRECTIONS.items():
+    _PLACES |= {f"{_side}_r{_rank}": (_title, f"R@{_rank}") for _rank in (1, 5, 10)}
+_PLACES[RSUM] = ("", "RSum")
 _TITLES = {FULL: "Own image or caption right", ORACLE: "All correct matches counted"}
 _MEANINGS = {
     FULL: "Recall in percent, the whole split ranked at once.",
@@ -154,9 +153,10 @@ def score_tables(series: Sequence[Series], published: Sequence[Published]) -> li
         (table,) = measured_tables([Measured(title, METRICS, partial(_recalls, protocol), meaning)], series)
         rows = [*table.rows]
         for each in series:
-            rows += [_quoted(one, COMPARED, _SAME, one.name) for one in _published(each, published, protocol)]
+            for one in _published(each, published, protocol):
+                rows.append(_quoted(one.name, one.scores, COMPARED, one.source))
         if protocol == FULL:
-            rows.append(_chance(series[0], COMPARED, _SAME))
+            rows.append(_quoted("chance", random_recalls(*series[0].first.size), COMPARED))
         found.append(replace(table, rows=rows))
     return [*found, *measured_tables([_GATHERED], series)]
 
@@ -183,10 +183,7 @@ def measured_tables(measured: Iterable[Measured], series: Sequence[Series]) -> l
     """Return the tables of what models wrote to files of their evaluations, without those that none wrote."""
     found = []
     for each in measured:
-        contents = []
-        for model in series:
-            written = [run.wrote(each.file) for run in by_seed(model).values()]
-            contents.append((model.name, [content for content in written if content is not None]))
+        contents = [(model.name, contents_of(by_seed(model).values(), each.file)) for model in series]
         table = each.table(contents)
         if table is not None:
             found.append(table)

@@ -16,10 +16,12 @@ from itrpipe.scene_graph.words import lists
 VERB_KINDS = frozenset({"V", "VBG", "VBN"})
 PARTICIPLES = frozenset({"Pg", "Pv", "Mg", "Mv"})
 """Links of active (g) and passive (v) participles, with a form of be (P) or after a noun (M)."""
+Number = int | None
+"""Number of a token; None where there is none."""
 
 
 def find_links(sentence: Sentence) -> list[Link]:
-    """Links between the words of a tagged caption, in any order."""
+    """Find the links between the words of a tagged caption, in any order."""
     chunker = Chunker(sentence)
     attacher = Attacher(sentence, chunker.chunks())
     attacher.attach()
@@ -28,7 +30,7 @@ def find_links(sentence: Sentence) -> list[Link]:
 
 @dataclass(slots=True)
 class Clause:
-    """What a sentence leaves open on the way from left to right; numbers are token numbers, None where there is none.
+    """The words of a sentence that later ones may belong to, on the way from left to right.
 
     Attributes:
         subject: noun that a finite verb would take.
@@ -52,37 +54,44 @@ class Clause:
         after: kind of the chunk before.
     """
 
-    subject: int | None = None
-    main_subject: int | None = None
-    actor: int | None = None
-    verb: int | None = None
-    main_verb: int | None = None
-    be: int | None = None
-    open_verb: int | None = None
-    preposition: int | None = None
-    relative: int | None = None
-    gap: int | None = None
-    predicate: int | None = None
+    subject: Number = None
+    main_subject: Number = None
+    actor: Number = None
+    verb: Number = None
+    main_verb: Number = None
+    be: Number = None
+    open_verb: Number = None
+    preposition: Number = None
+    relative: Number = None
+    gap: Number = None
+    predicate: Number = None
     nouns: list[int] = field(default_factory=list)
-    objects: dict[int | None, int] = field(default_factory=dict)
-    homes: dict[int | None, int | None] = field(default_factory=dict)
-    prepositions: dict[int | None, str] = field(default_factory=dict)
+    objects: dict[Number, int] = field(default_factory=dict)
+    homes: dict[Number, Number] = field(default_factory=dict)
+    prepositions: dict[Number, str] = field(default_factory=dict)
     dangling: list[tuple[str, int]] = field(default_factory=list)
     bare_participles: set[int] = field(default_factory=set)
     interrupted: bool = False
     after: str = ""
 
     @property
-    def last(self) -> int | None:
-        """Head of the last noun phrase."""
-        return self.nouns[-1] if self.nouns else None
+    def last(self) -> Number:
+        """Return the head of the last noun phrase."""
+        if self.nouns:
+            return self.nouns[-1]
+        return None
+
+    @property
+    def follows_object(self) -> bool:
+        """Return whether the last noun phrase is the object of the last verb, and nothing stands behind it."""
+        return self.after == "NP" and self.objects.get(self.last) == self.verb
 
     def close_verb(self) -> None:
-        """Nothing waits for a noun or predicate any more."""
+        """Let nothing wait for a noun or predicate any more."""
         self.be = self.open_verb = self.preposition = None
 
     def forget_verb(self) -> None:
-        """A new clause begins."""
+        """Begin a new clause."""
         self.close_verb()
         self.verb = self.actor = self.main_verb = None
 
@@ -99,14 +108,14 @@ class Attacher:
         self.chunks, self.lists = chunks, Lists(sentence.lemmas, chunks)
         self.kinds = self.lists.kinds
         self.links: list[Link] = []
-        self._governor: dict[int | None, Link] = {}
+        self._governor: dict[Number, Link] = {}
         self.clause = Clause()
 
     def attach(self) -> None:
         """Finds the links between the chunks."""
         for index, chunk in enumerate(self.chunks):
-            clause, kind, head = self.clause, chunk.kind, chunk.head
-            match kind:
+            clause, head = self.clause, chunk.head
+            match chunk.kind:
                 case "NP":
                     self._noun(index, chunk)
                 case "J":
@@ -141,16 +150,20 @@ class Attacher:
                     clause.close_verb()
                 case ".":
                     self.clause = Clause()
-            self.clause.after = kind
+            self.clause.after = chunk.kind
 
     def _link(self, kind: str, head: int, dependent: int) -> None:
-        self.links.append(Link(kind, head, dependent))
-        self._governor[dependent] = self.links[-1]
+        link = Link(kind, head, dependent)
+        self.links.append(link)
+        self._governor[dependent] = link
 
-    def _nearest(self, *groups: frozenset[str]) -> int | None:
-        """Last noun so far of the first group of lemmas that has any; the last of all nouns where none has."""
-        nouns = self.clause.nouns[::-1]
-        return next((noun for group in groups for noun in nouns if self.lemmas[noun] in group), self.clause.last)
+    def _nearest(self, *groups: frozenset[str]) -> Number:
+        """Return the last noun so far of the first group of lemmas that has any; the last of all where none has."""
+        for group in groups:
+            for noun in reversed(self.clause.nouns):
+                if self.lemmas[noun] in group:
+                    return noun
+        return self.clause.last
 
     # -- nouns ---------------------------------------------------------------------------------------------------------
 
@@ -159,14 +172,17 @@ class Attacher:
         if index in self.lists.place:
             # A further member of a list of noun phrases.
             conjunction, first = self.lists.place[index]
+            side = "SJl" if noun < conjunction else "SJr"
             self._link("SJl", conjunction, first)
-            self._link("SJl" if noun < conjunction else "SJr", conjunction, noun)
+            self._link(side, conjunction, noun)
             self._copy_role(noun, first)
         elif clause.after == "CC" and clause.main_verb is not None and self.lists.clause_follows(index):
             self._new_subject(chunk)
         elif clause.after == "CC" and clause.nouns:
             # A man in a hat and a woman: people are joined to people, though a thing stands nearer.
-            left = self._nearest(lists.ANIMATE) if self.lemmas[noun] in lists.ANIMATE else clause.last
+            left = clause.last
+            if self.lemmas[noun] in lists.ANIMATE:
+                left = self._nearest(lists.ANIMATE)
             if left is None or (self.lemmas[left] not in lists.ANIMATE and self.lists.is_new(index - 2, index)):
                 left = clause.nouns[0]
             conjunction = self.chunks[index - 1].head
@@ -193,7 +209,7 @@ class Attacher:
                 clause.subject = noun
         else:
             verb = clause.open_verb
-            if verb is None and clause.after == "NP" and clause.objects.get(clause.last) == clause.verb:
+            if verb is None and clause.follows_object:
                 verb = clause.verb  # which takes a second object after the first: gives the boy a ball
             if verb is None:
                 self._new_subject(chunk)
@@ -205,7 +221,7 @@ class Attacher:
 
     def _copy_role(self, noun: int, model: int) -> None:
         """Gives a noun the object and preposition of another one in its list."""
-        role: dict[int | None, Any]
+        role: dict[Number, Any]
         for role in (self.clause.objects, self.clause.homes, self.clause.prepositions):
             if model in role:
                 role[noun] = role[model]
@@ -213,9 +229,11 @@ class Attacher:
     def _new_subject(self, chunk: Chunk) -> None:
         clause, noun = self.clause, chunk.head
         if clause.relative is not None:
-            clause.gap, clause.relative = clause.last, None
+            clause.gap = clause.last
+            clause.relative = None
         if clause.gap is not None or self.words[chunk.first] == "whose":
-            clause.subject, clause.interrupted = noun, True
+            clause.subject = noun
+            clause.interrupted = True
             return
         if clause.after == "," and clause.subject is not None and clause.main_verb is None and clause.verb is None:
             return  # an insertion: a photographer, camera in hand, kneels
@@ -227,17 +245,17 @@ class Attacher:
 
     def _adjective(self, index: int, chunk: Chunk) -> None:
         clause, word = self.clause, chunk.head
-        colour = self.words[word] in lists.COLOURS
-        previous = self.links[-1] if self.links else None
-        if clause.preposition is not None or (clause.open_verb is not None and colour):
+        is_colour = self.words[word] in lists.COLOURS
+        if clause.preposition is not None or (clause.open_verb is not None and is_colour):
             self._noun(index, chunk)
         elif clause.be is not None:
             self._link("Pa", clause.be, word)
         elif clause.open_verb is not None:
             self._link("Pa", clause.open_verb, word)
         elif clause.after == "CC":
-            if previous is not None and previous.kind in {"Pa", "J", "O", "A"}:
-                self._link(previous.kind, previous.head, word)
+            if self.links and self.links[-1].kind in {"Pa", "J", "O", "A"}:
+                kind, head, _ = self.links[-1]
+                self._link(kind, head, word)
         elif clause.after == "NP" and clause.last is not None:
             self._link("A", clause.last, word)
 
@@ -254,20 +272,24 @@ class Attacher:
     def _take_subject(self, verb: int) -> None:
         clause, last, subject = self.clause, self.clause.last, self.clause.subject
         if clause.after == "TO":
-            subject = subject if clause.actor is None else clause.actor
+            if clause.actor is not None:
+                subject = clause.actor
         elif clause.after == "NP" and last in clause.objects:
             watched = self.lemmas[clause.objects[last]] in lists.PERCEPTION_VERBS
-            subject = last if watched and self.lemmas[verb] == self.words[verb] else subject
+            if watched and self.lemmas[verb] == self.words[verb]:
+                subject = last
         clause.close_verb()
         if clause.relative is not None and last is not None:
             self._link("RS", clause.relative, verb)
-            clause.actor, clause.relative = last, None
+            clause.actor = last
+            clause.relative = None
             clause.subject = clause.main_subject
         elif subject is not None:
             self._link("S", verb, subject)
             clause.actor = subject
         if clause.interrupted:
-            clause.subject, clause.interrupted = clause.main_subject, False
+            clause.subject = clause.main_subject
+            clause.interrupted = False
         elif clause.after != "TO":
             clause.main_verb = verb
         clause.verb = verb
@@ -282,22 +304,29 @@ class Attacher:
             return
         elif not self._share_subject(verb, "Mv"):
             # The nearest noun suffers, unless it is said of people alone.
-            personal = self.words[verb] in lists.PERSONAL_PARTICIPLES
-            self._modify("Mv", verb, self._nearest(lists.ANIMATE) if personal else clause.last)
+            noun = clause.last
+            if self.words[verb] in lists.PERSONAL_PARTICIPLES:
+                noun = self._nearest(lists.ANIMATE)
+            self._modify("Mv", verb, noun)
             clause.bare_participles.add(verb)
         clause.close_verb()
         clause.verb = verb
 
     def _share_subject(self, verb: int, kind: str) -> bool:
-        """A participle after and, while, a comma or another verb has the subject of the verb before."""
+        """Links a participle after and, while, a comma or another verb with the subject of the verb before.
+
+        Returns whether it stands after one of these.
+        """
         clause = self.clause
-        previous = self._governor.get(clause.verb) if clause.after == "CC" else None
-        if previous is not None and previous.kind in PARTICIPLES:
+        previous = self._governor.get(clause.verb)
+        if clause.after == "CC" and previous is not None and previous.kind in PARTICIPLES:
             self._link(previous.kind[0] + kind[1], previous.head, verb)
             return True
         if clause.after in {"NP", "J", ""} or (clause.after == "P" and clause.preposition is None):
             return False
-        subject = clause.actor if clause.subject is None else clause.subject
+        subject = clause.subject
+        if subject is None:
+            subject = clause.actor
         if subject is None:
             return False
         if kind == "Mg":
@@ -307,15 +336,15 @@ class Attacher:
         clause.actor = subject
         return True
 
-    def _modify(self, kind: str, participle: int, noun: int | None) -> None:
+    def _modify(self, kind: str, participle: int, noun: Number) -> None:
         if noun is None:
             self.clause.dangling.append((kind, participle))
             return
         self._link(kind, noun, participle)
         self.clause.actor = noun
 
-    def _doer(self, verb: int) -> int | None:
-        """Noun that a bare active participle speaks of: people and animals act, things next to them mostly do not."""
+    def _doer(self, verb: int) -> Number:
+        """Return the noun that a bare active participle speaks of: people and animals act, things mostly do not."""
         clause, last, lemma = self.clause, self.clause.last, self.lemmas[verb]
         if last is None or self.tags[last] == "PRP":
             return last
@@ -332,53 +361,64 @@ class Attacher:
 
     def _preposition(self, index: int, word: int) -> None:
         clause, following, spelled = self.clause, self.kinds[index + 1], self.words[word]
-        open_verb = clause.open_verb if following == "NP" and clause.after in {"V", "VBG"} else None
         if following == "VBG" and not (clause.after in VERB_KINDS and spelled in lists.LONE_PARTICLES):
             if clause.verb is not None:
                 self._link("MVp", clause.verb, word)
             clause.preposition = word
         elif following not in {"NP", "J"}:
-            follows_object = clause.after == "NP" and clause.objects.get(clause.last) == clause.verb
-            near = clause.after in VERB_KINDS or follows_object
+            near = clause.after in VERB_KINDS or clause.follows_object
             if clause.verb is not None and near and spelled in lists.PARTICLES:
                 self._link("K", clause.verb, word)
-        elif open_verb is not None and (self.lemmas[open_verb], spelled) in lists.PHRASAL_VERBS:
-            self._link("K", open_verb, word)  # verb and particle take the noun together: puts on a hat
+        elif (
+            clause.open_verb is not None
+            and clause.after in {"V", "VBG"}
+            and following == "NP"
+            and (self.lemmas[clause.open_verb], spelled) in lists.PHRASAL_VERBS
+        ):
+            self._link("K", clause.open_verb, word)  # verb and particle take the noun together: puts on a hat
         else:
             target = self.chunks[index + 1].head
             if spelled == "of" and clause.last is not None and clause.after not in VERB_KINDS:
                 self._link("OF", clause.last, word)
                 clause.homes[target] = clause.last
-            elif (noun := self._noun_of_preposition(index)) is not None:
-                # Members of a list share a place: a man and a woman on a bench; not a man and a woman in a dress.
-                members = self.lists.members(noun)
-                place = spelled in lists.PLACES and self.lemmas[target] not in lists.CLOTHES
-                for host in members if place and members[0] == clause.subject else [noun]:
-                    self._link("Mp", host, word)
-                clause.homes[target] = noun
-            elif clause.verb is not None:
-                # Is ready for a guest: for belongs to the adjective; not so in "safe on a shelf" or "blue with dots".
-                after_is = clause.after == "J" and self.lemmas[clause.verb] == "be"
-                if not (after_is and spelled in lists.ADJECTIVE_PREPOSITIONS):
-                    self._link("MVp", clause.verb, word)
-                    clause.homes[target] = clause.actor
+            else:
+                noun = self._noun_of_preposition(index)
+                if noun is not None:
+                    # Members of a list share a place: a man and a woman on a bench; not a man and a woman in a dress.
+                    hosts = self.lists.members(noun)
+                    is_place = spelled in lists.PLACES and self.lemmas[target] not in lists.CLOTHES
+                    if not is_place or hosts[0] != clause.subject:
+                        hosts = [noun]
+                    for host in hosts:
+                        self._link("Mp", host, word)
+                    clause.homes[target] = noun
+                elif clause.verb is not None:
+                    # Is ready for a guest: for belongs to the adjective; not so in "safe on a shelf", "blue with dots".
+                    after_is = clause.after == "J" and self.lemmas[clause.verb] == "be"
+                    if not (after_is and spelled in lists.ADJECTIVE_PREPOSITIONS):
+                        self._link("MVp", clause.verb, word)
+                        clause.homes[target] = clause.actor
             clause.close_verb()
             clause.preposition = word
 
-    def _noun_of_preposition(self, index: int) -> int | None:
-        """Noun that a preposition belongs to, None for the last verb.
+    def _noun_of_preposition(self, index: int) -> Number:
+        """Return the noun that a preposition belongs to, None for the last verb.
 
         Args:
             index: number of the preposition's chunk; a noun follows it.
         """
         clause, last = self.clause, self.clause.last
         if last is None or clause.be is not None or clause.after in VERB_KINDS:
-            return None if clause.verb is not None else last
-        preposition, thing = self.words[self.chunks[index].head], self.lemmas[self.chunks[index + 1].head]
+            if clause.verb is None:
+                return last
+            return None
+        preposition, target = self.words[self.chunks[index].head], self.chunks[index + 1]
+        thing = self.lemmas[target.head]
         if preposition == "during":
-            return clause.nouns[0] if clause.verb is None else None
+            if clause.verb is None:
+                return clause.nouns[0]
+            return None
         # With a stick in its mouth, with a leg in the air; a wall with drawings on it.
-        target = self.chunks[index + 1]
         if clause.prepositions.get(last) == "with":
             if self.words[target.first] in lists.POSSESSIVE_PRONOUNS or self.words[target.head] == "air":
                 return last
@@ -397,18 +437,23 @@ class Attacher:
             return clause.subject
         if clause.verb is None or (clause.predicate is not None and self.tags[clause.verb] == "BE"):
             return self._home(last, thing)
-        verb = self.lemmas[clause.verb] if last in clause.objects else ""
-        if verb == "wear" and thing not in lists.BODY_PARTS:
-            return clause.actor
-        return last if verb in {"have", "wear"} else None
+        if last in clause.objects:
+            verb = self.lemmas[clause.verb]
+            if verb == "wear" and thing not in lists.BODY_PARTS:
+                return clause.actor
+            if verb in {"have", "wear"}:
+                return last
+        return None
 
     def _home(self, noun: int, thing: str) -> int:
-        """The noun itself, or the one it belongs to: a man in a hat on a bench, a glass of wine on a table."""
+        """Return the noun itself, or the one it belongs to: a man in a hat on a bench, a glass of wine on a table."""
         clause = self.clause
-        while (home := clause.homes.get(noun)) is not None:
+        home = clause.homes.get(noun)
+        while home is not None:
             own = self.lemmas[noun] in lists.FEATURES or self.lemmas[noun] in lists.BODY_PARTS
             held = self.lemmas[home] in lists.HOLDERS and clause.prepositions.get(noun) == "of"
             if not held and not (own and thing not in lists.GARMENT_FEATURES):
-                return noun
+                break
             noun = home
+            home = clause.homes.get(noun)
         return noun

@@ -22,10 +22,10 @@ from itrpipe.progress import Reporter
 from itrpipe.scene_graph.attach import find_links
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.foreign import align
-from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Token, status_of
+from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Token
 from itrpipe.scene_graph.hanta import HantaTagger
 from itrpipe.scene_graph.settings import ParseSettings, parser_version
-from itrpipe.scene_graph.stored import GRAPH_SCHEMA, ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
+from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import parsed_part, plain, tokenise
 from itrpipe.storage.artifact import Manifest
@@ -43,52 +43,53 @@ class RulesParser:
 
     Args:
         tagger: see `ParseSettings`.
-        file: that the graphs are given in, if any; the rules then give the words of captions their lemmas.
-
-    Attributes:
-        version: of all that a graph depends on beside its item: the rules, the tagger and the packages behind them.
 
     Raises:
         MissingInputError: lemminflect, or HanTa where the tagger is `hanta`, is not installed.
     """
 
-    def __init__(self, tagger: Literal["hanta", "lexicon"] = "hanta", file: str = "") -> None:
-        self.version = parser_version(tagger, file)
+    def __init__(self, tagger: Literal["hanta", "lexicon"] = "hanta") -> None:
+        parser_version(tagger)
         self._hanta = HantaTagger() if tagger == "hanta" else None
 
     def parse(self, item: Item) -> SceneGraph:
-        """The graph of one caption; one that is given is aligned with the words."""
+        """Return the graph of one caption; one that is given is aligned with the words."""
         analysis = self.analyse(item.text)
         if item.given:
             return align(item.text, analysis.tokens, json.loads(item.given))
         return extract_graph(item.text, analysis)
 
     def analyse(self, text: str) -> Analysis:
-        """Tokens and links of the part of a caption that is parsed; it may be empty or hold any Unicode.
+        """Return tokens and links of the part of a caption that is parsed; it may be empty or hold any Unicode.
 
         Status is `failed` where there are words but none of them is a noun, `partial` where a noun or
         verb is left without a link though there are others, or where the caption goes on.
         """
-        places = tokenise(parsed_part(text))
-        sentence = Sentence([plain(word) for word, _, _ in places])
+        part = parsed_part(text)
+        places = tokenise(part)
+        words = [word for word, _, _ in places]
+        sentence = Sentence(list(map(plain, words)))
         if self._hanta:
-            self._hanta.tag(sentence, [word for word, _, _ in places])
+            self._hanta.tag(sentence, words)
         else:
             tag_by_lexicon(sentence)
         repair(sentence)
         links = find_links(sentence)
-        tags, lemmas = sentence.tags[: sentence.size], sentence.lemmas
-        tokens = tuple(Token(*place, tag, lemma) for place, tag, lemma in zip(places, tags, lemmas, strict=True))
-        content = {i for i, tag in enumerate(tags) if tag in {"N", "V", "VBG", "VBN"}}
-        loose = content - {i for link in links for i in (link.head, link.dependent)}
-        status = "partial" if loose and len(content) > 1 else "ok"
+        tags = sentence.tags[: sentence.size]
+        tokens = [Token(*place, tag, lemma) for place, tag, lemma in zip(places, tags, sentence.lemmas, strict=True)]
+
+        content = {number for number, tag in enumerate(tags) if tag in {"N", "V", "VBG", "VBN"}}
+        loose = content - {number for link in links for number in link[1:]}
+        status = "ok"
         if "N" not in tags and not {",", "."}.issuperset(tags):
             status = "failed"
-        return Analysis(tokens, tuple(links), status_of(text, status))
+        elif part != text or (loose and len(content) > 1):
+            status = "partial"
+        return Analysis(tuple(tokens), tuple(links), status)
 
 
 def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[SceneGraph]:
-    """Scene graphs of captions that belong to no dataset.
+    """Return the scene graphs of captions that belong to no dataset.
 
     Args:
         settings: of the parser.
@@ -119,11 +120,11 @@ class Parsing(Work[RulesParser]):
         self._items, self._build = items, build
 
     def parts(self) -> list[Part]:
-        """Chunks of captions."""
+        """Return chunks of captions."""
         return cut(self._items, CHUNK)
 
     def open(self) -> RulesParser:
-        """The parser."""
+        """Make the parser."""
         return self._build()
 
     def make(self, worker: RulesParser, part: Part, path: Path) -> None:
@@ -135,7 +136,7 @@ class Parsing(Work[RulesParser]):
             except Exception as error:
                 error.add_note(f"while parsing the caption {item.text!r}")
                 raise
-        write_arrow(path, graphs_table(graphs, worker.version).cast(GRAPH_SCHEMA))
+        write_arrow(path, graphs_table(graphs))
 
 
 def parsed_row_groups(paths: Sequence[Path], captions: pa.Table, rows: np.ndarray) -> Iterator[pa.Table]:
@@ -146,15 +147,19 @@ def parsed_row_groups(paths: Sequence[Path], captions: pa.Table, rows: np.ndarra
         captions: T rows with caption_id and image_id.
         rows: int64 [T], the item of each caption.
     """
-    opened = lru_cache(maxsize=OPEN_CHUNKS)(lambda number: read_arrow(paths[number]).replace_schema_metadata(None))
+
+    @lru_cache(maxsize=OPEN_CHUNKS)
+    def read_chunk(number: int) -> pa.Table:
+        return read_arrow(paths[number]).replace_schema_metadata(None)
+
     for start in range(0, len(rows), ROW_GROUP):
         items = rows[start : start + ROW_GROUP]
         # The items of one chunk after the other, and these in the order asked for.
-        order = np.argsort(items // CHUNK, kind="stable")
-        chunks, firsts = np.unique(items[order] // CHUNK, return_index=True)
+        chunks = items // CHUNK
+        order = np.argsort(chunks, kind="stable")
         tables = []
-        for chunk, own in zip(chunks.tolist(), np.split(items[order], firsts[1:]), strict=True):
-            tables.append(opened(chunk).take(pa.array(own % CHUNK)))
+        for chunk in np.unique(chunks).tolist():
+            tables.append(read_chunk(chunk).take(pa.array(items[chunks == chunk] % CHUNK)))
         graphs = pa.concat_tables(tables).combine_chunks().take(pa.array(np.argsort(order)))
         yield with_ids(captions.slice(start, ROW_GROUP).combine_chunks(), graphs)
 
@@ -200,28 +205,33 @@ class SentenceParser:
 
 
 def graph_tree(graph: SceneGraph) -> Tree:
-    """One branch per object, with its attributes and the relations of which it is the subject.
+    """Draw one branch per object, with its attributes and the relations of which it is the subject.
 
     Lemmas are shown, and beside an element how the caption words it where that differs.
     """
 
     def line(lemma: str, tokens: tuple[int, ...], style: str) -> Text:
-        words = " ".join(graph.tokens[token].text for token in tokens)
-        shown = f"  “{words}”" if tokens else "  (no words of the caption)"
         # Not Text(lemma, style), whose style all that follows would inherit.
-        return Text().append(lemma, style=style).append("" if words.lower() == lemma else shown, style=KIND_STYLE)
+        text = Text().append(lemma, style=style)
+        words = " ".join(graph.tokens[token].text for token in tokens)
+        if not tokens:
+            text.append("  (no words of the caption)", style=KIND_STYLE)
+        elif words.lower() != lemma:
+            text.append(f"  “{words}”", style=KIND_STYLE)
+        return text
 
     tree = Tree(Text(graph.text or "(empty caption)", style="bold"))
-    for each in graph.objects:
-        branch = tree.add(line(each.lemma, each.tokens, OBJECT_STYLE))
-        for said in graph.attributes:
-            if said.object == each.id:
-                branch.add(line(said.lemma, said.tokens, ATTRIBUTE_STYLE).append(f"  {said.kind}", style=KIND_STYLE))
-        for edge in graph.relations:
-            if edge.subject == each.id:
-                shown = line(edge.lemma, edge.tokens, RELATION_STYLE).append(" → ")
-                shown.append(graph.objects[edge.object].lemma, style=OBJECT_STYLE)
-                branch.add(shown.append(f"  {edge.kind}", style=KIND_STYLE))
+    for thing in graph.objects:
+        branch = tree.add(line(thing.lemma, thing.tokens, OBJECT_STYLE))
+        for attribute in graph.attributes:
+            if attribute.object == thing.id:
+                text = line(attribute.lemma, attribute.tokens, ATTRIBUTE_STYLE)
+                branch.add(text.append(f"  {attribute.kind}", style=KIND_STYLE))
+        for relation in graph.relations:
+            if relation.subject == thing.id:
+                text = line(relation.lemma, relation.tokens, RELATION_STYLE).append(" → ")
+                text.append(graph.objects[relation.object].lemma, style=OBJECT_STYLE)
+                branch.add(text.append(f"  {relation.kind}", style=KIND_STYLE))
     if not graph.objects:
         tree.add(Text("no objects", style=KIND_STYLE))
     if graph.status != "ok":

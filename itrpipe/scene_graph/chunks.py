@@ -40,7 +40,7 @@ class Chunker:
         self.links: list[Link] = []
 
     def chunks(self) -> list[Chunk]:
-        """All chunks from left to right; adverbs, auxiliaries and quotation marks belong to none."""
+        """Return all chunks from left to right; adverbs, auxiliaries and quotation marks belong to none."""
         found: list[Chunk] = []
         i = 0
         while i < self.size:
@@ -56,12 +56,13 @@ class Chunker:
         return found
 
     def _expression(self, i: int) -> Chunk | None:
-        """The preposition or the action of several words that starts at a word."""
-        for length in range(LONGEST_IDIOM, 1, -1):
-            if tuple(self.words[i : i + length]) in lists.IDIOMS:
-                rest = [j for j in range(i + 1, i + length) if self.words[j] not in lists.ARTICLES]
-                self.links.extend(Link("IX", i, j) for j in rest)
-                return Chunk("P", i, i, i + length - 1)
+        """Return the preposition or the action of several words that starts at a word."""
+        for last in range(i + LONGEST_IDIOM - 1, i, -1):
+            if tuple(self.words[i : last + 1]) in lists.IDIOMS:
+                for j in range(i + 1, last + 1):
+                    if self.words[j] not in lists.ARTICLES:
+                        self.links.append(Link("IX", i, j))
+                return Chunk("P", i, i, last)
         if not self._is_incorporated(i):
             return None
         self.links.append(Link("K", i + 1, i))
@@ -75,11 +76,13 @@ class Chunker:
         return self.tags[i] == "," and self.words[i] in lists.QUOTES
 
     def _noun_phrase(self, i: int) -> Chunk | None:
-        """The noun phrase that starts at a word, with its owners before it."""
+        """Return the noun phrase that starts at a word, with its owners before it."""
         if tuple(self.words[i : i + 2]) in lists.RECIPROCALS:
             phrase = Chunk("NP", i + 1, i, i + 1)
+        elif self.tags[i] == "PRP":
+            phrase = Chunk("NP", i, i, i)
         else:
-            phrase = Chunk("NP", i, i, i) if self.tags[i] == "PRP" else self._simple_phrase(i)
+            phrase = self._simple_phrase(i)
         while phrase and phrase.kind == "NP" and self.tags[phrase.last + 1] == "POS":
             mark = phrase.last + 1
             thing = self._simple_phrase(mark + 1)
@@ -90,24 +93,29 @@ class Chunker:
         return phrase
 
     def _simple_phrase(self, i: int) -> Chunk | None:
-        """Determiner, numbers, adjectives and nouns from a word on; J where there is no noun."""
+        """Return the chunk of determiner, numbers, adjectives and nouns from a word on; J where there is no noun."""
         members: list[int] = []
-        end = i
-        while end < self.size and self._continues(end, [self.tags[j] for j in members]):
-            if self.tags[end] not in {"CC", ","}:
-                members.append(end)
-            end += 1
+        tags: list[str] = []
+        for j in range(i, self.size):
+            if not self._continues(j, tags):
+                break
+            if self.tags[j] not in {"CC", ","}:
+                members.append(j)
+                tags.append(self.tags[j])
         if not members:
             return None
-        tags = [self.tags[j] for j in members]
-        head = max((j for j in members if self.tags[j] == "N"), default=members[-1])
-        last = head if self.tags[head] == "N" and tags[-1] != "CD" else members[-1]
-        if self.tags[head] == "R":
+        head = last = members[-1]
+        if "N" in tags:
+            head = max(j for j in members if self.tags[j] == "N")
+            if tags[-1] != "CD":
+                last = head
+        elif tags[-1] == "R":
             return None
-        if self.tags[head] == "J" and tags[0] in {"J", "R"}:
+        elif tags[-1] == "J" and tags[0] in {"J", "R"}:
             return Chunk("J", head, i, last)
-        inside = [j for j in members if j <= last and j != head and self.tags[j] in INSIDE]
-        self.links.extend(Link(INSIDE[self.tags[j]], head, j) for j in inside)
+        for j, tag in zip(members, tags, strict=True):
+            if j <= last and j != head and tag in INSIDE:
+                self.links.append(Link(INSIDE[tag], head, j))
         return Chunk("NP", head, i, last)
 
     def _continues(self, i: int, seen: list[str]) -> bool:
@@ -117,7 +125,9 @@ class Chunker:
             case "N":
                 return not self._is_incorporated(i)
             case "CD":
-                return following != "N" if seen and self.words[i].isdecimal() else "N" not in seen
+                if seen and self.words[i].isdecimal():
+                    return following != "N"
+                return "N" not in seen
             case "D":
                 return set(seen) <= {"D", "CD"}
             case "VBG":
@@ -131,7 +141,7 @@ class Chunker:
         return False
 
     def _joins_adjectives(self, i: int) -> bool:
-        """Whether adjectives go on after a comma or conjunction and end in a noun: a black, white and brown dog."""
+        """Return whether adjectives go on after a comma or conjunction and end in a noun: a black and brown dog."""
         j = i + 1
         while self.tags[j] in {"CC", ",", "R"} and j < i + 3:
             j += 1
@@ -161,10 +171,12 @@ class Lists:
         self.place: dict[int, tuple[int, int]] = {}
         self._heads: dict[int, list[int]] = {}
         for conjunction, chunk in enumerate(chunks):
+            if chunk.kind != "CC":
+                continue
             right, left = conjunction + 1, conjunction - 1
             if self.kinds[left] == ",":
                 left -= 1
-            joins = chunk.kind == "CC" and self.kinds[right] == self.kinds[left] == "NP" and self._alike(left, right)
+            joins = self.kinds[right] == self.kinds[left] == "NP" and self._alike(left, right)
             if not joins or self._opens_clause(conjunction):
                 continue
             members = [left, right]
@@ -176,12 +188,13 @@ class Lists:
             self.place.update(dict.fromkeys(members[1:], (chunk.head, heads[0])))
 
     def members(self, head: int) -> list[int]:
-        """Heads of the list that a noun is in; the noun alone where there is none."""
+        """Return the heads of the list that a noun is in; the noun alone where there is none."""
         return self._heads.get(head, [head])
 
     def is_new(self, left: int, right: int) -> bool:
         """Return whether one phrase is somebody's part of the body and the other one nothing that bodies have."""
-        part, thing = self.chunks[left], self.lemmas[self.chunks[right].head]
+        part = self.chunks[left]
+        thing = self.lemmas[self.chunks[right].head]
         owned = self.lemmas[part.first] in lists.POSSESSIVE_PRONOUNS and self.lemmas[part.head] in lists.BODY_PARTS
         return owned and thing not in lists.BODY_PARTS and thing not in lists.FEATURES
 
@@ -196,8 +209,10 @@ class Lists:
         """Return whether a finite verb follows that the clause before does not wait for."""
         if not self.clause_follows(conjunction + 1):
             return False
-        borders = [kind for kind in self.kinds[:conjunction] if kind in {"SUB", "WH", ".", "EX", "V", "BE"}]
-        return bool(borders) and borders[-1] in {"V", "BE"}
+        for kind in reversed(self.kinds[:conjunction]):
+            if kind in {"SUB", "WH", ".", "EX", "V", "BE"}:
+                return kind in {"V", "BE"}
+        return False
 
     def _alike(self, left: int, right: int) -> bool:
         """Return whether a list may hold both.

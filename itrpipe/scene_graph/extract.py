@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 
 from itrpipe.scene_graph.graph import Analysis, Attribute, Object, Relation, SceneGraph
 from itrpipe.scene_graph.words import lists, plain
@@ -19,7 +19,7 @@ Words = tuple[int, ...]
 
 
 def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
-    """Scene graph that the links of a caption amount to.
+    """Return the scene graph that the links of a caption amount to.
 
     Args:
         text: the caption.
@@ -29,14 +29,40 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
         Objects in the order of their heads; no relation joins an object to itself, no pronoun or quantity is an object,
         and nothing is said twice.
     """
-    return _Extraction(analysis).graph(text, analysis.status)
+    rules = _Extraction(analysis)
+    rules.say_of_verbs()
+    rules.say_of_nouns()
+    # Nouns that only say what another one is are no objects, but where something else is said of them.
+    bare = {words[-1] for _, words, kind in rules.properties if kind == "copula"}
+    bare -= {noun for noun, _, kind in rules.properties if kind != "compound"}
+    for subject, _, thing, _ in rules.edges:
+        bare -= {subject, thing}
+    objects, number = [], {}
+    for noun in rules.nouns:
+        if noun not in bare:
+            words = rules.named(noun)
+            number[noun] = len(objects)
+            objects.append(Object(len(objects), noun, words, rules.lemma(words)))
+    attributes: dict[tuple[int, str], Attribute] = {}
+    for noun, words, kind in sorted(rules.properties):
+        if noun in number:
+            lemma = rules.lemma(words)
+            attribute = Attribute(len(attributes), number[noun], words, lemma, kind)
+            attributes.setdefault((noun, lemma), attribute)
+    relations: dict[tuple[int, int, str], Relation] = {}
+    for subject, words, thing, kind in sorted(rules.edges):
+        if subject in number and thing in number and subject != thing:
+            lemma = kind if kind == "have" else rules.lemma(words)
+            relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
+            relations.setdefault((subject, thing, lemma), relation)
+    elements = tuple(objects), tuple(attributes.values()), tuple(relations.values())
+    return SceneGraph(text, analysis.tokens, *elements, analysis.status)
 
 
 class _Extraction:
     """The rules over the links of one caption.
 
     Attributes:
-        tokens: of the caption.
         words: see `itrpipe.scene_graph.words.plain`.
         lemmas: of the tokens.
         pairs: heads and dependents of each kind of link, rising.
@@ -48,7 +74,6 @@ class _Extraction:
     """
 
     def __init__(self, analysis: Analysis) -> None:
-        self.tokens = analysis.tokens
         self.words = [plain(token.text) for token in analysis.tokens]
         self.lemmas = [token.lemma for token in analysis.tokens]
         self.properties: set[tuple[int, Words, str]] = set()
@@ -69,13 +94,15 @@ class _Extraction:
             self._lists.update(dict.fromkeys(merged, merged))
 
         # Rule 13: nouns that neither modify, nor count, nor only say where.
-        found = {i for i, token in enumerate(self.tokens) if token.tag == "N"}
-        found.update(noun for kind in NOUN_ROLES for _, noun in self.pairs[kind])
-        found.difference_update(word for kind in ("AN", "IX", "K") for _, word in self.pairs[kind])
+        found = {i for i, token in enumerate(analysis.tokens) if token.tag == "N"}
+        for kind in NOUN_ROLES:
+            found.update(noun for _, noun in self.pairs[kind])
+        for kind in ("AN", "IX", "K"):
+            found.difference_update(word for _, word in self.pairs[kind])
         self.nouns = [noun for noun in sorted(found) if self._is_object(noun)]
 
     def lemma(self, words: Iterable[int]) -> str:
-        """Lemmas of some tokens."""
+        """Return the lemmas of some tokens."""
         return " ".join(self.lemmas[i] for i in words)
 
     # -- nouns ---------------------------------------------------------------------------------------------------------
@@ -89,20 +116,27 @@ class _Extraction:
         return self._counted(noun) == noun and not self._is_location(noun)
 
     def _joined(self, noun: int) -> list[int]:
-        """All members of the list that a noun is in, rising; the noun alone where there is none."""
+        """Return all members of the list that a noun is in, rising; the noun alone where there is none."""
         return self._lists.get(noun, [noun])
 
+    def _after_of(self, noun: int) -> list[tuple[int, int]]:
+        """Return the nouns that follow a noun and "of", each with its "of"."""
+        found = []
+        for of in self.governed["OF", noun]:
+            found += product([of], self.governed["J", of])
+        return found
+
     def _counted(self, noun: int) -> int:
-        """The noun that a quantity counts (dogs in "a couple of dogs"), or the noun itself.
+        """Return the noun that a quantity counts (dogs in "a couple of dogs"), or the noun itself.
 
         Source: Schuster et al., 2015, section 4.1 (quantificational modifiers).
         """
         seen = {noun}
         while self.words[noun] in lists.COUNTING:
-            counted = [thing for of in self.governed["OF", noun] for thing in self.governed["J", of]]
-            if not counted or counted[0] in seen:
-                return noun
-            noun = counted[0]
+            things = self._after_of(noun)
+            if not things or things[0][1] in seen:
+                break
+            noun = things[0][1]
             seen.add(noun)
         return noun
 
@@ -110,41 +144,50 @@ class _Extraction:
         """Return whether a noun only says where at something: side in "on the side of X"."""
         if self.lemmas[noun] not in lists.LOCATIONS:
             return False
-        before = any(self.words[each] in lists.LOCATION_PREPOSITIONS for each in self.governing["J", noun])
-        return before and any(self.governed["J", of] for of in self.governed["OF", noun])
+        before = {self.words[preposition] for preposition in self.governing["J", noun]}
+        return not before.isdisjoint(lists.LOCATION_PREPOSITIONS) and bool(self._after_of(noun))
 
     def _targets(self, preposition: int) -> Iterator[tuple[Words, int]]:
-        """Nouns after a preposition, with all words that amount to the preposition.
+        """Yields the nouns after a preposition, with all words that amount to the preposition.
 
         "On the edge of a table" leads to the table by "on edge of".
         """
         words = (preposition, *self.governed["IX", preposition])
         for noun in self.governed["J", preposition]:
-            ofs = self.governed["OF", noun] if self._is_location(noun) else []
-            things = [((*words, noun, of), thing) for of in ofs for thing in self.governed["J", of]]
-            yield from things or [(words, noun)]
+            if not self._is_location(noun):
+                yield words, noun
+                continue
+            for of, thing in self._after_of(noun):
+                yield (*words, noun, of), thing
 
     def _referents(self, noun: int, excluded: Sequence[int] = (), nearest: bool = False) -> list[int]:
-        """Objects that a noun in some role stands for: its list, what it counts, what the pronoun means."""
+        """Return the objects that a noun in some role stands for: its list, what it counts, what the pronoun means."""
         found: list[int] = []
         for member in self._joined(noun):
+            things = [member]
             content = self._counted(member)
-            for other in [member] if content == member else self._joined(content):
-                meant = other if other in self.nouns else self._antecedent(other, excluded, nearest)
-                if meant == other:
-                    found.append(other)
-                elif meant is not None:
+            if content != member:
+                things = self._joined(content)
+            for thing in things:
+                if thing in self.nouns:
+                    found.append(thing)
+                    continue
+                meant = self._antecedent(thing, excluded, nearest)
+                if meant is not None:
                     found += self._joined(meant)
         return [noun for noun in dict.fromkeys(found) if noun in self.nouns]
 
     def _content(self, noun: int) -> list[int]:
-        """What one noun stands for, without the others of its list."""
-        content = self._counted(noun)
-        meant = content if content in self.nouns else self._antecedent(content)
-        return [] if meant is None else [meant]
+        """Return the object that one noun stands for, without the others of its list; nothing where it is none."""
+        content: int | None = self._counted(noun)
+        if content not in self.nouns:
+            content = self._antecedent(content)
+        if content is None:
+            return []
+        return [content]
 
     def named(self, noun: int) -> Words:
-        """A noun and the words before it that make a compound with it."""
+        """Return a noun and the words before it that make a compound with it."""
         first = noun
         while first - 1 in self.governed["AN", noun]:
             first -= 1
@@ -155,25 +198,31 @@ class _Extraction:
     # captions, to the first noun that agrees, the subject of the clause before the others.
 
     def _owner(self, pronoun: int, thing: int) -> int | None:
-        """Whom a possessive pronoun means; subjects of what happens to the thing are preferred where they agree."""
+        """Return the owner that a possessive pronoun means.
+
+        Subjects of what happens to the thing are preferred where they agree.
+        """
         word = self.words[pronoun]
-        before = [noun for noun in self.nouns if noun < pronoun and noun != thing]
+
+        def owners(nouns: Iterable[int]) -> list[int]:
+            return [noun for noun in nouns if noun < pronoun and noun != thing]
+
         if word == "whose":
-            return before[-1] if before else None
+            return max(owners(self.nouns), default=None)
         verbs = list(self.governing["O", thing])
         for preposition in self.governing["J", thing]:
             verbs += self.governing["MVp", preposition]
             for noun in self.governing["Mp", preposition]:
                 verbs += self.governing["O", noun]
-        subjects = [noun for verb in verbs for noun in self._subjects(verb)]
-        for candidates in (self._joined(thing), subjects, before):
-            meant = self._choose(word, [noun for noun in candidates if noun < pronoun and noun != thing])
+        subjects = chain.from_iterable(map(self._subjects, verbs))
+        for candidates in (self._joined(thing), subjects, self.nouns):
+            meant = self._choose(word, owners(candidates))
             if meant is not None:
                 return meant
         return None
 
     def _antecedent(self, pronoun: int, excluded: Sequence[int] = (), nearest: bool = False) -> int | None:
-        """The noun that a personal pronoun stands for; for "one", the nearest plural.
+        """Return the noun that a personal pronoun stands for; for "one", the nearest plural.
 
         Args:
             pronoun: he, him, she, her, it, they, them, one.
@@ -183,28 +232,41 @@ class _Extraction:
         word = self.words[pronoun]
         before = [noun for noun in self.nouns if noun < pronoun and noun not in excluded]
         if word == "one":
-            return next((noun for noun in reversed(before) if self._is_plural(noun)), None)
-        return self._choose(word, before[::-1] if nearest else before)
+            return max(filter(self._is_plural, before), default=None)
+        if nearest:
+            before.reverse()
+        return self._choose(word, before)
 
     def _choose(self, pronoun: str, nouns: list[int]) -> int | None:
-        """First of the most fitting nouns that agree: people before animals before things, for "they" plurals first."""
-
-        ranks = {noun: rank for noun in nouns if (rank := self._rank(pronoun, noun)) is not None}
+        """Return the first of the most fitting nouns: people before animals before things, for "they" plurals first."""
+        ranks: dict[int, int] = {}
+        for noun in nouns:
+            rank = self._rank(pronoun, noun)
+            if rank is not None:
+                ranks[noun] = rank
         return min(ranks, key=ranks.__getitem__, default=None)
 
     def _rank(self, pronoun: str, noun: int) -> int | None:
-        """How far a noun is from the likeliest meaning of a pronoun; None where they do not agree."""
+        """Return how far a noun is from the likeliest meaning of a pronoun; None where they do not agree."""
         lemma, plural = self.lemmas[noun], self._is_plural(noun)
         person, thing = lemma in lists.PERSONS, lemma not in lists.ANIMATE
         if pronoun in lists.PLURAL:
-            return 2 * (not plural) + thing if plural or person else None
+            if plural:
+                return int(thing)
+            return 2 if person else None
         if pronoun not in lists.REFERRING or (plural and len(self._joined(noun)) == 1):
             return None
-        if pronoun not in lists.MASCULINE | lists.FEMININE:
-            return None if person else thing * (pronoun not in lists.NEUTER)
-        others = lists.FEMALES if pronoun in lists.MASCULINE else lists.MALES
-        animate = any(self.lemmas[each] in lists.ANIMATE for each in self.nouns)
-        return None if lemma in others or (thing and animate) else thing + (not person)
+        if pronoun in lists.MASCULINE:
+            others = lists.FEMALES
+        elif pronoun in lists.FEMININE:
+            others = lists.MALES
+        elif person:
+            return None
+        else:
+            return int(thing and pronoun not in lists.NEUTER)
+        if lemma in others or (thing and any(self.lemmas[noun] in lists.ANIMATE for noun in self.nouns)):
+            return None
+        return thing + (not person)
 
     def _is_plural(self, noun: int) -> bool:
         lemma = self.lemmas[noun]
@@ -213,7 +275,7 @@ class _Extraction:
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
     def _subjects(self, verb: int) -> list[int]:
-        """Nouns that do, are or suffer what a verb says."""
+        """Return the nouns that do, are or suffer what a verb says."""
         found: list[int] = []
         for subject in self.governed["S", verb]:
             found += self._referents(subject)
@@ -224,15 +286,20 @@ class _Extraction:
             for head in self.governing["R", pronoun]:
                 found += self._content(head)
         for noun in self.governing["Mg", verb] + self.governing["Mv", verb]:
-            found += self._referents(noun) if self._is_tight(noun) else self._content(noun)
+            find = self._referents if self._is_tight(noun) else self._content
+            found += find(noun)
         return list(dict.fromkeys(found))
 
     def _is_tight(self, noun: int) -> bool:
-        """Whether nothing but nouns and their modifiers lies within the list of a noun, so that what follows it is said
-        of all: a man and a woman sitting; not a man in a hat and a woman sitting."""
+        """Return whether nothing but nouns and their modifiers lies within the list of a noun.
+
+        What follows it is then said of all: a man and a woman sitting; not a man in a hat and a woman sitting.
+        """
         members = self._joined(noun)
-        loose = {i for kind in ("MVp", "Mp", "Mg", "Mv", "S") for pair in self.pairs[kind] for i in pair}
-        return not any(i in loose and i not in self.nouns for i in range(members[0], members[-1]))
+        loose: set[int] = set()
+        for kind in ("MVp", "Mp", "Mg", "Mv", "S"):
+            loose.update(*self.pairs[kind])
+        return loose.difference(self.nouns).isdisjoint(range(members[0], members[-1]))
 
     def _say(self, noun: int, words: Iterable[int], kind: str) -> None:
         self.properties.add((noun, tuple(sorted(words)), kind))
@@ -240,9 +307,11 @@ class _Extraction:
     def _relate(self, subject: int, words: Iterable[int], thing: int, kind: str) -> None:
         self.edges.add((subject, tuple(sorted(words)), thing, kind))
 
-    def _say_of_verbs(self) -> None:
+    def say_of_verbs(self) -> None:
+        """Finds what verbs say of nouns."""
         verbs = {verb for verb, _ in self.pairs["S"]}
-        verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
+        for kind in ("Pg", "Pv", "Mg", "Mv", "RS"):
+            verbs.update(verb for _, verb in self.pairs[kind])
         for verb in verbs:
             lemma, subjects = self.lemmas[verb], self._subjects(verb)
             for subject, adjective in product(subjects, self.governed["Pa", verb]):
@@ -261,9 +330,9 @@ class _Extraction:
                 met += self._referents(thing, subjects)
             for preposition in self.governed["MVp", verb]:
                 for extra, target in self._targets(preposition):
-                    places += [(extra, noun) for noun in self._referents(target, subjects)]
-            suffers = self.governing["Mv", verb] or self.governing["Pv", verb]
-            suffers = suffers and self.words[verb] not in lists.STATIVE_PARTICIPLES
+                    places += product([extra], self._referents(target, subjects))
+            passive = self.governing["Mv", verb] or self.governing["Pv", verb]
+            suffers = passive and self.words[verb] not in lists.STATIVE_PARTICIPLES
             linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and self.governed["Pa", verb])
             for subject, noun in product(subjects, met):
                 self._relate(subject, words, noun, "verb")
@@ -272,8 +341,8 @@ class _Extraction:
                     self._relate(noun, words, subject, "agent")
                 else:
                     self._relate(subject, (*words, *extra), noun, "verb_prep")
-            for subject in subjects:
-                if not (met or places or linking):
+            if not (met or places or linking):
+                for subject in subjects:
                     self._say(subject, words, "action")
 
     def _locate(self, subject: int, preposition: int, nearest: bool = False) -> None:
@@ -283,7 +352,8 @@ class _Extraction:
 
     # -- what nouns say ------------------------------------------------------------------------------------------------
 
-    def _say_of_nouns(self) -> None:
+    def say_of_nouns(self) -> None:
+        """Finds what nouns and the words at them say."""
         for noun, preposition in self.pairs["Mp"]:
             for subject in self._content(noun):
                 self._locate(subject, preposition, nearest=True)
@@ -305,37 +375,7 @@ class _Extraction:
         for noun, adjective in self.pairs["A"]:
             self._say(noun, [adjective], "adjective")
         for noun, number in self.pairs["Dmcn"]:
-            self._say(noun, [number], "quantity" if self.words[number] in lists.VAGUE_NUMBERS else "number")
+            kind = "quantity" if self.words[number] in lists.VAGUE_NUMBERS else "number"
+            self._say(noun, [number], kind)
         for noun, modifier in self.pairs["AN"]:
             self._say(noun, [modifier], "compound")
-
-    # -- assembly ------------------------------------------------------------------------------------------------------
-
-    def graph(self, text: str, status: str) -> SceneGraph:
-        """What the words say as a graph, each property and edge once."""
-        self._say_of_verbs()
-        self._say_of_nouns()
-        # Nouns that only say what another one is are no objects, but where something else is said of them.
-        copulas = {words[-1] for _, words, kind in self.properties if kind == "copula"}
-        described = {noun for noun, _, kind in self.properties if kind != "compound"}
-        described.update(noun for subject, _, thing, _ in self.edges for noun in (subject, thing))
-        heads = [noun for noun in self.nouns if noun in described or noun not in copulas]
-        number = dict(zip(heads, range(len(heads)), strict=True))
-        objects = []
-        for head in heads:
-            words = self.named(head)
-            objects.append(Object(len(objects), head, words, self.lemma(words)))
-        attributes: dict[tuple[int, str], Attribute] = {}
-        for noun, words, kind in sorted(self.properties):
-            if noun in number:
-                lemma = self.lemma(words)
-                attribute = Attribute(len(attributes), number[noun], words, lemma, kind)
-                attributes.setdefault((noun, lemma), attribute)
-        relations: dict[tuple[int, int, str], Relation] = {}
-        for subject, words, thing, kind in sorted(self.edges):
-            if subject in number and thing in number and subject != thing:
-                lemma = "have" if kind == "have" else self.lemma(words)
-                relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
-                relations.setdefault((subject, thing, lemma), relation)
-        values = tuple(attributes.values()), tuple(relations.values())
-        return SceneGraph(text, self.tokens, tuple(objects), *values, status)

@@ -1,4 +1,4 @@
-"""What a caption says, as data: tokens, typed links between them, and the graph that the links amount to.
+"""The data of scene graphs: tokens, typed links between them, and the graph that the links amount to.
 
 Rules turn a caption into tokens and links (`Analysis`), and an extractor turns links into a graph.
 `itrpipe.scene_graph.phrases` makes phrases of the elements of graphs.
@@ -9,14 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from itrpipe.scene_graph.words import parsed_part
-
-KINDS = ("object", "attribute", "relation")
-"""Of the elements of a graph, and of phrases."""
-
 
 class Item(NamedTuple):
-    """What a graph is made from.
+    """A caption that a graph is made of.
 
     Attributes:
         text: the caption.
@@ -60,7 +55,7 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What the rules find in one caption."""
+    """The tokens of one caption and the links that the rules find between them."""
 
     tokens: tuple[Token, ...]
     links: tuple[Link, ...]
@@ -137,12 +132,7 @@ class SceneGraph:
 
     text: str
     tokens: tuple[Token, ...]
-    objects: tuple[Object, ...]
-    attributes: tuple[Attribute, ...]
-    relations: tuple[Relation, ...]
+    objects: tuple[Object, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+    relations: tuple[Relation, ...] = ()
     status: str = "ok"
-
-
-def status_of(text: str, status: str) -> str:
-    """Status of a caption's graph, given that of the part that is parsed."""
-    return "partial" if status == "ok" and parsed_part(text) != text else status

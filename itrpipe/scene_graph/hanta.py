@@ -38,19 +38,14 @@ class HantaTagger:
     Source: Wartena, "A probabilistic morphology model for German lemmatization", KONVENS 2019; the package HanTa.
 
     Raises:
-        MissingInputError: HanTa or its model is not installed.
+        MissingInputError: the model is not installed.
         DataError: the model is not the one that HanTa comes with.
         UnavailableError: it cannot be read now.
     """
 
     def __init__(self) -> None:
-        try:
-            from HanTa.HanoverTagger import HanoverTagger
-        except ImportError as error:
-            raise MissingInputError(
-                "the tagger hanta needs the package HanTa, which is not installed: "
-                "pip install HanTa, or choose --tagger lexicon"
-            ) from error
+        from HanTa.HanoverTagger import HanoverTagger
+
         # Given a name, HanTa would unpickle a file of that name in the working folder.
         self.model = HanoverTagger(None, read_model(Path(inspect.getfile(HanoverTagger)).parent))
         self.model.strict = False  # as HanTa sets it for a model out of a file: unknown words are guessed
@@ -64,18 +59,21 @@ class HantaTagger:
             written: its words as they are written; the case of the first one says nothing.
         """
         closed = tag_by_lexicon(sentence)
-        allowed = [AGREEING.get(tag) if fixed else None for tag, fixed in zip(sentence.tags, closed, strict=False)]
-        for i, word in enumerate(sentence.words):
-            if word == "to":  # before a verb or before a noun: the model decides better than the dictionary
-                allowed[i], closed[i] = frozenset({"TO0", "PRP"}), False
-        found = self.most_likely(written, allowed)
-        own = list(sentence.tags)
-        for i, name in enumerate(found):
+        by_lexicon = list(sentence.tags)
+        allowed: list[frozenset[str] | None] = [None] * sentence.size
+        for i, is_closed in enumerate(closed):
+            if sentence.words[i] == "to":
+                # Before a verb or before a noun: the model decides better than the dictionary.
+                closed[i] = False
+                allowed[i] = frozenset({"TO0", "PRP"})
+            elif is_closed:
+                allowed[i] = AGREEING.get(by_lexicon[i])
+        for i, name in enumerate(self.most_likely(written, allowed)):
             if not closed[i]:
-                sentence.tags[i] = _merged(sentence, i, own[i - 1], name)
+                sentence.tags[i] = _merged(sentence, i, by_lexicon[i - 1], name)
 
     def most_likely(self, words: Sequence[str], allowed: Sequence[frozenset[str] | None]) -> list[str]:
-        """Viterbi over the trigram model.
+        """Return the most likely tags of words, by Viterbi's algorithm over the trigram model.
 
         Args:
             words: as written.
@@ -87,13 +85,17 @@ class HantaTagger:
         names, transitions = self.model.int2tag, self.model.LP_trans_word
         row: Row = {(0, 1): (0.0, (0, 0))}
         steps = [row]
-        for i, (word, own) in enumerate(zip(words, allowed, strict=True)):
-            readings = self.readings(word if i else word.lower(), i > 0)
-            choices = {tag: readings[tag] for tag in readings if names[tag] in own} if own else readings
+        for i, word in enumerate(words):
+            if i == 0:
+                word = word.lower()
+            readings = choices = self.readings(word, i > 0)
+            own = allowed[i]
+            if own:
+                choices = {tag: readings[tag] for tag in readings if names[tag] in own} or readings
             following: Row = {}
             for state, (score, _) in row.items():
                 onward = transitions[state]
-                for tag, emission in (choices or readings).items():
+                for tag, emission in choices.items():
                     total = score + onward[tag] + emission
                     key = (state[1], tag)
                     if key not in following or total > following[key][0]:
@@ -109,18 +111,26 @@ class HantaTagger:
         return tags[::-1]
 
     def _readings(self, word: str, cased: bool) -> dict[int, float]:
-        """Log p(word | tag) of the tags a word can have, up to a constant."""
+        """Return log p(word | tag) of the tags a word can have, up to a constant."""
         numbers, scores = self.model.tag2int, self.model.LP_wtag
-        found = self.model.tag_word(word, cutoff=CUTOFF, casesensitive=cased)
-        readings = {
-            numbers[name]: score - scores[numbers[name]] for name, score in found if numbers.get(name) in scores
-        }
+        readings = {}
+        for name, score in self.model.tag_word(word, cutoff=CUTOFF, casesensitive=cased):
+            number = numbers.get(name)
+            if number in scores:
+                readings[number] = score - scores[number]
         return readings or {numbers["NN1"]: 0.0}
 
 
 def _merged(sentence: Sentence, i: int, previous: str, name: str) -> str:
-    """Tag of an open-class word from the lexicon's tag, the lexicon's tag of the word before, and HanTa's C5 tag."""
-    tag, here, certain = sentence.tags[i], sentence.entries[i], lists.OPEN_CLASSES.get(name)
+    """Choose the tag of an open-class word.
+
+    Args:
+        sentence: with the lexicon's tags from the word on.
+        i: number of the word.
+        previous: the lexicon's tag of the word before.
+        name: HanTa's C5 tag of the word.
+    """
+    tag, here = sentence.tags[i], sentence.entries[i]
     noun, adjective, adverb = name.startswith("NN"), name.startswith("AJ"), name.startswith("AV")
     if (
         (tag == "N" and here.word in lists.ING_NOUNS and previous != "BE")
@@ -130,24 +140,29 @@ def _merged(sentence: Sentence, i: int, previous: str, name: str) -> str:
         or (tag == "VBG" and previous in {"BE", "SUB"})
     ):
         return tag
-    if certain:
-        return certain
+    if name in lists.OPEN_CLASSES:
+        return lists.OPEN_CLASSES[name]
+    if name == "VVD" and tag in {"VBN", "J"}:
+        return "VBN"
     if name.startswith("V"):
-        return "VBN" if name == "VVD" and tag in {"VBN", "J"} else "V"
+        return "V"
     if (
         (tag == "VBG" and previous == "N" and (adjective or noun))
         or (tag == "N" and adjective and here.known and not here.adjective)
         or (adverb and not here.adverb)
     ):
         return tag
-    return next((ours for start, ours in lists.OPEN_CLASSES.items() if name.startswith(start)), tag)
+    for start, ours in lists.OPEN_CLASSES.items():
+        if name.startswith(start):
+            return ours
+    return tag
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
 def read_model(package: Path) -> tuple[Any, ...]:
-    """The tables of the model, which `HanoverTagger` takes in place of a file.
+    """Read the tables of the model, which `HanoverTagger` takes in place of a file.
 
     Args:
         package: folder of the installed HanTa.
@@ -171,7 +186,7 @@ def read_model(package: Path) -> tuple[Any, ...]:
 
 
 def decode(content: bytes) -> tuple[Any, ...]:
-    """The content of a pickle that holds builtin containers, text, numbers and NumPy's numbers, which become floats.
+    """Read a pickle of builtin containers, text, numbers and NumPy's numbers, which become floats.
 
     Raises:
         pickle.UnpicklingError: it names anything else.
@@ -180,7 +195,7 @@ def decode(content: bytes) -> tuple[Any, ...]:
 
 
 def _scalar(kind: np.dtype, content: bytes) -> float:
-    """In place of `numpy._core.multiarray.scalar`."""
+    """Make a float of what NumPy pickles as `numpy._core.multiarray.scalar`."""
     return float(np.frombuffer(content, kind)[0])
 
 
@@ -188,7 +203,10 @@ class _DataUnpickler(pickle.Unpickler):
     """Loads nothing by name but the two names that the model has: NumPy's types, and a function of this module."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        known = {("numpy", "dtype"): np.dtype, ("numpy._core.multiarray", "scalar"): _scalar}
-        if (module_name, global_name) not in known:
-            raise pickle.UnpicklingError(f"the model names {module_name}.{global_name}, which is no data")
-        return known[module_name, global_name]
+        match f"{module_name}.{global_name}":
+            case "numpy.dtype":
+                return np.dtype
+            case "numpy._core.multiarray.scalar":
+                return _scalar
+            case name:
+                raise pickle.UnpicklingError(f"the model names {name}, which is no data")

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import KINDS
 from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
 from itrpipe.storage.ragged import Ragged
 from itrpipe.storage.tables import rows_of
@@ -28,6 +28,9 @@ MAX_WORDS, MAX_PHRASES = 64, 32
 COLUMNS = ("tokens", *ELEMENTS)
 LAST = np.iinfo(np.int64).max
 NONE = -1
+KINDS = ("object", "attribute", "relation")
+"""Kinds of phrases."""
+OBJECT, ATTRIBUTE, RELATION = range(len(KINDS))
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class CaptionGroups:
         return len(self.caption_ids)
 
     def rows(self, caption_ids: Sequence[str]) -> np.ndarray:
-        """Rows int64 of captions, for other methods.
+        """Return the rows int64 of captions, for other methods.
 
         Raises:
             DataError: one of them has no graph.
@@ -56,7 +59,7 @@ class CaptionGroups:
         return _positions(self.caption_ids, caption_ids, "caption")
 
     def masks(self, rows: np.ndarray, width: int) -> np.ndarray:
-        """Which words make up the groups of captions, bool [B, G, W], padded to the most groups.
+        """Return the words of the groups of captions, bool [B, G, W], padded to the most groups.
 
         Args:
             rows: int64 [B], of captions.
@@ -119,6 +122,7 @@ class CaptionPhrases(CaptionGroups):
         read = [_read_rows(table, words, labels, max_words, max_phrases) for table in file.row_groups(COLUMNS)]
         word_ids, word_labels, said, phrase_labels, kinds, tokens = map(Ragged.joined, zip(*read, strict=True))
         counts = np.minimum(word_ids.counts, max_words)
+        first = word_ids.places() < max_words
         return cls(
             caption_ids=file.caption_ids,
             groups=Ragged.of_counts(kinds.counts),
@@ -126,8 +130,8 @@ class CaptionPhrases(CaptionGroups):
             image_ids=list(numbers),
             caption_image=caption_image,
             words=list(words),
-            word_ids=Ragged.of_counts(counts, word_ids.values[word_ids.places() < max_words]),
-            word_labels=Ragged.of_counts(counts, word_labels.values[word_labels.places() < max_words]),
+            word_ids=Ragged.of_counts(counts, word_ids.values[first]),
+            word_labels=Ragged.of_counts(counts, word_labels.values[first]),
             phrase_labels=phrase_labels,
             kinds=kinds,
             held=_held(caption_image[said.owners()] << 32 | said.values, labels),
@@ -136,7 +140,7 @@ class CaptionPhrases(CaptionGroups):
         )
 
     def image_rows(self, image_ids: Sequence[str]) -> np.ndarray:
-        """Rows int64 of images, for other methods.
+        """Return the rows int64 of images, for other methods.
 
         Raises:
             DataError: one of them has no captions.
@@ -150,11 +154,12 @@ class CaptionPhrases(CaptionGroups):
             Numbers in `words`, int32 [B, W], -1 for padding; positions in `KINDS` of the phrases, int8 [B, P], -1 for
             padding; and which words make up a phrase, bool [B, P, W].
         """
-        words, kinds = (each.take(rows).padded(fill=NONE) for each in (self.word_ids, self.kinds))
+        words = self.word_ids.take(rows).padded(fill=NONE)
+        kinds = self.kinds.take(rows).padded(fill=NONE)
         return words, kinds, self.masks(rows, words.shape[1])
 
     def positive(self, captions: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which words and phrases of captions are labels of images, or contained in one.
+        """Tell which words and phrases of captions are labels of images, or contained in one.
 
         Args:
             captions: int64 [B], rows of captions.
@@ -165,17 +170,18 @@ class CaptionPhrases(CaptionGroups):
 
         Source: SSAMT, Sec. 3.4; words are compared by their lemmas.
         """
-        found = []
-        for labels in (self.word_labels, self.phrase_labels):
+
+        def are_held(labels: Ragged) -> np.ndarray:
             own = labels.take(captions)
             keys = images[own.owners()] << 32 | own.values
-            found.append(Ragged(own.offsets, self.held[np.searchsorted(self.held, keys)] == keys).padded())
-        return found[0], found[1]
+            return Ragged(own.offsets, self.held[np.searchsorted(self.held, keys)] == keys).padded()
+
+        return are_held(self.word_labels), are_held(self.phrase_labels)
 
 
 @dataclass(frozen=True)
 class MaskCandidates(CaptionGroups):
-    """Which words of T captions are masked together, in words as `tokenise` counts them; the groups are the candidates.
+    """Words of T captions that are masked together, as `tokenise` counts them; the groups are the candidates.
 
     A candidate is what one element of the scene graph adds of its own: the predicate of a relation, the words of an
     attribute, or an object with its compound words, in this order. (A phrase says more: that of an attribute has its
@@ -203,21 +209,23 @@ class MaskCandidates(CaptionGroups):
         spans = []
         for table in file.row_groups(COLUMNS):
             rows, words = flattened(table, "tokens")
-            ends = np.stack([words.field(name).to_numpy() for name in ("start", "end")], axis=1)
+            ends = np.stack([words.field("start"), words.field("end")], axis=1)
             spans.append(Ragged(rows.offsets, ends))
-            for elements in zip(*(table[name].to_pylist() for name in reversed(ELEMENTS)), strict=True):
-                own = [each["token_ids"] for column in elements for each in column if each["token_ids"]]
-                counts.append(len(own))
-                candidates += own
+            for row in table.select(ELEMENTS[::-1]).to_pylist():
+                before = len(candidates)
+                for element in chain.from_iterable(row.values()):
+                    if element["token_ids"]:
+                        candidates.append(element["token_ids"])
+                counts.append(len(candidates) - before)
         groups, tokens = Ragged.of_counts(np.array(counts)), _ragged(candidates, pa.int16())
         return cls(file.caption_ids, groups, tokens, Ragged.joined(spans))
 
     def batch(self, rows: np.ndarray) -> np.ndarray:
-        """Candidates bool [B, P, W] of the captions of the given rows [B], padded to the largest counts."""
+        """Return the candidates bool [B, P, W] of the captions of rows [B], padded to the largest counts."""
         return self.masks(rows, int(self.spans.counts[rows].max(initial=0)))
 
     def words_at(self, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Which word each piece of a caption is part of, however the caption was cut into pieces.
+        """Find the word that each piece of a caption is part of, however the caption was cut into pieces.
 
         Args:
             rows: int64 [B], of captions.
@@ -228,8 +236,9 @@ class MaskCandidates(CaptionGroups):
         """
         spans = self.spans.take(rows).padded()[:, None]  # [B, 1, W, 2]
         shares = (starts[..., None] < spans[..., 1]) & (spans[..., 0] < ends[..., None])  # [B, n, W]
-        first = shares.argmax(axis=2) if shares.shape[2] else np.zeros(starts.shape, dtype=np.int64)
-        return np.where(np.any(shares, axis=2), first, NONE)
+        if not shares.shape[2]:
+            return np.full(starts.shape, NONE)
+        return np.where(shares.any(axis=2), shares.argmax(axis=2), NONE)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -238,7 +247,7 @@ class MaskCandidates(CaptionGroups):
 def _read_rows(
     table: pa.Table, words: dict[str, int], labels: dict[str, int], max_words: int, max_phrases: int
 ) -> list[Ragged]:
-    """What rows of a file add to `CaptionPhrases`.
+    """Read the words, labels and phrases of rows of a file.
 
     Args:
         table: the rows.
@@ -250,52 +259,56 @@ def _read_rows(
         phrases and their kinds; and the tokens of each phrase.
     """
     word_ids, word_labels, said, phrase_labels, kinds, phrase_tokens = [], [], [], [], [], []
-    for tokens, objects, attributes, relations in zip(*(table[name].to_pylist() for name in COLUMNS), strict=True):
+    for row in table.to_pylist():
+        tokens = row["tokens"]
         word_ids.append([words.setdefault(token["text"].lower(), len(words)) for token in tokens])
         word_labels.append([labels.setdefault(token["lemma"], len(labels)) for token in tokens])
-        heads = [each["head"] for each in objects]
-        names = [each["lemma"].split()[-1] for each in objects]
-        for number, head in enumerate(heads):
-            if head >= 0:
-                names[number] = tokens[head]["lemma"]
 
-        # Each element with the objects that it is said of, whose heads are among its words, and its label.
-        elements = [(0, each["token_ids"], [each["id"]], each["lemma"]) for each in objects]
-        for each in attributes:
-            own = each["object"]
-            elements.append((1, each["token_ids"], [own], f"{each['lemma']} {names[own]}"))
-        for each in relations:
-            one, other = each["subject"], each["object"]
-            elements.append((2, each["token_ids"], [one, other], f"{names[one]} {each['lemma']} {names[other]}"))
+        # Each element with the heads of the objects that it is said of, which are among its words, and its label.
+        heads, names, elements = [], [], []
+        for thing in row["objects"]:
+            head, lemma = thing["head"], thing["lemma"]
+            heads.append(head)
+            names.append(lemma.split()[-1] if head < 0 else tokens[head]["lemma"])
+            elements.append((OBJECT, thing, [head], lemma))
+        for attribute in row["attributes"]:
+            owner = attribute["object"]
+            label = f"{attribute['lemma']} {names[owner]}"
+            elements.append((ATTRIBUTE, attribute, [heads[owner]], label))
+        for relation in row["relations"]:
+            one, other = relation["subject"], relation["object"]
+            label = f"{names[one]} {relation['lemma']} {names[other]}"
+            elements.append((RELATION, relation, [heads[one], heads[other]], label))
 
-        said.append(list(word_labels[-1]))
+        spoken = list(word_labels[-1])
         phrases: dict[tuple[int, tuple[int, ...]], int] = {}
-        for kind, own, of, label in elements:
+        for kind, element, around, label in elements:
             number = labels.setdefault(label, len(labels))
-            said[-1].append(number)
-            around = [heads[each] for each in of]
-            whole = min(around) >= 0 and (own or KINDS[kind] == "relation")
+            spoken.append(number)
+            own = element["token_ids"]
             spelled = tuple(sorted({*own, *around}))
+            whole = spelled[0] >= 0 and (own or kind == RELATION)
             if whole and spelled[-1] < max_words and len(phrases) < max_phrases:
                 phrases.setdefault((kind, spelled), number)
+        said.append(spoken)
         phrase_labels.append(list(phrases.values()))
         kinds.append([kind for kind, _ in phrases])
         phrase_tokens += [spelled for _, spelled in phrases]
     return [
-        *(_ragged(each, pa.int32()) for each in (word_ids, word_labels, said, phrase_labels)),
+        *(_ragged(lists, pa.int32()) for lists in (word_ids, word_labels, said, phrase_labels)),
         _ragged(kinds, pa.int8()),
         _ragged(phrase_tokens, pa.int16()),
     ]
 
 
 def _ragged(lists: Sequence[Sequence[int]], kind: pa.DataType) -> Ragged:
-    """Lists of Python as Arrow reads them, which takes a tenth of NumPy's time."""
+    """Read lists of Python by Arrow, which takes a tenth of NumPy's time."""
     array = pa.array(lists, pa.list_(kind))
     return Ragged(array.offsets.to_numpy().astype(np.int64), array.flatten().to_numpy())
 
 
 def _held(said: np.ndarray, labels: dict[str, int]) -> np.ndarray:
-    """`CaptionPhrases.held`: images with their labels and all labels that are contiguous parts of these.
+    """Return `CaptionPhrases.held`: images with their labels and all labels that are contiguous parts of these.
 
     Args:
         said: int64, image << 32 | label, repeated or not.
@@ -304,17 +317,21 @@ def _held(said: np.ndarray, labels: dict[str, int]) -> np.ndarray:
     lists = []
     for label in labels:
         words = label.split()
-        ends = range(1, len(words) + 1)
-        spelled = (" ".join(words[start:end]) for end in ends for start in range(end))
-        lists.append([labels[part] for part in spelled if part in labels])
+        parts = []
+        for start, end in combinations(range(len(words) + 1), 2):
+            part = " ".join(words[start:end])
+            if part in labels:
+                parts.append(labels[part])
+        lists.append(parts)
     said = np.unique(said)
     parts = _ragged(lists, pa.int64()).take(said & 0xFFFFFFFF)
     return np.append(np.unique((said >> 32)[parts.owners()] << 32 | parts.values), LAST)
 
 
 def _positions(known: list[str], wanted: Sequence[str], what: str) -> np.ndarray:
-    rows = rows_of(*(pa.array(each, pa.string()) for each in (wanted, known)))
-    if len(missing := np.flatnonzero(rows < 0)):
+    rows = rows_of(pa.array(wanted, pa.string()), pa.array(known, pa.string()))
+    missing = np.flatnonzero(rows < 0)
+    if len(missing):
         raise DataError(
             f"{len(missing):,} of {len(wanted):,} {what}s have no scene graph (the first: {wanted[missing[0]]!r}); "
             "run `itrpipe parse` for this dataset"

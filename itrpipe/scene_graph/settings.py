@@ -22,27 +22,32 @@ class ParseSettings(Settings):
         tagger: `hanta`, or `lexicon`, which needs no HanTa; gives the words of captions their parts of speech and
             lemmas.
         file: graphs that another tool made; empty: the rules make them.
-        format: of the file; empty to recognise it.
     """
 
     tagger: Literal["hanta", "lexicon"]
     file: Annotated[str, Outside(lambda name, file, cache: {"graphs": cache.digest(Path(file).expanduser())})] = ""
-    format: Literal["", "factual", "spice", "tuples"]
 
 
 def parser_version(tagger: Literal["hanta", "lexicon"], file: str = "") -> str:
-    """Versions of all that decides a graph: rules, tagger and the packages behind them; `file` as in `ParseSettings`.
+    """Return the versions of all that decides a graph: rules, tagger and the packages behind them.
+
+    Args:
+        tagger, file: see `ParseSettings`.
 
     Raises:
         MissingInputError: lemminflect, or HanTa where it is the tagger, is not installed.
     """
-    found = [*([f"foreign/{FOREIGN_VERSION}"] if file else []), RULES_VERSION, tagger]
-    for package in ("lemminflect", "HanTa")[: 1 + (tagger == "hanta")]:
+    packages = {"lemminflect": "pip install lemminflect"}
+    if tagger == "hanta":
+        packages["HanTa"] = "pip install HanTa, or choose --tagger lexicon"
+    versions = [RULES_VERSION, tagger]
+    if file:
+        versions.insert(0, f"foreign/{FOREIGN_VERSION}")
+    for package, remedy in packages.items():
         try:
-            found.append(f"{package}-{version(package)}")
+            versions.append(f"{package}-{version(package)}")
         except PackageNotFoundError as error:
-            remedy = f"pip install {package}" + (", or choose --tagger lexicon" if package == "HanTa" else "")
             raise MissingInputError(
                 f"the parser needs the package {package}, which is not installed: {remedy}"
             ) from error
-    return " ".join(found)
+    return " ".join(versions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import pairwise
 
 from itrpipe.scene_graph.words import Entry, describes, lemma_of, lists, look_up
 
@@ -42,24 +42,24 @@ class Sentence:
 
     @cached_property
     def lemmas(self) -> list[str]:
-        """Of the words, by their tags."""
-        return [lemma_of(word, tag) for word, tag in zip(self.words[: self.size], self.tags, strict=False)]
+        """Return the lemmas of the words, by their tags."""
+        return list(map(lemma_of, self.words[: self.size], self.tags))
 
     def plural_before(self, i: int) -> bool:
         """Return whether the words before are a plural subject."""
-        subject = self.entries[i - 1]
-        if self.tags[i - 1] == "PRP":
+        subject, tags = self.entries[i - 1], self.tags
+        if tags[i - 1] == "PRP":
             return subject.word not in {"it", "he", "she"}
         if subject.word in {"people", "couple", "group"} or (subject.noun and subject.noun != subject.word):
             return True
-        first = max(i - 1, 0)
-        while first > 0 and self.tags[first] in PHRASE:
+        first = i - 1
+        while first > 0 and tags[first] in PHRASE:
             first -= 1
-        return self.tags[first] == "CC" and not {"P", ","} & set(self.tags[:first])
+        return tags[first] == "CC" and {"P", ","}.isdisjoint(tags[:first])
 
 
 def tag_by_lexicon(sentence: Sentence) -> list[bool]:
-    """Tags a caption from left to right; of each word, returns whether a rule of a closed class gave the tag."""
+    """Tag a caption from left to right; of each word, return whether a rule of a closed class gave the tag."""
     closed = []
     for i in range(sentence.size):
         tag = _closed(sentence, i)
@@ -69,7 +69,7 @@ def tag_by_lexicon(sentence: Sentence) -> list[bool]:
 
 
 def _closed(sentence: Sentence, i: int) -> str:
-    """Tag of a word of a closed class, an adverb, a preposition or a colour, or ""."""
+    """Return the tag of a word of a closed class, an adverb, a preposition or a colour, or ""."""
     word, previous = sentence.words[i], sentence.tags[i - 1]
     here, after, later = sentence.entries[i : i + 3]
 
@@ -78,19 +78,29 @@ def _closed(sentence: Sentence, i: int) -> str:
         return "POS"
     if word == "'s":
         action = after.word.endswith("ing") and after.word not in lists.ING_NOUNS
-        return "BE" if action or after.word in lists.ARTICLES else "POS"
+        if action or after.word in lists.ARTICLES:
+            return "BE"
+        return "POS"
+    if word in lists.SENTENCE_ENDS:
+        return "."
     if not (word[0].isalnum() or (word[0] in "'_" and len(word) > 1) or word == "&"):
-        return "." if word in lists.SENTENCE_ENDS else ","
+        return ","
 
     # Do and have may be ordinary verbs.
     if word in lists.BE:
         return "BE"
     if word in lists.DO:
-        return "AUX" if after.word == "not" or (after.bare and not after.noun) else "V"
+        if after.word == "not" or (after.bare and not after.noun):
+            return "AUX"
+        return "V"
     if word in lists.AUXILIARIES:
-        return "AUX" if after.verb or after.word in lists.BE or after.word == "not" else "V"
+        if after.verb or after.word in lists.BE or after.word == "not":
+            return "AUX"
+        return "V"
     if word in lists.HAVE:
-        done = later if after.word in lists.ALWAYS_ADVERBS or after.word.endswith("ly") else after
+        done = after
+        if after.word in lists.ALWAYS_ADVERBS or after.word.endswith("ly"):
+            done = later
         participle = done.word.endswith(("ed", "en")) or done.word in lists.IRREGULAR_PARTICIPLES
         if participle and done.verb and not done.nounish:
             return "AUX"
@@ -103,19 +113,24 @@ def _closed(sentence: Sentence, i: int) -> str:
         last = after.nounish and (not later.word or later.word in lists.SENTENCE_ENDS)
         if last or previous in {"VBN", "VBG", "J", "R"}:
             return "P"
-        return "P" if after.word in lists.ARTICLES and not _verb_follows(sentence, i + 1) else "SUB"
+        if after.word in lists.ARTICLES and not _verb_follows(sentence, i + 1):
+            return "P"
+        return "SUB"
     if word in lists.SUBORDINATORS:
         return "SUB"
     if word == "there" and (after.word in lists.BE or after.word in lists.AUXILIARIES):
         return "EX"
     if word == "that" and (previous != "N" or after.nounish):
-        verb = after.third_person or (after.bare and sentence.plural_before(i))
-        return "WH" if previous == "N" and verb else "D"
+        if previous == "N" and (after.third_person or (after.bare and sentence.plural_before(i))):
+            return "WH"
+        return "D"
     if word in lists.RELATIVES:
         return "WH"
     if word == "her":
         participle = after.word.endswith(("ing", "ed")) and later.nounish
-        return "D" if participle or after.nounish or after.opens else "PRP"
+        if participle or after.nounish or after.opens:
+            return "D"
+        return "PRP"
     if word in lists.DETERMINERS or (word in lists.DEGREES and after.nounish):
         return "D"
     if word in lists.PRONOUNS:
@@ -130,17 +145,19 @@ def _closed(sentence: Sentence, i: int) -> str:
         if not (place or previous in NOUN_PHRASE or (here.adjective and after.nounish)):
             return "R"
     if word == "to":
-        if not after.bare:
-            return "TO" if after.word == "be" else "P"
         ends = later.word in {"", "."} or later.word in lists.DETERMINERS | lists.PREPOSITIONS | lists.PRONOUNS
-        return "TO" if ends or not after.noun else "P"
+        if after.word == "be" or (after.bare and (ends or not after.noun)):
+            return "TO"
+        return "P"
     if word in lists.PREPOSITIONS:
         owned = previous == "D" and sentence.words[i - 1] in lists.ARTICLES | lists.POSSESSIVE_PRONOUNS
         if owned and word not in lists.WHOLE_PREPOSITIONS:
             return "J" if after.nounish else "N"
         if word in lists.SPATIAL_ADJECTIVES and previous == "P" and after.nounish:
             return "J"
-        return "V" if word == "like" and previous in {"PRP", "TO"} else "P"
+        if word == "like" and previous in {"PRP", "TO"}:
+            return "V"
+        return "P"
     return "J" if word in lists.COLOURS else ""
 
 
@@ -158,14 +175,15 @@ def _verb_follows(sentence: Sentence, i: int) -> bool:
 
 
 def _participle(sentence: Sentence, i: int) -> str:
-    """Tag of a word in -ing, -ed or -ly, or "".
+    """Return the tag of a word in -ing, -ed or -ly, or "".
 
     A word in -ing is an adjective before a noun, a noun after a determiner, and an action elsewhere. A word in -ed is
     an adjective before the noun that it describes, and a participle elsewhere. A word in -ly is an adverb, unless the
     dictionary knows it as a noun or an adjective.
     """
     word, previous = sentence.words[i], sentence.tags[i - 1]
-    before, here, after, later = sentence.entries[i - 1], *sentence.entries[i : i + 3]
+    before = sentence.entries[i - 1]
+    here, after, later = sentence.entries[i : i + 3]
     # A noun phrase goes on at the next word, if by a participle: a crowded dining room.
     described = after.nounish or (after.word.endswith(("ing", "ed")) and later.nounish)
     if word.endswith("ing") and len(word) > 4:
@@ -180,7 +198,9 @@ def _participle(sentence: Sentence, i: int) -> str:
             return "N"
         if described and previous == "P" and before.word in lists.BEFORE_PARTICIPLES:
             return "J"
-        return "VBG" if here.verb or not here.known else ""
+        if here.verb or not here.known:
+            return "VBG"
+        return ""
     irregular = word in lists.IRREGULAR_PARTICIPLES
     if irregular or (word.endswith("ed") and len(word) > 4 and (here.verb or not here.noun)):
         if describes(word):
@@ -189,12 +209,16 @@ def _participle(sentence: Sentence, i: int) -> str:
             return ""
         if word in lists.COVER_WORDS and previous == "N" and after.nounish:
             return "J"
-        return "J" if described and previous in NOUN_PHRASE | {"P", ""} else "VBN"
-    return "R" if word.endswith("ly") and len(word) > 4 and not here.noun and not here.adjective else ""
+        if described and previous in NOUN_PHRASE | {"P", ""}:
+            return "J"
+        return "VBN"
+    if word.endswith("ly") and len(word) > 4 and not here.noun and not here.adjective:
+        return "R"
+    return ""
 
 
 def _finite_verb(sentence: Sentence, i: int) -> str:
-    """V for a verb where one is due: after a noun, a pronoun or and, while the clause still lacks its verb; else ""."""
+    """Return V for a verb where one is due: after a noun, a pronoun or and, while the clause lacks it; else ""."""
     previous, tags = sentence.tags[i - 1], sentence.tags[:i]
     here, after = sentence.entries[i : i + 2]
     if previous in {"TO", "AUX"}:
@@ -205,24 +229,32 @@ def _finite_verb(sentence: Sentence, i: int) -> str:
         return "V"
     if after.word in lists.BE and "WH" not in tags:
         return ""
-    border = max((j for j, tag in enumerate(tags) if tag in {"SUB", "."}), default=-1)
-    clause = tags[border + 1 :]
-    due = sum(tag in VERBS for tag in clause) <= clause.count("WH")
+    verbs = pronouns = 0
+    for tag in reversed(tags):
+        if tag in {"SUB", "."}:
+            break
+        verbs += tag in VERBS
+        pronouns += tag == "WH"
+    due = verbs <= pronouns
     closes = after.opens or not after.nounish
     if here.third_person:
-        joined = previous == "CC" and any(
-            tag == "V" and entry.third_person for entry, tag in zip(sentence.entries, tags, strict=False)
-        )
-        return "V" if joined or (closes and (due or previous in {"PRP", "WH"})) else ""
-    if not (here.bare and due) or not sentence.plural_before(i):
-        return ""
-    plural = after.word.endswith("s") and after.noun and after.noun != after.word
-    return "V" if plural or (closes and after.word != ".") else ""
+        if closes and (due or previous in {"PRP", "WH"}):
+            return "V"
+        if previous == "CC":
+            for tag, entry in zip(tags, sentence.entries, strict=False):
+                if tag == "V" and entry.third_person:
+                    return "V"
+    elif here.bare and due and sentence.plural_before(i):
+        plural = after.word.endswith("s") and after.noun and after.noun != after.word
+        if plural or (closes and after.word != "."):
+            return "V"
+    return ""
 
 
 def _open_class(sentence: Sentence, i: int) -> str:
-    """What the dictionary says, adjectives before nouns and after be, nouns elsewhere."""
-    previous, (here, after) = sentence.tags[i - 1], sentence.entries[i : i + 2]
+    """Return the dictionary's tag: of an adjective before nouns and after be, of a noun elsewhere."""
+    previous = sentence.tags[i - 1]
+    here, after = sentence.entries[i : i + 2]
     if describes(here.word):
         return "J"
     ends = not after.word or after.word in lists.SENTENCE_ENDS
@@ -243,7 +275,7 @@ def _open_class(sentence: Sentence, i: int) -> str:
 
 
 def repair(sentence: Sentence) -> None:
-    """Turns nouns into the verbs that they must be, and the other way round, from left to right.
+    """Turn nouns into the verbs that they must be, and the other way round, from left to right.
 
     It looks where a caption would be without its verb, or a noun phrase against grammar.
     """
@@ -252,7 +284,7 @@ def repair(sentence: Sentence) -> None:
 
 
 def _better(sentence: Sentence, i: int) -> str:
-    """The tag that a word must have, or the present one where that may stay."""
+    """Return the tag that a word must have, or the present one where that may stay."""
     tags, word, here = sentence.tags, sentence.words[i], sentence.entries[i]
     tag, previous, following = tags[i], tags[i - 1], tags[i + 1]
     if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
@@ -267,8 +299,9 @@ def _better(sentence: Sentence, i: int) -> str:
         return "VBG"
     if _continues_verb(sentence, i) or _is_watched(sentence, i):
         return "V"
-    lacks_verb = not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i))
-    return "V" if lacks_verb else tag
+    if not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i)):
+        return "V"
+    return tag
 
 
 def _stands_for_noun(sentence: Sentence, i: int) -> bool:
@@ -287,14 +320,23 @@ def _stands_for_noun(sentence: Sentence, i: int) -> bool:
 def _has_verb(sentence: Sentence, i: int) -> bool:
     """Return whether the clause of a word has a finite verb; "and" ends it to the right, "and a" also to the left."""
     tags = sentence.tags
-    left = takewhile(lambda j: tags[j] not in BORDERS and tags[j : j + 2] != ["CC", "D"], range(i - 1, -1, -1))
-    right = takewhile(lambda j: tags[j] not in BORDERS and tags[j] != "CC", range(i + 1, sentence.size))
-    return any(tags[j] in VERBS for j in chain(left, right))
+    for j in range(i - 1, -1, -1):
+        if tags[j] in BORDERS or tags[j : j + 2] == ["CC", "D"]:
+            break
+        if tags[j] in VERBS:
+            return True
+    for tag in tags[i + 1 :]:
+        if tag in BORDERS or tag == "CC":
+            break
+        if tag in VERBS:
+            return True
+    return False
 
 
 def _ends_in_s(sentence: Sentence, i: int) -> bool:
     """Return whether a word in s is the verb of a singular subject rather than a plural noun."""
-    words, tags, here, before = sentence.words, sentence.tags, sentence.entries[i], sentence.entries[i - 1]
+    words, tags = sentence.words, sentence.tags
+    here, before = sentence.entries[i], sentence.entries[i - 1]
     previous, following = tags[i - 1], tags[i + 1]
     if not here.third_person:
         return False
@@ -325,13 +367,13 @@ def _is_bare(sentence: Sentence, i: int) -> bool:
         return False
     if sentence.words[i] in lists.MOSTLY_VERBS and tags[i + 1] in {"P", "R", "TO", "VBG"}:
         first = tags.index("N")
-        if _is_plural(sentence.words[first]) or any(tags[j : j + 2] == ["CC", "D"] for j in range(first, i)):
+        if _is_plural(sentence.words[first]) or ("CC", "D") in pairwise(tags[first : i + 1]):
             return True
     return (tags[i + 1] in AFTER_VERB and _is_plural(before)) or (tags[i + 1] == "N" and before in lists.PLURALS)
 
 
 def _continues_verb(sentence: Sentence, i: int) -> bool:
-    """Whether a word after "and" is a bare verb like one before: they dance and clap, they sit there and smile."""
+    """Return whether a word after "and" is a bare verb like one before: they dance and clap, they sit and smile."""
     tags, entries = sentence.tags, sentence.entries
     if i < 2 or tags[i - 1] != "CC" or tags[i + 1] not in {"", ".", ",", "P"}:
         return False

@@ -21,7 +21,7 @@ _TOKEN = re.compile(rf"{_POSSESSIVE}|\w+(?:(?!{_POSSESSIVE})['\u2019\-]\w+)*|[^\
 
 
 def tokenise(text: str) -> list[tuple[str, int, int]]:
-    """Splits a caption into words and single punctuation marks.
+    """Split a caption into words and single punctuation marks.
 
     Args:
         text: any Unicode.
@@ -33,7 +33,7 @@ def tokenise(text: str) -> list[tuple[str, int, int]]:
 
 
 def parsed_part(text: str) -> str:
-    """The part of a caption that is parsed, from its first character on: all of it, but for texts that are no captions.
+    """Return the part of a text that is parsed, from its first character on: all of any caption.
 
     Args:
         text: any Unicode.
@@ -53,12 +53,12 @@ def parsed_part(text: str) -> str:
 
 
 def plain(word: str) -> str:
-    """A word as the word lists have it: lower case, with a straight apostrophe."""
+    """Write a word as the word lists have it: lower case, with a straight apostrophe."""
     return word.lower().replace("\u2019", "'")
 
 
 def _read(path: Path) -> SimpleNamespace:
-    """The lists of a file, whose first lines say how they are written."""
+    """Read the lists of a file, whose first lines say how they are written."""
     found: dict[str, Any] = {}
     for name, value in tomllib.loads(path.read_text("utf-8")).items():
         if isinstance(value, list):
@@ -66,8 +66,13 @@ def _read(path: Path) -> SimpleNamespace:
         elif isinstance(value, str):
             words = set()
             for word in value.split():
-                own = found[word.lstrip("-@")] if "@" in word else {word.lstrip("-")}
-                words = words - own if word.startswith("-") else words | own
+                own = {word.lstrip("-")}
+                if "@" in word:
+                    own = found[word.lstrip("-@")]
+                if word.startswith("-"):
+                    words -= own
+                else:
+                    words |= own
             value = frozenset(words)
         found[name] = value
     return SimpleNamespace(**found)
@@ -77,7 +82,7 @@ lists: Any = _read(Path(__file__).with_suffix(".toml"))
 
 
 class Entry(NamedTuple):
-    """What the dictionary and the lists say of a word, whatever stands around it.
+    """The readings of a word by the dictionary and the lists, whatever stands around it.
 
     Attributes:
         word: in lower case; "" beyond the ends of a caption.
@@ -103,7 +108,7 @@ class Entry(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def look_up(word: str) -> Entry:
-    """Entry of a lower-case word.
+    """Return the entry of a lower-case word.
 
     Source: the SPECIALIST lexicon of the U.S. National Library of Medicine, as lemminflect packages it.
     """
@@ -113,8 +118,10 @@ def look_up(word: str) -> Entry:
     noun, verb, auxiliary, adjective, adverb = (
         lemmas.get(part, ("",))[0] for part in ("NOUN", "VERB", "AUX", "ADJ", "ADV")
     )
-    noun, verb = lists.NOUN_LEMMAS.get(word, noun), verb or auxiliary
-    verb = verb and lists.VERB_LEMMAS.get(word, verb)
+    noun = lists.NOUN_LEMMAS.get(word, noun)
+    verb = verb or auxiliary
+    if verb:
+        verb = lists.VERB_LEMMAS.get(word, verb)
     if not adjective and (word in lists.MISSING_ADJECTIVES or (not lemmas and word.endswith("less"))):
         adjective = word
     known = bool(noun or verb or adjective or adverb)
@@ -130,7 +137,7 @@ def look_up(word: str) -> Entry:
 
 @lru_cache(maxsize=1 << 16)
 def lemma_of(word: str, tag: str) -> str:
-    """Lemma of a word under a tag of the rules; any tag but noun and verb leaves it as it is.
+    """Return the lemma of a word under a tag of the rules; any tag but noun and verb leaves it as it is.
 
     Args:
         word: lower case.
@@ -146,25 +153,31 @@ def lemma_of(word: str, tag: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """Singular of a noun that the dictionary lacks: its last part where it is hyphenated, else by spelling."""
+    """Return the singular of a noun that the dictionary lacks; of its last part if it is hyphenated."""
     front, hyphen, last = word.rpartition("-")
     if hyphen and last:
         return front + hyphen + lemma_of(last, "N")
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
         return word
-    return word[:-2] if word.endswith(("ches", "shes", "xes", "sses")) else word[:-1]
+    if word.endswith(("ches", "shes", "xes", "sses")):
+        return word[:-2]
+    return word[:-1]
 
 
 def _bare(word: str) -> str:
-    """Base form of a verb that the dictionary lacks; a stem that it knows as a noun decides about a final e."""
-    stem = word.removesuffix("ing") if word.endswith("ing") else word.removesuffix("ed")
-    if stem == word or len(stem) < 3 or not set(stem) & set("aeiou"):
+    """Return the base form of a verb that the dictionary lacks; a stem that it knows decides about a final e."""
+    stem = re.sub("ing$|ed$", "", word)
+    if stem == word or len(stem) < 3 or set(stem).isdisjoint("aeiou"):
         return _singular(word)
     doubled = len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lsz"
     single = stem[:-1] if doubled else stem
+    for candidate in (stem, stem + "e", single):
+        if look_up(candidate).known:
+            return candidate
     silent = stem[-1] in "cvu" or (stem.endswith(("at", "id", "ad")) and stem[-3] not in "aeiou")
-    candidates = (stem, stem + "e", single)
-    return next((each for each in candidates if look_up(each).known), single + "e" * (silent and not doubled))
+    if silent and not doubled:
+        return stem + "e"
+    return single
 
 
 def describes(word: str) -> bool:

@@ -1,10 +1,11 @@
-"""The dataset: families of scenes with their captions, and its image files."""
+"""The dataset `scenes`: families of scenes with their captions, and its image files."""
 
 # No `from __future__ import annotations` here: the name is that of a function below.
 
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from random import Random
 
 from pydantic import TypeAdapter
 
-from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import UsageError
@@ -45,9 +46,13 @@ class ScenesDataset:
     captions: list[list[Caption]]
 
     def of_split(self, split: str) -> "ScenesDataset":
-        """The part of one split, in the same order."""
-        kept = [index for index, scene in enumerate(self.scenes) if scene.split == split]
-        return ScenesDataset([self.scenes[index] for index in kept], [self.captions[index] for index in kept])
+        """Return the part of one split, in the same order."""
+        part = ScenesDataset([], [])
+        for scene, captions in zip(self.scenes, self.captions, strict=True):
+            if scene.split == split:
+                part.scenes.append(scene)
+                part.captions.append(captions)
+        return part
 
 
 def generate(
@@ -62,7 +67,7 @@ def generate(
     units: int = USUAL_UNITS,
     alike: float = 0.0,
 ) -> ScenesDataset:
-    """Generates the dataset; the pictures are painted by `write_images`.
+    """Generate the dataset; the pictures are painted by `write_images`.
 
     Every family has its own random stream, named by seed, split and number: a bigger split begins with the
     smaller one, and no family spans two splits.
@@ -82,38 +87,40 @@ def generate(
         UsageError: a negative number of images, `family_size` < 1, another number of units, or what should be in 0..1
             is not.
     """
-    counts: dict[str, int] = dict(zip(SPLITS, (train, val, test), strict=True))
-    for name, value, least, most in (
-        *((f"{split} images", count, 0, _MOST_IMAGES) for split, count in counts.items()),
+    counts = {"train": train, "val": val, "test": test}
+    limits = [(f"{split} images", count, 0, _MOST_IMAGES) for split, count in counts.items()]
+    limits += [
         ("family_size", family_size, 1, _MOST_IMAGES),
         ("units", units, MIN_UNITS, MAX_UNITS),
         ("keep_probability", keep_probability, 0, 1),
         ("caption_detail", caption_detail, 0, 1),
         ("alike", alike, 0, 1),
-    ):
+    ]
+    for name, value, least, most in limits:
         if not least <= value <= most:
             raise UsageError(f"scenes: {name} = {value}; give {least} to {most}")
-    scenes: list[Scene] = []
-    captions: list[list[Caption]] = []
+    dataset = ScenesDataset([], [])
     for split, count in counts.items():
-        for number in range(-(-count // family_size)):
+        for number in range(math.ceil(count / family_size)):
             family = _family(seed, split, number, family_size, units, alike)
             rng = Random(f"scenes/{seed}/{split}/{number}/captions")
             # The whole family is made even where the split cuts it, so that its captions do not depend on the cut.
             for index, scene in enumerate(family[: count - number * family_size]):
                 siblings = family[:index] + family[index + 1 :]
-                scenes.append(scene)
-                chances = keep_probability, caption_detail
-                captions.append(write_captions(rng, scene, siblings, *chances, largest=alike > 0))
-    return ScenesDataset(scenes, captions)
+                dataset.scenes.append(scene)
+                dataset.captions.append(
+                    write_captions(rng, scene, siblings, keep_probability, caption_detail, largest=alike > 0)
+                )
+    return dataset
 
 
 def _family(seed: int, split: str, number: int, size: int, units: int, alike: float) -> list[Scene]:
-    """A base scene with `size` - 1 different siblings; another base where one is too crowded for so many."""
+    """Return a base scene with `size` - 1 different siblings; another base where one is too crowded for so many."""
     rng = Random(f"scenes/{seed}/{split}/{number}")
     while True:
         placed: dict[SymbolicScene, Scene] = {}
-        symbolic, edit = sample_scene(rng, units, alike), "base"
+        symbolic = sample_scene(rng, units, alike)
+        edit = "base"
         for _ in range(_SIBLING_TRIES * size):
             if symbolic not in placed:
                 image_id = f"{split}-{number * size + len(placed):06d}"
@@ -122,9 +129,9 @@ def _family(seed: int, split: str, number: int, size: int, units: int, alike: fl
                     placed[symbolic] = scene
                 elif not placed:
                     break
-            members = list(placed)
-            if len(members) == size:
+            if len(placed) == size:
                 return list(placed.values())
+            members = list(placed)
             source = members[0] if rng.random() < _FROM_BASE_RATE else rng.choice(members)
             symbolic, edit = edit_scene(rng, source)
             if rng.random() < _SECOND_EDIT_RATE:
@@ -144,18 +151,20 @@ _DESCRIBED = TypeAdapter(DescribedScene)
 
 
 def write_described(path: Path, dataset: ScenesDataset) -> None:
-    """Writes scenes with their captions, one JSON object a line.
+    """Write scenes with their captions, one JSON object a line.
 
     Args:
         path: `scenes.jsonl` of the prepared dataset.
         dataset: what it is of.
     """
-    described = map(DescribedScene, dataset.scenes, dataset.captions)
-    write_text(path, "".join(json.dumps(asdict(each), sort_keys=True) + "\n" for each in described))
+    lines = []
+    for described in map(DescribedScene, dataset.scenes, dataset.captions):
+        lines.append(json.dumps(asdict(described), sort_keys=True) + "\n")
+    write_text(path, "".join(lines))
 
 
 def read_described(path: Path) -> dict[str, DescribedScene]:
-    """Reads what `write_described` wrote.
+    """Read the file of `write_described`.
 
     Returns:
         image_id -> the scene and its captions.
@@ -184,14 +193,14 @@ class Painting(Work[None]):
         self._difficulty = difficulty
 
     def parts(self) -> list[Part]:
-        """Scenes, some at a time."""
+        """Return scenes, some at a time."""
         return cut(self._scenes, _SCENES)
 
     def open(self) -> None:
-        """Nothing: the painter needs no state."""
+        """Return nothing: the painter needs no state."""
 
     def make(self, worker: None, part: Part, path: Path) -> None:
-        """Paints the scenes of a part."""
+        """Paint the scenes of a part."""
         import pyarrow as pa
 
         from itrpipe.storage.parts import write_arrow
@@ -201,14 +210,14 @@ class Painting(Work[None]):
 
 
 def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
-    """Writes the pictures of all parts into a folder.
+    """Write the pictures of all parts into a folder.
 
     Args:
         paths: of the parts of `Painting`.
         folder: where to; created if needed.
 
     Returns:
-        What is known of each file, by its name.
+        The facts about each file, by its name.
 
     Raises:
         DiskFullError: the disk is full.
@@ -226,17 +235,19 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
 
 
 def picture(scene: Scene, difficulty: Difficulty = EASY) -> bytes:
-    """The JPEG file of a scene; its comment says which scene, painted by which version and how, and has a checksum."""
+    """Return the JPEG file of a scene; its comment names scene, painter and difficulty, and has a checksum."""
     content = hashlib.sha256(json.dumps(asdict(scene), sort_keys=True).encode()).hexdigest()
-    how = "" if difficulty == EASY else f" {difficulty}"
-    comment = f"scenes {PAINT_VERSION} {content}{how}, {STAMP_HERE}"
+    comment = f"scenes {PAINT_VERSION} {content}"
+    if difficulty != EASY:
+        comment += f" {difficulty}"
+    comment += f", {STAMP_HERE}"
     buffer = io.BytesIO()
     paint(scene, difficulty).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=comment.encode())
     return stamped(buffer.getvalue())
 
 
 def annotations(dataset: ScenesDataset, root: Path) -> Annotations:
-    """Images and captions in the form of every other dataset.
+    """Return images and captions in the form of every other dataset.
 
     Args:
         dataset: the dataset.
@@ -245,10 +256,10 @@ def annotations(dataset: ScenesDataset, root: Path) -> Annotations:
     Returns:
         Annotations with caption ids "<image_id>#<0..4>".
     """
-    images = [ImageRecord(scene.image_id, f"{scene.image_id}.jpg", scene.split) for scene in dataset.scenes]
-    captions = [
-        CaptionRecord(f"{scene.image_id}#{number}", scene.image_id, caption.text)
-        for scene, five in zip(dataset.scenes, dataset.captions, strict=True)
-        for number, caption in enumerate(five)
-    ]
+    images = []
+    captions = []
+    for scene, sayings in zip(dataset.scenes, dataset.captions, strict=True):
+        images.append(ImageRecord(scene.image_id, f"{scene.image_id}.jpg", scene.split))
+        for number, caption in enumerate(sayings):
+            captions.append(CaptionRecord(f"{scene.image_id}#{number}", scene.image_id, caption.text))
     return Annotations(images, captions, root)

@@ -24,9 +24,8 @@ Source: ours; the names of categories, but for `swap_rel` and `count`, are those
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Container, Iterator, Sequence
+from itertools import chain, combinations, islice, product
 from random import Random
 from typing import NamedTuple
 
@@ -38,8 +37,11 @@ from itrpipe.scenes.world import KIND_TABLE, WORLD
 
 _ARTICLE_BEFORE_VOWEL = re.compile(r"\ba (?=[aeiou])")
 _AN = re.compile(r"\ban\b")
+CATEGORIES = ("swap_att", "swap_rel", "replace_obj", "replace_att", "count")
 Changes = list[tuple[int, int, str]]
-"""What stands instead of the characters from one to before another."""
+"""Words that stand instead of the characters from one to before another."""
+Mentions = list[tuple[int, NounPhrase]]
+"""The noun phrases of a caption, in their order, each with its first character; `a` stands there for every `an`."""
 
 
 class HardNegative(NamedTuple):
@@ -57,29 +59,10 @@ class HardNegative(NamedTuple):
     category: str
 
 
-@dataclass(frozen=True)
-class _Sentence:
-    """A caption that is edited, with `a` for every `an`.
-
-    Attributes:
-        mentions: its noun phrases, in their order, each with its first character.
-        form: what it claims; its objects are those mentions without a number.
-        scene: that it describes.
-        related: kinds in a relation, somewhere among the scenes.
-        rng: of the draw.
-    """
-
-    mentions: list[tuple[int, NounPhrase]]
-    form: LogicalForm
-    scene: Scene
-    related: frozenset[tuple[str, str, str]]
-    rng: Random
-
-
 def hard_negatives(
     scenes: Sequence[Scene], captions: Sequence[Sequence[Caption]], most: int = 1, seed: int = 0
 ) -> list[HardNegative]:
-    """Makes hard negatives of captions.
+    """Make hard negatives of captions.
 
     Args:
         scenes: N scenes.
@@ -92,85 +75,119 @@ def hard_negatives(
         that none of the captions has words for, such as numbers, are left out.
     """
     reader = CaptionReader()
-    related = frozenset(
-        (scene.objects[first].kind, name, scene.objects[second].kind)
-        for scene in scenes
-        for first, name, second in scene.relations
-    )
+    related = set()
+    for scene in scenes:
+        for first, name, second in scene.relations:
+            related.add((scene.objects[first].kind, name, scene.objects[second].kind))
     found: list[HardNegative] = []
     for scene, own in zip(scenes, captions, strict=True):
-        for category, edit in _EDITS.items():
+        for category in CATEGORIES:
             rng = Random(f"scenes/hard negatives/{seed}/{scene.image_id}/{category}")
-            negatives: list[HardNegative] = []
-            for caption in rng.sample(list(own), len(own)):
-                text = _AN.sub("a", caption.text)
-                mentions, form = reader.noun_phrases(text), reader.readings(text)[0].form
-                if len(mentions) != len(form.objects) + len(form.counts):
-                    continue
-                edits = list(edit(_Sentence(mentions, form, scene, related, rng)))
-                for changes in rng.sample(edits, len(edits)):
-                    negative = text
-                    for start, end, words in sorted(changes, reverse=True):
-                        negative = negative[:start] + words + negative[end:]
-                    readings = reader.readings(negative) if len(negatives) < most else ()
-                    if readings and all(each.certain and not describes(each.form, scene) for each in readings):
-                        negative = _ARTICLE_BEFORE_VOWEL.sub("an ", negative)
-                        negatives.append(HardNegative(scene.image_id, caption.text, negative, category))
-            found += negatives
+            drawn = _edited(rng, reader, scene, rng.sample(list(own), len(own)), category, related)
+            for caption, negative in islice(drawn, most):
+                found.append(HardNegative(scene.image_id, caption, negative, category))
     return found
 
 
-def _swapped_colours(sentence: _Sentence) -> Iterator[Changes]:
+def _edited(
+    rng: Random,
+    reader: CaptionReader,
+    scene: Scene,
+    captions: Sequence[Caption],
+    category: str,
+    related: Container[tuple[str, str, str]],
+) -> Iterator[tuple[str, str]]:
+    """Yield captions with edits of a category that make them false of their scene, in a random order.
+
+    Args:
+        rng: source of randomness.
+        reader: of the captions.
+        scene: that they describe.
+        captions: are edited one after the other.
+        category: of the edits.
+        related: kinds in a relation, somewhere among the scenes.
+    """
+    for caption in captions:
+        text = _AN.sub("a", caption.text)
+        mentions = reader.noun_phrases(text)
+        form = reader.readings(text)[0].form
+        if len(mentions) != len(form.objects) + len(form.counts):
+            continue
+        match category:
+            case "swap_att":
+                edits = list(_swapped_colours(mentions))
+            case "swap_rel":
+                edits = list(_swapped_places(mentions, form, related))
+            case "replace_obj":
+                edits = list(_replaced_objects(mentions, scene.setting, rng))
+            case "replace_att":
+                edits = list(_replaced_attributes(mentions, rng))
+            case _:
+                edits = list(_replaced_numbers(mentions))
+        for changes in rng.sample(edits, len(edits)):
+            negative = text
+            for start, end, words in sorted(changes, reverse=True):
+                negative = negative[:start] + words + negative[end:]
+            readings = reader.readings(negative)
+            if readings and all(reading.certain and not describes(reading.form, scene) for reading in readings):
+                yield caption.text, _ARTICLE_BEFORE_VOWEL.sub("an ", negative)
+
+
+def _swapped_colours(mentions: Mentions) -> Iterator[Changes]:
     coloured = []
-    for at, phrase in sentence.mentions:
+    for at, phrase in mentions:
         colours = [look for look in phrase.looks if look.attribute == "colour"]
         if len(colours) == 1:
-            coloured.append((phrase.predicate.kinds, at + colours[0].start, at + colours[0].end, colours[0].value))
-    for (kinds, start, end, colour), (others, first, last, other) in combinations(coloured, 2):
-        if _can_be(kinds, "colour", other) and _can_be(others, "colour", colour):
-            yield [(start, end, other), (first, last, colour)]
+            coloured.append((at, phrase.predicate.kinds, colours[0]))
+    for (at, kinds, look), (there, others, other) in combinations(coloured, 2):
+        if _can_be(kinds, "colour", other.value) and _can_be(others, "colour", look.value):
+            yield [
+                (at + look.start, at + look.end, other.value),
+                (there + other.start, there + other.end, look.value),
+            ]
 
 
-def _swapped_places(sentence: _Sentence) -> Iterator[Changes]:
-    if sentence.form.counts:
+def _swapped_places(
+    mentions: Mentions, form: LogicalForm, related: Container[tuple[str, str, str]]
+) -> Iterator[Changes]:
+    if form.counts:
         return
-    for first, name, second in sentence.form.relations:
-        (at, one), (there, other) = sentence.mentions[first], sentence.mentions[second]
-        kinds = other.predicate.kinds, one.predicate.kinds
-        if any((kind, name, partner) in sentence.related for kind in kinds[0] for partner in kinds[1]):
+    for first, name, second in form.relations:
+        at, one = mentions[first]
+        there, other = mentions[second]
+        turned = product(other.predicate.kinds, [name], one.predicate.kinds)
+        if any(triple in related for triple in turned):
             yield [(at, at + len(one.text), other.text), (there, there + len(other.text), one.text)]
 
 
-def _replaced_objects(sentence: _Sentence) -> Iterator[Changes]:
-    for at, phrase in sentence.mentions:
-        kinds, (start, end) = phrase.predicate.kinds, phrase.noun
-        if phrase.number is not None or phrase.noun == NOWHERE or len(kinds) != 1:
+def _replaced_objects(mentions: Mentions, setting: str, rng: Random) -> Iterator[Changes]:
+    for at, phrase in mentions:
+        own, *others = phrase.predicate.kinds
+        if phrase.number is not None or phrase.noun == NOWHERE or others:
             continue
-        similar = dict.fromkeys(kind for group in WORLD.similar if kinds[0] in group for kind in group)
+        start, end = phrase.noun
+        similar = dict.fromkeys(kind for group in WORLD.similar if own in group for kind in group)
         for kind in similar:
-            fits = all(_can_be((kind,), look.attribute, look.value) for look in phrase.looks)
             worn = ("", SAYINGS.unisex_garment, *SAYINGS.garments.get(kind, ()))
-            occurs = sentence.scene.setting in KIND_TABLE[kind].settings
-            if kind != kinds[0] and occurs and fits and phrase.garment in worn:
-                yield [(at + start, at + end, sentence.rng.choice(SAYINGS.nouns[kind]))]
+            fits = all(_can_be((kind,), look.attribute, look.value) for look in phrase.looks)
+            if kind != own and fits and setting in KIND_TABLE[kind].settings and phrase.garment in worn:
+                yield [(at + start, at + end, rng.choice(SAYINGS.nouns[kind]))]
 
 
-def _replaced_attributes(sentence: _Sentence) -> Iterator[Changes]:
-    for at, phrase in sentence.mentions:
+def _replaced_attributes(mentions: Mentions, rng: Random) -> Iterator[Changes]:
+    for at, phrase in mentions:
         for look in phrase.looks:
             table = SAYINGS.looks[look.attribute]
-            values = list(table)
+            values = table
             if look.attribute == "colour":  # of things of one of these kinds
-                values = list(
-                    dict.fromkeys(each for kind in phrase.predicate.kinds for each in KIND_TABLE[kind].colours)
-                )
+                values = dict.fromkeys(chain(*(KIND_TABLE[kind].colours for kind in phrase.predicate.kinds)))
             for value in values:
                 if value != look.value:
-                    yield [(at + look.start, at + look.end, sentence.rng.choice(table[value]))]
+                    yield [(at + look.start, at + look.end, rng.choice(table[value]))]
 
 
-def _replaced_numbers(sentence: _Sentence) -> Iterator[Changes]:
-    for at, phrase in sentence.mentions:
+def _replaced_numbers(mentions: Mentions) -> Iterator[Changes]:
+    for at, phrase in mentions:
         start, end = phrase.article
         if phrase.number is not None:
             for value, word in SAYINGS.numbers.items():
@@ -179,15 +196,5 @@ def _replaced_numbers(sentence: _Sentence) -> Iterator[Changes]:
 
 
 def _can_be(kinds: Sequence[str], attribute: str, value: str) -> bool:
-    """Return whether a thing of one of these kinds can have that attribute."""
+    """Tell whether a thing of one of these kinds can have that attribute."""
     return any(KIND_TABLE[kind].allows(attribute, value) for kind in kinds)
-
-
-_EDITS: dict[str, Callable[[_Sentence], Iterator[Changes]]] = {
-    "swap_att": _swapped_colours,
-    "swap_rel": _swapped_places,
-    "replace_obj": _replaced_objects,
-    "replace_att": _replaced_attributes,
-    "count": _replaced_numbers,
-}
-CATEGORIES = tuple(_EDITS)

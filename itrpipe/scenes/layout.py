@@ -1,4 +1,4 @@
-"""From symbols to geometry: where every object of a scene stands, and which relations hold between them.
+"""Geometry of scenes: where every object stands, and which relations hold between them.
 
 Coordinates are fractions of the canvas, x to the right and y down. Units share the width from left to
 right; the lower an object stands, the nearer it is: bigger, and drawn later. *Contacts* (on, under, hold)
@@ -24,7 +24,7 @@ CONTACTS = ("hold", "on", "under")
 CLEARLY_LEFT = 0.16
 """Distance of two centres from which captions mention left and right."""
 COLUMNS, ROWS = 128, 96
-"""Of the coarse raster on which is measured how much of an object is hidden."""
+"""Size of the coarse raster on which is measured how much of an object is hidden."""
 MAX_HIDDEN = 0.6
 """Most that may be hidden of an object's solid parts."""
 
@@ -39,11 +39,10 @@ Triple = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
-class PlacedObject:
-    """One object of a scene.
+class PlacedObject(SceneObject):
+    """One object of a scene, with a place.
 
     Attributes:
-        kind, colour, pattern, size: as in `SceneObject`.
         box: x0, y0, x1, y1 in 0..1, x0 < x1 and y0 < y1.
         depth: greater is nearer to the viewer and drawn later.
         state: "ground", "on" (another object), "held" or "fly".
@@ -51,10 +50,6 @@ class PlacedObject:
         facing: -1 looks to the left, 1 to the right.
     """
 
-    kind: str
-    colour: str
-    pattern: str
-    size: str
     box: Box
     depth: float
     state: str = "ground"
@@ -63,22 +58,22 @@ class PlacedObject:
 
     @property
     def width(self) -> float:
-        """Width in 0..1."""
+        """Return the width in 0..1."""
         return self.box[2] - self.box[0]
 
     @property
     def height(self) -> float:
-        """Height in 0..1."""
+        """Return the height in 0..1."""
         return self.box[3] - self.box[1]
 
     @property
     def centre(self) -> float:
-        """Horizontal centre in 0..1."""
+        """Return the horizontal centre in 0..1."""
         return (self.box[0] + self.box[2]) / 2
 
     @property
     def base(self) -> float:
-        """Lower edge in 0..1."""
+        """Return the lower edge in 0..1."""
         return self.box[3]
 
 
@@ -110,7 +105,7 @@ class Scene:
 
 
 def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, family: int, edit: str) -> Scene | None:
-    """Gives every object of a symbolic scene a place.
+    """Give every object of a symbolic scene a place.
 
     Args:
         rng: source of randomness.
@@ -124,23 +119,36 @@ def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, 
     planned: set[Triple] = set()
     main = 0
     for unit in symbolic.units:
-        if unit.relation:
-            planned.add((main, "hold", main + 1) if unit.relation == "hold" else (main + 1, unit.relation, main))
+        if unit.relation == "hold":
+            planned.add((main, "hold", main + 1))
+        elif unit.relation:
+            planned.add((main + 1, unit.relation, main))
         main += len(unit.objects)
     contacts = {triple for triple in planned if triple[1] in CONTACTS}
+    lowest, highest = (0.48, 0.56) if symbolic.setting in INDOOR_SETTINGS else (0.40, 0.48)
     for _ in range(_ARRANGEMENT_TRIES):
-        horizon = rng.uniform(0.48, 0.56) if symbolic.setting in INDOOR_SETTINGS else rng.uniform(0.40, 0.48)
+        horizon = rng.uniform(lowest, highest)
         objects = _place_units(rng, symbolic.units, horizon)
-        if objects is not None:
-            relations = contacts | _derived_relations(objects, contacts)
-            if planned <= relations and max(hidden_fraction(objects)) <= MAX_HIDDEN:
-                seed, ordered = rng.randrange(1 << 30), tuple(sorted(relations))
-                return Scene(image_id, split, family, edit, symbolic.setting, round(horizon, 4), objects, ordered, seed)
+        if objects is None:
+            continue
+        relations = contacts | _derived_relations(objects, contacts)
+        if planned <= relations and max(hidden_fraction(objects)) <= MAX_HIDDEN:
+            return Scene(
+                image_id,
+                split,
+                family,
+                edit,
+                symbolic.setting,
+                round(horizon, 4),
+                objects,
+                tuple(sorted(relations)),
+                paint_seed=rng.randrange(1 << 30),
+            )
     return None
 
 
 def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = None) -> list[float]:
-    """How much of each object is hidden.
+    """Measure how much of each object is hidden.
 
     Args:
         objects: of a scene.
@@ -149,10 +157,13 @@ def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = No
     Returns:
         Fraction of the solid parts of each that nearer objects and `in_front` hide, in 0..1.
     """
-    covered = np.zeros((ROWS, COLUMNS), dtype=bool) if in_front is None else in_front.copy()
+    covered = np.zeros((ROWS, COLUMNS), dtype=bool)
+    if in_front is not None:
+        covered |= in_front
     fractions = [0.0] * len(objects)
     for index in sorted(range(len(objects)), key=lambda number: objects[number].depth, reverse=True):
-        item, cells = objects[index], np.zeros((ROWS, COLUMNS), dtype=bool)
+        item = objects[index]
+        cells = np.zeros((ROWS, COLUMNS), dtype=bool)
         x0, y0, _, _ = item.box
         for left, top, right, bottom in KIND_TABLE[item.kind].solid:
             if item.facing > 0:
@@ -166,32 +177,33 @@ def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = No
 
 
 def _derived_relations(objects: Sequence[PlacedObject], contacts: set[Triple]) -> set[Triple]:
-    """Left, near, behind and above of all pairs that do not touch."""
-    touching = {(first, second) for first, _, second in contacts}
+    """Return left, near, behind and above of all pairs that do not touch."""
+    touching = {frozenset((first, second)) for first, _, second in contacts}
     found: set[Triple] = set()
     for (i, one), (j, other) in permutations(enumerate(objects), 2):
-        if (i, j) in touching or (j, i) in touching:
+        if frozenset((i, j)) in touching:
             continue
         overlap = min(one.box[2], other.box[2]) - max(one.box[0], other.box[0])  # negative: a gap
-        narrower, grounded = min(one.width, other.width), one.state == other.state == "ground"
+        narrower = min(one.width, other.width)
         if one.centre < other.centre - 0.10:
             found.add((i, "left", j))
-        if grounded and -0.13 < overlap < 0.35 * narrower and abs(one.base - other.base) < 0.22:
-            found.add((i, "near", j))
-        if grounded and overlap > 0.35 * narrower and one.base < other.base - 0.05:
-            found.add((i, "behind", j))
+        if one.state == other.state == "ground":
+            if -0.13 < overlap < 0.35 * narrower and abs(one.base - other.base) < 0.22:
+                found.add((i, "near", j))
+            if overlap > 0.35 * narrower and one.base < other.base - 0.05:
+                found.add((i, "behind", j))
         if one.state == "fly" and overlap > 0.4 * narrower and one.base < other.box[1] + 0.06:
             found.add((i, "above", j))
     return found
 
 
-def _full_height(thing: SceneObject | PlacedObject) -> float:
-    """Height at full scale, in fractions of the canvas."""
+def _full_height(thing: SceneObject) -> float:
+    """Return the height at full scale, in fractions of the canvas."""
     return KIND_TABLE[thing.kind].height * _SIZE_FACTORS[thing.size]
 
 
 def _width(thing: SceneObject, height: float) -> float:
-    """Width of an object of some height, both in fractions of the canvas."""
+    """Return the width of an object of some height, both in fractions of the canvas."""
     return height * KIND_TABLE[thing.kind].aspect * HEIGHT / WIDTH
 
 
@@ -205,26 +217,28 @@ def _place(
 
 
 def _ground_scale(base: float, horizon: float) -> float:
-    """Perspective: full scale about half-way between the horizon and the lower edge."""
+    """Return the scale that perspective gives: full scale about half-way between the horizon and the lower edge."""
     return 0.82 + 0.3 * max(0.0, base - horizon) / (1 - horizon)
 
 
 def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[PlacedObject, ...] | None:
-    """Gives each unit a share of the width that grows with its own; None when one does not fit the canvas."""
+    """Give each unit a share of the width that grows with its own; None when one does not fit the canvas."""
     widths = []  # room that units ask for, in fractions of the canvas height
     for unit in units:
         widest = max(_width(thing, _full_height(thing)) for thing in unit.objects) * WIDTH / HEIGHT
-        widths.append(widest + (0.24 if unit.relation in ("hold", "under", "behind") else 0.12))
+        margin = 0.24 if unit.relation in ("hold", "under", "behind") else 0.12
+        widths.append(widest + margin)
+    freedom = 0.7 if len(units) > 1 else 0.5
     objects: list[PlacedObject] = []
     left = 0.0
     for unit, width in zip(units, widths, strict=True):
         share = width / sum(widths)
         slack = max(0.0, share - width * HEIGHT / WIDTH) / 2
-        freedom = 0.7 if len(units) > 1 else 0.5
         group = _place_unit(rng, unit, left + share / 2 + rng.uniform(-1, 1) * slack * freedom, horizon)
         # A unit moves into the canvas as a whole, so that a hand stays at what it holds.
         edges = np.array([item.box for item in group])
-        (x0, y0), (x1, y1) = edges[:, :2].min(axis=0).tolist(), edges[:, 2:].max(axis=0).tolist()
+        x0, y0 = edges[:, :2].min(axis=0).tolist()
+        x1, y1 = edges[:, 2:].max(axis=0).tolist()
         if max(x1 - x0, y1 - y0) > 1 - 2 * _MARGIN:
             return None
         dx = max(0.0, _MARGIN - x0) - max(0.0, x1 - 1 + _MARGIN)
@@ -238,22 +252,28 @@ def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[
 
 
 def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[PlacedObject]:
-    thing, kind = unit.objects[0], unit.objects[0].kind
+    """Give the objects of a unit their places; those in a relation lie as that asks for."""
+    kind = unit.objects[0].kind
     if KIND_TABLE[kind].flies and not (kind == "bird" and rng.random() < 0.3):
-        main = _place(rng, thing, centre, rng.uniform(0.25, 0.5), _AIRBORNE_SCALE, "fly")
+        main = _place(rng, unit.objects[0], centre, rng.uniform(0.25, 0.5), _AIRBORNE_SCALE, "fly")
     else:
-        base = rng.uniform(0.80, 0.95) if unit.relation == "behind" else rng.uniform(horizon + 0.22, 0.95)
-        main = _place(rng, thing, centre, base, _ground_scale(base, horizon))
+        highest = 0.80 if unit.relation == "behind" else horizon + 0.22
+        base = rng.uniform(highest, 0.95)
+        main = _place(rng, unit.objects[0], centre, base, _ground_scale(base, horizon))
     if not unit.relation:
         return [main]
-    thing, top, scale = unit.objects[1], main.box[1], main.height / _full_height(main)
+    partner = unit.objects[1]
+    top = main.box[1]
+    scale = main.height / _full_height(main)
+    nearer = 0.001
     match unit.relation:
         case "on":
+            shrink = 0.9 if kind == "table" else 0.8
             surface = {"table": 0.05, "box": 0.10, "chair": 0.55}[kind]
             # The seat of a chair is beside its back; on wide surfaces anywhere will do.
             shift = 0.06 * main.facing if kind == "chair" else rng.uniform(-0.2, 0.2)
-            centre, base = main.centre + shift * main.width, top + surface * main.height
-            other = _place(rng, thing, centre, base, scale * (0.9 if kind == "table" else 0.8), "on")
+            base = top + surface * main.height
+            other = _place(rng, partner, main.centre + shift * main.width, base, scale * shrink, "on")
         case "under":
             side = rng.choice((-1, 1))
             shift, lower, shrink, nearer = {
@@ -261,23 +281,22 @@ def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[
                 "umbrella": (side * 0.22, 0.015, 0.55, 0.001),
                 "table": (side * rng.uniform(0, 0.1), 0.01, 0.62, -0.001),  # seen between the legs, below the top
             }[kind]
-            other = _place(rng, thing, main.centre + shift * main.width, main.base + lower, scale * shrink)
-            return [main, replace(other, depth=main.depth + nearer)]
+            other = _place(rng, partner, main.centre + shift * main.width, main.base + lower, scale * shrink)
         case "hold":
             pose, reach, level, shrink = {
                 "umbrella": ("raised", 0.0, 0.42, 0.95),
                 "balloon": ("raised", 0.02, 0.32, 0.9),
                 "kite": ("raised", 0.02, 0.32, 0.9),
-            }.get(thing.kind, ("forward", 0.02, 0.61, 0.8))
+            }.get(partner.kind, ("forward", 0.02, 0.61, 0.8))
             hand = main.centre + main.facing * (main.width / 2 + reach)
             main = replace(main, pose=pose)
-            other = _place(rng, thing, hand, top + level * main.height, scale * shrink, "held")
+            other = _place(rng, partner, hand, top + level * main.height, scale * shrink, "held")
         case "behind":
             base = max(horizon + 0.1, main.base - rng.uniform(0.09, 0.16))
             centre = main.centre + rng.choice((-1, 1)) * rng.uniform(0.2, 0.35) * main.width
-            return [main, _place(rng, thing, centre, base, _ground_scale(base, horizon))]
+            return [main, _place(rng, partner, centre, base, _ground_scale(base, horizon))]
         case _:  # above
             base = top - rng.uniform(0.02, 0.1)
             centre = main.centre + rng.uniform(-0.2, 0.2) * main.width
-            return [main, _place(rng, thing, centre, base, _AIRBORNE_SCALE, "fly")]
-    return [main, replace(other, depth=main.depth + 0.001)]
+            return [main, _place(rng, partner, centre, base, _AIRBORNE_SCALE, "fly")]
+    return [main, replace(other, depth=main.depth + nearer)]

@@ -1,4 +1,4 @@
-"""What captions claim, and of which scenes that is true: exact, so that the false negatives of `scenes` are known.
+"""Claims of captions, and the scenes that they are true of: exact, so that the false negatives of `scenes` are known.
 
 `describes` is the definition. `Oracle` gives the same answers for all scenes of a split at once: it keeps, per
 scene, which objects fulfil a predicate as the bits of one byte, rules most scenes out with a few array
@@ -26,7 +26,7 @@ _POPULATION = np.array([number.bit_count() for number in range(256)], dtype=np.u
 
 @dataclass(frozen=True)
 class Predicate:
-    """What is said of one object. None claims nothing.
+    """A claim about one object. None claims nothing.
 
     Attributes:
         kinds: the kinds it can be: one for a noun, several for a hypernym ("animal").
@@ -45,7 +45,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class LogicalForm:
-    """What a caption claims: there are different objects that fulfil the predicates and stand in the relations.
+    """The claim of a caption: there are different objects that fulfil the predicates and stand in the relations.
 
     Attributes:
         objects: existentially quantified objects; no two of them are the same object of the scene.
@@ -76,14 +76,14 @@ class Caption:
 
 
 def fulfils(item: PlacedObject, predicate: Predicate) -> bool:
-    """Return whether everything the predicate says is so of the object."""
-    return item.kind in predicate.kinds and all(
-        getattr(predicate, look) in (None, getattr(item, look)) for look in LOOKS
-    )
+    """Tell whether everything the predicate says is so of the object."""
+    if item.kind not in predicate.kinds:
+        return False
+    return all(getattr(predicate, look) in (None, getattr(item, look)) for look in LOOKS)
 
 
 def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
-    """Return whether the caption is true of the scene.
+    """Tell whether the caption is true of the scene.
 
     Args:
         caption: a caption, or its logical form alone.
@@ -99,28 +99,35 @@ def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
     for predicate, number in form.counts:
         if sum(fulfils(item, predicate) for item in scene.objects) != number:
             return False
-    candidates = [
-        [index for index, item in enumerate(scene.objects) if fulfils(item, predicate)] for predicate in form.objects
-    ]
-    return all(candidates) and _can_assign(form, candidates, frozenset(scene.relations))
+    candidates = []
+    for predicate in form.objects:
+        fitting = [index for index, item in enumerate(scene.objects) if fulfils(item, predicate)]
+        if not fitting:
+            return False
+        candidates.append(fitting)
+    return _can_assign(form, scene, candidates, ())
 
 
-def _can_assign(
-    form: LogicalForm, candidates: list[list[int]], relations: frozenset[Triple], assigned: tuple[int, ...] = ()
-) -> bool:
-    """Extends `assigned` (scene objects for the first quantified ones) to a full assignment, depth first."""
+def _can_assign(form: LogicalForm, scene: Scene, candidates: list[list[int]], assigned: tuple[int, ...]) -> bool:
+    """Extend `assigned` (scene objects for the first quantified ones) to a full assignment, depth first."""
     position = len(assigned)
-    return position == len(candidates) or any(
-        _can_assign(form, candidates, relations, extended)
-        for index in candidates[position]
-        if index not in assigned
-        for extended in [(*assigned, index)]
-        if all(
-            (extended[first], name, extended[second]) in relations
-            for first, name, second in form.relations
-            if max(first, second) == position
-        )
-    )
+    if position == len(candidates):
+        return True
+    for index in candidates[position]:
+        if index not in assigned:
+            extended = (*assigned, index)
+            if _relations_hold(form, scene, extended) and _can_assign(form, scene, candidates, extended):
+                return True
+    return False
+
+
+def _relations_hold(form: LogicalForm, scene: Scene, assigned: tuple[int, ...]) -> bool:
+    """Tell whether the relations hold that the last of the assigned objects completes."""
+    for first, name, second in form.relations:
+        is_complete = max(first, second) == len(assigned) - 1
+        if is_complete and (assigned[first], name, assigned[second]) not in scene.relations:
+            return False
+    return True
 
 
 class Oracle:
@@ -139,7 +146,7 @@ class Oracle:
         self._fulfilling = cache(self._fulfilling)
 
     def matches(self, form: LogicalForm) -> BoolArray:
-        """Truth of a logical form in every scene.  # [N]"""
+        """Return the truth of a logical form in every scene.  # [N]"""
         possible = np.full(len(self._scenes), not form.settings)
         for setting in form.settings:
             possible |= self._looks["setting", setting] != 0
@@ -154,7 +161,7 @@ class Oracle:
         return possible
 
     def _fulfilling(self, predicate: Predicate) -> BitArray:
-        """Bit k of byte n: object k of scene n fulfils the predicate.  # [N]"""
+        """Return in bit k of byte n whether object k of scene n fulfils the predicate.  # [N]"""
         bits = np.zeros(len(self._scenes), dtype=np.uint8)
         for kind in predicate.kinds:
             bits |= self._looks["kind", kind]
@@ -166,7 +173,7 @@ class Oracle:
 
 
 def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[npt.NDArray[np.int64]]:
-    """The scenes that each caption describes.
+    """Return the scenes that each caption describes.
 
     Args:
         captions: T captions, not necessarily of these scenes.

@@ -1,4 +1,4 @@
-"""From a scene to its picture: background, soft shadows, then the objects from far to near, then what hides them.
+"""Pictures of scenes: background, soft shadows, then the objects from far to near, then what hides them.
 
 Noise and things in front of objects make a picture harder to see, and captions no less true. Both are drawn from
 streams of the scene's own, so that pictures of different difficulty show the same scene: more occlusion hides the same
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 from itrpipe.scenes.backgrounds import paint_background
-from itrpipe.scenes.drawing import Colour, draw_object, in_pixels, jittered, shaded
+from itrpipe.scenes.drawing import Colour, box_around, draw_object, in_pixels, jittered, shaded
 from itrpipe.scenes.layout import COLUMNS, HEIGHT, MAX_HIDDEN, ROWS, WIDTH, Box, PlacedObject, Scene, hidden_fraction
 
 PAINT_VERSION = 1
@@ -37,7 +37,7 @@ _GREY = 127.5
 
 @dataclass(frozen=True)
 class Difficulty:
-    """How hard pictures are to see.
+    """Hindrances to seeing what pictures show.
 
     Attributes:
         noise: 0..1; at 1 Gaussian noise of 30 levels, a blur of 0.7 pixels, and 30 % of the contrast lost.
@@ -54,7 +54,7 @@ EASY = Difficulty()
 
 
 def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
-    """Paints a scene.
+    """Paint a scene.
 
     Args:
         scene: the scene; equal scenes give equal pixels.
@@ -70,7 +70,8 @@ def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
         draw_object(image, item, _stream(scene, item))
     _hide_parts(image, scene, difficulty.occlusion)
     if scene.setting == "snow":
-        rng, draw = Random(f"{scene.paint_seed}/snow"), ImageDraw.Draw(image)
+        rng = Random(f"{scene.paint_seed}/snow")
+        draw = ImageDraw.Draw(image)
         for _ in range(_SNOWFLAKES):
             draw.circle((rng.uniform(0, width), rng.uniform(0, height)), rng.uniform(0.7, 2.0), "white")
     image = image.reduce(_OVERSAMPLING)
@@ -87,19 +88,21 @@ def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
 
 
 def _stream(scene: Scene, item: PlacedObject, purpose: str = "") -> Random:
-    """A random stream of one object, named by what it is and where: without another object it looks the same."""
+    """Return a random stream of one object, named by what it is and where: without another object it looks the same."""
     return Random(f"{scene.paint_seed}/{purpose}{item.kind}/{item.box[0]:.4f}/{item.box[1]:.4f}")
 
 
 def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None:
-    """Blurred ellipses under everything that stands on the ground."""
+    """Draw blurred ellipses under everything that stands on the ground."""
     width, height = image.width // 2, image.height // 2
     mask = Image.new("L", (width, height), 0)
     draw = ImageDraw.Draw(mask)
     for item in objects:
         if item.state == "ground":
             inset = _SHADOW_INSETS.get(item.kind, 0.0) * item.width
-            left, right, base = (item.box[0] + inset) * width, (item.box[2] - inset) * width, item.base * height
+            left = (item.box[0] + inset) * width
+            right = (item.box[2] - inset) * width
+            base = item.base * height
             wide = right - left
             box = (left + 1, base - 0.09 * wide - 1, right + 0.08 * wide, base + 0.07 * wide + 1)
             draw.ellipse(box, fill=_SHADOW_OPACITY)
@@ -107,7 +110,7 @@ def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None
 
 
 def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
-    """Paints things in front of objects, each with a probability of `occlusion`."""
+    """Paint things in front of objects, each with a probability of `occlusion`."""
     covered = np.zeros((ROWS, COLUMNS), dtype=bool)
     for item in scene.objects:
         rng = _stream(scene, item, "patch/")
@@ -118,9 +121,10 @@ def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
             raster = Image.new("L", (COLUMNS, ROWS), 0)
             _draw_parts(raster, material, parts, 255)
             cells = np.asarray(raster) > 0
+            (hidden,) = hidden_fraction([item], cells)
             together = covered | cells
             if (
-                _LEAST_COVERED <= hidden_fraction([item], cells)[0] <= _MOST_COVERED
+                _LEAST_COVERED <= hidden <= _MOST_COVERED
                 and max(hidden_fraction(scene.objects, together)) <= MAX_HIDDEN
             ):
                 covered = together
@@ -129,58 +133,67 @@ def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
 
 
 def _draw_parts(image: Image.Image, material: str, parts: list[Box], fill: int | Colour, grown: float = 0.0) -> None:
-    """Draws planks, or the ellipses that puffs and leaves are, on either side by so many pixels wider."""
-    draw = ImageDraw.Draw(image)
+    """Draw planks, or the ellipses that puffs and leaves are, on either side by so many pixels wider."""
+    canvas = ImageDraw.Draw(image)
+    draw = canvas.rectangle if material == "planks" else canvas.ellipse
     for part in parts:
         x0, y0, x1, y1 = in_pixels(part, image)
-        box = (x0 - grown, y0 - grown, x1 + grown, y1 + grown)
-        (draw.rectangle if material == "planks" else draw.ellipse)(box, fill=fill)
+        draw((x0 - grown, y0 - grown, x1 + grown, y1 + grown), fill=fill)
 
 
 def _sample_patch(rng: Random, item: PlacedObject) -> tuple[str, list[Box]]:
-    """Something in front of one side of an object: its material, and boxes of its parts in fractions of the canvas."""
-    # Planks stand on the ground.
-    material = rng.choice(("fog", "leaves", "planks") if item.state == "ground" else ("fog", "leaves"))
-    side = rng.choice(("left", "right", "bottom") if material == "planks" else ("left", "right", "bottom", "top"))
+    """Return the material of something in front of one side of an object, and boxes of its parts."""
+    materials = ["fog", "leaves"]
+    if item.state == "ground":
+        materials.append("planks")  # they stand on the ground
+    material = rng.choice(materials)
+    sides = ["left", "right", "bottom"]
+    if material != "planks":
+        sides.append("top")
+    side = rng.choice(sides)
     share = rng.uniform(0.3, 0.6)
     x0, y0, x1, y1 = item.box
-    if side == "left":
-        x1 = x0 + share * item.width
-    elif side == "right":
-        x0 = x1 - share * item.width
-    elif side == "top":
-        y1 = y0 + share * item.height
-    else:
-        y0 = y1 - share * item.height
+    match side:
+        case "left":
+            x1 = x0 + share * item.width
+        case "right":
+            x0 = x1 - share * item.width
+        case "top":
+            y1 = y0 + share * item.height
+        case "bottom":
+            y0 = y1 - share * item.height
     x0, y0, x1, y1 = x0 - _MARGIN, y0 - _MARGIN, x1 + _MARGIN, y1 + _MARGIN
     if material != "planks":
         return material, _cluster(rng, x0, y0, x1, y1)
     # Upright planks side by side, of nearly the same height.
     count = max(1, round((x1 - x0) / 0.04))
     width = (x1 - x0) / count
-    return material, [
-        (x0 + index * width, y0 + rng.uniform(0, 0.015), x0 + (index + 1) * width, y1) for index in range(count)
-    ]
+    planks = []
+    for index in range(count):
+        planks.append((x0 + index * width, y0 + rng.uniform(0, 0.015), x0 + (index + 1) * width, y1))
+    return material, planks
 
 
 def _cluster(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Box]:
-    """Ellipses that cover the area and overlap."""
+    """Draw ellipses that cover the area and overlap."""
     pitch = max(0.03, 0.3 * min(x1 - x0, y1 - y0))
-    columns, rows = max(2, round((x1 - x0) / pitch)), max(2, round((y1 - y0) / pitch))
-    across, up = 0.5 * (x1 - x0) / columns, 0.5 * (y1 - y0) / rows
+    columns = max(2, round((x1 - x0) / pitch))
+    rows = max(2, round((y1 - y0) / pitch))
+    across = 0.5 * (x1 - x0) / columns
+    up = 0.5 * (y1 - y0) / rows
     ellipses = []
     for row in range(rows):
         for column in range(columns):
             x = x0 + (2 * column + 1 + rng.uniform(-0.5, 0.5)) * across
             y = y0 + (2 * row + 1 + rng.uniform(-0.5, 0.5)) * up
             size = rng.uniform(1.2, 1.9)
-            ellipses.append((x - size * across, y - size * up, x + size * across, y + size * up))
+            ellipses.append(box_around(x, y, size * across, size * up))
     rng.shuffle(ellipses)
     return ellipses
 
 
 def _paint_material(image: Image.Image, material: str, parts: list[Box], rng: Random) -> None:
-    """Paints the parts of something in front of an object."""
+    """Paint the parts of something in front of an object."""
     draw = ImageDraw.Draw(image)
     if material == "fog":
         mask = Image.new("L", image.size, 0)

@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from typing import NamedTuple
 
 from itrpipe.scenes.layout import Triple
@@ -48,11 +48,10 @@ _BESIDE = "with"  # between a counted noun phrase and what there is beside it
 _PLACES = {"in": ("on", "at"), "on": ("in", "at"), "at": ("in", "on"), "by": ("at",)}
 _WORN = ("in", "dressed in", "wearing")
 _WITHOUT_ARTICLE = "someone"
-_CACHED_PHRASES, _CACHED_FRAMES = 1 << 16, 1 << 14
 
 
 class Reading(NamedTuple):
-    """What a sentence can mean.
+    """A meaning of a sentence.
 
     Attributes:
         form: what it claims, as far as the world has a truth about it.
@@ -73,7 +72,7 @@ class Look(NamedTuple):
 
 
 class NounPhrase(NamedTuple):
-    """What a noun phrase says.
+    """The meaning of a noun phrase.
 
     Attributes:
         text: as it is written.
@@ -96,7 +95,7 @@ class NounPhrase(NamedTuple):
 
 
 class _Structure(NamedTuple):
-    """What a frame says of its noun phrases, which are numbered from left to right.
+    """The claims of a frame about its noun phrases, which are numbered from left to right.
 
     Attributes:
         relations: (i, relation, j).
@@ -107,8 +106,11 @@ class _Structure(NamedTuple):
     verbs: tuple[tuple[int, str], ...] = ()
 
     def saying(self, number: int, verb: str, *relations: Triple) -> _Structure:
-        """More of a noun phrase: a verb, unless it is empty, and relations."""
-        return _Structure((*relations, *self.relations), ((number, verb), *self.verbs) if verb else self.verbs)
+        """Add claims about a noun phrase: a verb, unless it is empty, and relations."""
+        verbs = self.verbs
+        if verb:
+            verbs = ((number, verb), *verbs)
+        return _Structure((*relations, *self.relations), verbs)
 
 
 class _Clause(NamedTuple):
@@ -136,36 +138,38 @@ class CaptionReader:
 
     def __init__(self, numbers: Mapping[str, int] | None = None) -> None:
         self._numbers = {word: value for value, word in SAYINGS.numbers.items()} | dict(numbers or {})
-        nouns = _any_of(noun for noun in _KINDS_OF_NOUNS if noun != _WITHOUT_ARTICLE)
-        looks, garments = f"(?:(?:{_any_of(_LOOKS)}) )", _any_of(_WEARERS)
+        nouns = _any_of(_KINDS_OF_NOUNS.keys() - {_WITHOUT_ARTICLE})
+        looks = f"(?:(?:{_any_of(_LOOKS)}) )"
         # An adjective in the place of the article leaves "orange cat", which is clear enough.
         named = f"(?:(?P<article>a|{_any_of(self._numbers)}) {looks}*|{looks}+)(?P<noun>{nouns})"
-        worn = f"(?P<worn>(?:a )?{looks}*(?P<garment>{garments})|(?:{_any_of(COLOURS)}))"
+        worn = f"(?P<worn>(?:a )?{looks}*(?P<garment>{_any_of(_WEARERS)})|(?:{_any_of(COLOURS)}))"
         self._phrase = re.compile(rf"\b(?:{named}|{_WITHOUT_ARTICLE})\b(?: (?:{_any_of(_WORN)}) {worn}\b)?")
         # Sentences share their noun phrases, which take most of the time to understand.
-        self._understand = lru_cache(_CACHED_PHRASES)(self._understand_anew)
+        self._understand = lru_cache(1 << 16)(self._understand_anew)
 
     def readings(self, text: str) -> tuple[Reading, ...]:
-        """All that a sentence can mean; nothing where the grammar has no such sentence.
+        """Return all that a sentence can mean; nothing where the grammar has no such sentence.
 
         Args:
             text: of any letter case; a full stop at its end is skipped.
         """
-        frame, settings = _normalised(text), ()
+        frame = _normalised(text)
+        settings = ()
         if setting := _SETTING_PATTERN.search(frame):
             settings = _SETTINGS_OF_PHRASES[setting[0].strip(" ,")]
             frame = frame[: setting.start()] + frame[setting.end() :]
         phrases: list[NounPhrase] = []
 
         def mark(match: re.Match[str]) -> str:
-            phrases.append(self._understand(match[0]))
-            return _SINGLE if phrases[-1].number is None else _COUNTED
+            phrase = self._understand(match[0])
+            phrases.append(phrase)
+            return _SINGLE if phrase.number is None else _COUNTED
 
         structures = _read_frame(self._phrase.sub(mark, frame))
         return tuple(_reading(structure, phrases, settings) for structure in structures)
 
     def noun_phrases(self, text: str) -> list[tuple[int, NounPhrase]]:
-        """Where a sentence names things, and what it says of them.
+        """Return what a sentence says of things, each with the place where it names them.
 
         Args:
             text: in lower case, with `a` for every `an`.
@@ -177,16 +181,22 @@ class CaptionReader:
         assert match is not None, phrase
         kinds = _KINDS_OF_NOUNS[match["noun"] or _WITHOUT_ARTICLE]
         found = [Look(*each.span(), *_LOOKS[each[0]]) for each in _LOOK_PATTERN.finditer(phrase)]
-        garment = match["garment"] or ""
-        worn = [look for look in found if match["worn"] and look.start >= match.start("worn")]
-        people = set(kinds) <= set(PEOPLE)
+        certain = True
+        told = found
+        if set(kinds) <= set(PEOPLE):  # who have the colours of their clothes
+            told = [look for look in found if match["worn"] and look.start >= match.start("worn")]
+            certain = told == found
         values: dict[str, set[str]] = defaultdict(set)
-        for look in worn if people else found:
+        for look in told:
             values[look.attribute].add(look.value)
-        # What has two values, or a size where there is but one, is left out.
         sized = any(KIND_TABLE[kind].sized for kind in kinds)
-        claims = {name: min(of) for name, of in values.items() if len(of) == 1 and (sized or name != "size")}
-        certain = len(claims) == len(values) and not (people and worn != found)
+        claims = {}
+        for attribute, values_of_it in values.items():
+            if len(values_of_it) == 1 and (sized or attribute != "size"):
+                (claims[attribute],) = values_of_it
+            else:  # two values, or a size where there is but one, are left out
+                certain = False
+        garment = match["garment"] or ""
         if match["worn"]:
             wearers = _WEARERS.get(garment, PEOPLE)
             kinds = tuple(kind for kind in kinds if kind in wearers)
@@ -196,10 +206,9 @@ class CaptionReader:
 
 
 def _normalised(text: str) -> str:
-    """Lower-case words and punctuation marks between single spaces; articles are all `a`, and `are` is `is`."""
-    found: list[str] = _TOKENS.findall(text.lower())
-    tokens = [_SAME_WORDS.get(token, token) for token in found]
-    return " ".join(tokens[:-1] if tokens[-1:] == ["."] else tokens)
+    """Return lower-case words and punctuation marks between single spaces; articles are all `a`, and `are` is `is`."""
+    tokens = [_SAME_WORDS.get(token, token) for token in _TOKENS.findall(text.lower())]
+    return " ".join(tokens).removesuffix(".").rstrip()
 
 
 def _reading(structure: _Structure, phrases: Sequence[NounPhrase], settings: tuple[str, ...]) -> Reading:
@@ -210,68 +219,79 @@ def _reading(structure: _Structure, phrases: Sequence[NounPhrase], settings: tup
             phrases[number] = phrase._replace(predicate=replace(phrase.predicate, state="fly"))
         elif _DONE[verb].isdisjoint(phrase.predicate.kinds):
             phrases[number] = phrase._replace(certain=False)
-    apart = {number for first, _, second in structure.relations for number in (first, second)}
+    related = set()
+    for first, _, second in structure.relations:
+        related |= {first, second}
     objects: list[Predicate] = []
     counts: list[tuple[Predicate, int]] = []
     places: list[range] = []
     for position, phrase in enumerate(phrases):
-        others = phrases[:position] + phrases[position + 1 :]
-        # What other noun phrases name that this one covers, its number does not include.
-        covers = any(set(phrase.predicate.kinds).issuperset(other.predicate.kinds) for other in others)
-        # Without one of its words a count would say something else, and not less.
-        if phrase.number is not None and phrase.certain and position not in apart and not covers:
-            counts.append((phrase.predicate, phrase.number))
-            copies = 0
-        else:  # one object more than a scene can have is as impossible as many more
-            copies = 1 if phrase.number is None else min(phrase.number, MAX_OBJECTS + 1)
+        copies = 1
+        if phrase.number is not None:
+            others = phrases[:position] + phrases[position + 1 :]
+            # What other noun phrases name that this one covers, its number does not include.
+            covers = any(set(phrase.predicate.kinds).issuperset(other.predicate.kinds) for other in others)
+            # Without one of its words a count would say something else, and not less.
+            if phrase.certain and position not in related and not covers:
+                counts.append((phrase.predicate, phrase.number))
+                copies = 0
+            else:  # one object more than a scene can have is as impossible as many more
+                copies = min(phrase.number, MAX_OBJECTS + 1)
         places.append(range(len(objects), len(objects) + copies))
         objects += [phrase.predicate] * copies
-    relations = [
-        (one, name, other)
-        for first, name, second in structure.relations
-        for one, other in product(places[first], places[second])
-    ]
+    relations = []
+    for first, name, second in structure.relations:
+        relations += product(places[first], [name], places[second])
     form = LogicalForm(tuple(objects), tuple(relations), settings, tuple(counts))
     return Reading(form, all(phrase.certain for phrase in phrases))
 
 
-@lru_cache(_CACHED_FRAMES)
+@lru_cache(1 << 14)
 def _read_frame(frame: str) -> tuple[_Structure, ...]:
-    """All that a frame can mean; nothing where it is no frame of a sentence."""
+    """Return all that a frame can mean; nothing where it is no frame of a sentence."""
     lead, *rest = _MARKS.split(frame)
     marks, after = rest[::2], rest[1::2]  # `A` or `N` of every noun phrase, and what stands behind it
+    if not marks or lead not in _LEADS:
+        return ()
 
     def said(number: int) -> list[str]:
-        """What may be said behind a noun phrase if a part of the sentence ends there."""
+        """Return what may be said behind a noun phrase if a part of the sentence ends there."""
         text = after[number]
         if number + 1 == len(marks):
             return [text]
-        beside = [""] if marks[number] == _COUNTED and text == _BESIDE else []
-        return beside + [text.removesuffix(joint).rstrip() for joint in _JOINTS if text.endswith(joint)]
+        found = [text.removesuffix(joint).rstrip() for joint in _JOINTS if text.endswith(joint)]
+        if marks[number] == _COUNTED and text == _BESIDE:
+            found.insert(0, "")
+        return found
 
     def structures(first: int) -> Iterator[_Structure]:
-        """What the noun phrases from number `first` on can mean."""
+        """Yield what the noun phrases from number `first` on can mean."""
         if first == len(marks):
             yield _Structure()
             return
-        for verb in (_SAID[text] for text in said(first) if text in _SAID):
-            for rest in structures(first + 1):
-                yield rest.saying(first, verb)
+        for text in said(first):
+            if text in _SAID:
+                for rest in structures(first + 1):
+                    yield rest.saying(first, _SAID[text])
+        if first + 1 == len(marks):
+            return
         beside = marks[first] == _COUNTED and after[first] == _BESIDE
-        for clause in _CLAUSES.get(after[first], ()) if first + 1 < len(marks) else ():
+        for clause in _CLAUSES.get(after[first], ()):
             if clause.tail in said(first + 1) and (clause.tail or not beside):
-                one, other = (first + 1, first) if clause.swapped else (first, first + 1)
+                triple = (first, clause.relation, first + 1)
+                if clause.swapped:
+                    triple = triple[::-1]
                 for rest in structures(first + 2):
-                    yield rest.saying(first, clause.verb, (one, clause.relation, other))
+                    yield rest.saying(first, clause.verb, triple)
 
-    return tuple(dict.fromkeys(structures(0))) if marks and lead in _LEADS else ()
+    return tuple(dict.fromkeys(structures(0)))
 
 
-# What the words of the captions say, turned round: tables from words to meanings.
+# The words of the captions turned round: tables from words to meanings.
 
 
 def _verbs_of(table: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Verbs without copula -> kinds that a table of the captions has them for."""
+    """Return verbs without copula -> kinds that a table of the captions has them for."""
     kinds: dict[str, set[str]] = defaultdict(set)
     for kind, verbs in table.items():
         for verb in verbs:
@@ -280,48 +300,54 @@ def _verbs_of(table: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
 
 
 def _clauses() -> dict[str, list[_Clause]]:
-    """What stands between two noun phrases -> what it says.
+    """Return what stands between two noun phrases -> what it says.
 
     These are the wordings of the captions, and those with every verb, or none, before every preposition, each with a
     copula and without.
     """
-    made: dict[str, list[_Clause]] = {middle: list(clauses) for middle, clauses in _WORDINGS.items()}
-    made |= {_COPULA + middle: list(clauses) for middle, clauses in _WORDINGS.items() if middle != "and"}
+    made: dict[str, list[_Clause]] = {}
     prepositions: dict[str, _Clause] = {}
-    for middle, [clause, *_] in _WORDINGS.items():
-        if clause.relation != "hold" and not clause.tail:
+    for middle, clauses in _WORDINGS.items():
+        made[middle] = list(clauses)
+        if middle != "and":
+            made[_COPULA + middle] = list(clauses)
+        if clauses[0].relation != "hold" and not clauses[0].tail:
             verb, _, rest = middle.partition(" ")
-            prepositions[rest if verb in _VERBS else middle] = clause
-    for (preposition, clause), (verb, noted) in product(prepositions.items(), ({"": ""} | _VERBS).items()):
+            prepositions[rest if verb in _VERBS else middle] = clauses[0]
+    for preposition, clause in prepositions.items():
         # What is above something flies: captions do not say so twice.
         is_above = clause.relation == "above" and not clause.swapped
-        said = _Clause(clause.relation, clause.swapped, verb="" if is_above and verb in _FLYING else noted)
-        middle = f"{verb} {preposition}".strip()
-        made.setdefault(middle, [said])
-        made.setdefault(_COPULA + middle, [said])
-    known = {clause.tail for clause in made["with"]}
+        for verb, noted in ({"": ""} | _VERBS).items():
+            said = clause._replace(verb="" if is_above and verb in _FLYING else noted)
+            middle = f"{verb} {preposition}".strip()
+            made.setdefault(middle, [said])
+            made.setdefault(_COPULA + middle, [said])
+    tails = {clause.tail for clause in made["with"]}
     for preposition, clause in prepositions.items():
         tail = f"{preposition} it"
-        if tail not in known:
+        if tail not in tails:
             made["with"].append(_Clause(clause.relation, not clause.swapped, tail))
     return made
 
 
 _DONE, _FLYING = _verbs_of(SAYINGS.verbs), _verbs_of(SAYINGS.flying_verbs)
 _WORDINGS: dict[str, list[_Clause]] = defaultdict(list)
-"""What stands between two noun phrases, without the copula -> what it says."""
-for _relation, _wording in ((name, wording) for name, wordings in SAYINGS.relations.items() for wording in wordings):
-    _first, _middle, _tail = _WORDING.findall(_wording)[0]
-    _clause = _Clause(_relation, _first == "b", _normalised(_tail))
-    _WORDINGS[_normalised(_middle).removeprefix(_COPULA)].append(_clause)
-# The verbs that wordings of relations have, whatever it is that stands in them, and none that flies.
-_OF_ANYTHING = {
-    verb for verb, _, rest in (middle.partition(" ") for middle in _WORDINGS) if rest in _WORDINGS
-} - _FLYING.keys()
-_VERBS = {verb: "" if verb in _OF_ANYTHING else verb for verb in sorted({*_DONE, *_FLYING, *_OF_ANYTHING})}
+"""Words between two noun phrases, without the copula -> what they say."""
+for _relation, _wordings in SAYINGS.relations.items():
+    for _wording in _wordings:
+        _first, _middle, _tail = _WORDING.findall(_wording)[0]
+        _clause = _Clause(_relation, _first == "b", _normalised(_tail))
+        _WORDINGS[_normalised(_middle).removeprefix(_COPULA)].append(_clause)
+_VERBS: dict[str, str] = {}
 """Verb -> what is noted of it, as in `_Structure`."""
+for _verb in sorted({*_DONE, *_FLYING}):
+    _VERBS[_verb] = _verb
+for _middle in _WORDINGS:
+    _verb, _, _rest = _middle.partition(" ")
+    if _rest in _WORDINGS and _verb not in _FLYING:
+        _VERBS[_verb] = ""  # wordings of relations have it, whatever it is that stands in them
 _SAID = dict(_VERBS)
-"""What is said of a noun phrase alone -> its verb, as in `_Structure`."""
+"""Words about a noun phrase alone -> its verb, as in `_Structure`."""
 for _verb, _air in product(sorted(_FLYING), SAYINGS.air_phrases):
     _SAID[_normalised(_verb + _air)] = _verb
 _SAID |= {_COPULA + _text: _verb for _text, _verb in _SAID.items()}
@@ -329,39 +355,37 @@ _SAID[""] = ""
 
 
 def _any_of(words: Iterable[str]) -> str:
-    """Pattern of the longest of some words or phrases."""
+    """Return a pattern of the longest of some words or phrases."""
     return "|".join(re.escape(word) for word in sorted(set(words), key=lambda word: (-len(word), word)))
 
 
 _LEADS = {_normalised(lead) for lead in SAYINGS.enumeration_leads}
 _JOINTS = {_normalised(joint) for joint in (*SAYINGS.clause_joints, ", ")}
 _CLAUSES = _clauses()
-_KINDS_OF_NOUNS = {
-    form: kinds
-    for kinds, nouns, plurals in (
-        *(((kind,), nouns, (SAYINGS.plurals[kind],)) for kind, nouns in SAYINGS.nouns.items()),
-        *((row.kinds, row.singular, row.plural) for row in SAYINGS.hypernyms),
-    )
-    for noun in nouns
-    for form in (*plurals, noun, f"{noun}s", f"{noun}es", f"{noun[:-1]}ies")
-}
+_KINDS_OF_NOUNS: dict[str, tuple[str, ...]] = {}
 """Singular and plural nouns -> kinds. Plurals that are no word do no harm."""
-_LOOKS = {
-    word: (attribute, value)
-    for attribute, table in SAYINGS.looks.items()
-    for value, words in table.items()
-    for word in words
-}
+_ROWS = [((_kind,), _nouns, (SAYINGS.plurals[_kind],)) for _kind, _nouns in SAYINGS.nouns.items()]
+for _kinds, _nouns, _plurals in (*_ROWS, *((row.kinds, row.singular, row.plural) for row in SAYINGS.hypernyms)):
+    for _noun in _nouns:
+        for _form in (*_plurals, _noun, f"{_noun}s", f"{_noun}es", f"{_noun[:-1]}ies"):
+            _KINDS_OF_NOUNS[_form] = _kinds
+_LOOKS: dict[str, tuple[str, str]] = {}
+"""Adjective -> attribute and value."""
+for _attribute, _table in SAYINGS.looks.items():
+    for _value, _words in _table.items():
+        _LOOKS |= dict.fromkeys(_words, (_attribute, _value))
 _LOOK_PATTERN = re.compile(rf"\b(?:{_any_of(_LOOKS)})\b")
-_WEARERS = {
-    name: tuple(kind for kind in PEOPLE if name in (*SAYINGS.garments[kind], SAYINGS.unisex_garment))
-    for name in (garment for worn in SAYINGS.garments.values() for garment in worn)
-}
+_WEARERS: dict[str, tuple[str, ...]] = dict.fromkeys(chain(*SAYINGS.garments.values()), ())
 """Garment -> kinds that wear it."""
+for _kind in PEOPLE:
+    for _garment in {*SAYINGS.garments[_kind], SAYINGS.unisex_garment} & _WEARERS.keys():
+        _WEARERS[_garment] += (_kind,)
 _SETTINGS_OF_PHRASES: dict[str, tuple[str, ...]] = {}
 """Phrase -> settings, those of the captions and with another word for the place."""
-for _settings, _phrases in (*(((name,), own) for name, own in SAYINGS.settings.items()), *SAYINGS.general_settings):
-    _SETTINGS_OF_PHRASES.update(dict.fromkeys(map(_normalised, _phrases), _settings))
+for _name, _phrases in SAYINGS.settings.items():
+    _SETTINGS_OF_PHRASES |= dict.fromkeys(map(_normalised, _phrases), (_name,))
+for _settings, _phrases in SAYINGS.general_settings:
+    _SETTINGS_OF_PHRASES |= dict.fromkeys(map(_normalised, _phrases), _settings)
 for _phrase, _settings in list(_SETTINGS_OF_PHRASES.items()):
     _place, _, _rest = _phrase.partition(" ")
     for _other in _PLACES.get(_place, ()):

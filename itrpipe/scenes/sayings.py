@@ -92,7 +92,7 @@ def write_captions(
     *,
     largest: bool = False,
 ) -> list[Caption]:
-    """Writes the captions of a scene.
+    """Write the captions of a scene.
 
     Args:
         rng: source of randomness.
@@ -117,8 +117,9 @@ def write_captions(
         style = rng.choice(styles)
         if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
             style = "middle"
-        taken = {caption.text for caption in captions}
-        best: tuple[int, Caption] | None = None
+        taken = [caption.text for caption in captions]
+        best = None
+        fewest = len(siblings) + 1
         for attempt in range(_MAX_TRIES):
             if attempt >= _SPECIFIC_TRIES:
                 if best is not None:
@@ -129,8 +130,9 @@ def write_captions(
                 continue
             confusable = sum(describes(caption, sibling) for sibling in siblings)
             kept = confusable == 0 or rng.random() < keep_probability
-            if kept or best is None or confusable < best[0]:
-                best = (confusable, caption)
+            if kept or confusable < fewest:
+                best = caption
+                fewest = confusable
             if kept:
                 break
         if best is None:
@@ -138,7 +140,7 @@ def write_captions(
                 f"{scene.image_id}: no further caption of at most {MAX_WORDS} words in {_MAX_TRIES} tries; "
                 "choose another seed"
             )
-        captions.append(best[1])
+        captions.append(best)
     return captions
 
 
@@ -156,24 +158,20 @@ class _Draft:
     counts: list[tuple[Predicate, int]] = field(default_factory=list)
 
     def tells(self, probability: float, *, little: bool = False) -> bool:
-        """Draws whether the caption tells something, or tells little, with the probability that usual captions have."""
+        """Draw whether the caption tells something, or tells little, with the probability that usual captions have."""
         share = 1 - self.caption_detail if little else self.caption_detail
         return self.rng.random() < _leaning(probability, share)
 
     def mention(self, index: int, detail: float) -> str:
-        """Noun phrase for object `index`, such as "a striped red box"; notes what it claims.
+        """Return a noun phrase for an object, such as "a striped red box"; note what it claims.
 
         Args:
             index: of the object.
             detail: 0..1; the more, the more attributes are mentioned and the rarer is a hypernym.
         """
-        rng, item = self.rng, self.scene.objects[index]
-        hypernyms = [row for row in SAYINGS.hypernyms if item.kind in row.kinds]
-        if hypernyms and self.tells(_HYPERNYM_RATE * (1.3 - detail), little=True):
-            hypernym = rng.choice(hypernyms)
-            noun, kinds = rng.choice(hypernym.singular), hypernym.kinds
-        else:
-            noun, kinds = rng.choice(SAYINGS.nouns[item.kind]), (item.kind,)
+        rng = self.rng
+        item = self.scene.objects[index]
+        noun, kinds = self._noun(item.kind, detail)
         claims: dict[str, str] = {}
         if KIND_TABLE[item.kind].sized and item.size in SAYINGS.looks["size"] and self.tells(0.55 * detail):
             claims["size"] = item.size
@@ -182,13 +180,17 @@ class _Draft:
         if self.tells(0.25 + 0.70 * detail):
             claims["colour"] = item.colour
         self.objects[index] = Predicate(kinds, **claims)
-        looks = [rng.choice(SAYINGS.looks["pattern"][item.pattern])] if "pattern" in claims else []
-        looks += [item.colour] if "colour" in claims else []
+        looks = []
+        if "pattern" in claims:
+            looks.append(rng.choice(SAYINGS.looks["pattern"][item.pattern]))
+        if "colour" in claims:
+            looks.append(item.colour)
         if item.kind not in PEOPLE:
             if rng.random() < 0.4:
                 looks.reverse()
-            size = [rng.choice(SAYINGS.looks["size"][item.size])] if "size" in claims else []
-            return _with_article(" ".join([*size, *looks, noun]))
+            if "size" in claims:
+                looks.insert(0, rng.choice(SAYINGS.looks["size"][item.size]))
+            return _with_article(" ".join([*looks, noun]))
         # A person's colour and pattern are those of the clothes: "a man in a red shirt".
         person = _with_article(noun)
         if not looks:
@@ -197,95 +199,108 @@ class _Draft:
             return f"{person} {rng.choice(('in', 'dressed in'))} {item.colour}"
         if rng.random() < 0.5:
             looks.reverse()
-        garment = rng.choice(SAYINGS.garments[item.kind]) if len(kinds) == 1 else SAYINGS.unisex_garment
+        garment = SAYINGS.unisex_garment
+        if len(kinds) == 1:
+            garment = rng.choice(SAYINGS.garments[item.kind])
         return f"{person} {rng.choice(('in', 'wearing'))} {_with_article(' '.join([*looks, garment]))}"
 
+    def _noun(self, kind: str, detail: float) -> tuple[str, Words]:
+        """Draw a noun for an object of a kind, or for several kinds, and return the kinds that it covers."""
+        hypernyms = [row for row in SAYINGS.hypernyms if kind in row.kinds]
+        if hypernyms and self.tells(_HYPERNYM_RATE * (1.3 - detail), little=True):
+            hypernym = self.rng.choice(hypernyms)
+            return self.rng.choice(hypernym.singular), hypernym.kinds
+        return self.rng.choice(SAYINGS.nouns[kind]), (kind,)
+
     def clause(self, triple: Triple, detail: float) -> str:
-        """Wording of a relation; notes it and its objects."""
+        """Return the wording of a relation; note it and its objects."""
         first, name, second = triple
         self.relations.append(triple)
         wording = self.rng.choice(SAYINGS.relations[name])
         return wording.format(a=self.mention(first, detail), b=self.mention(second, detail))
 
     def setting(self, probability: float) -> str:
-        """A phrase for the setting, or nothing with probability 1 - `probability`, of usual captions."""
+        """Return a phrase for the setting, or nothing with probability 1 - `probability`, of usual captions."""
         setting = self.scene.setting
         if not self.tells(probability):
             return ""
+        self.settings = (setting,)
+        phrases = SAYINGS.settings[setting]
         if self.tells(_GENERAL_SETTING_RATE, little=True):
             self.settings, phrases = next(row for row in SAYINGS.general_settings if setting in row[0])
-        else:
-            self.settings, phrases = (setting,), SAYINGS.settings[setting]
         return self.rng.choice(phrases)
 
     def lateral(self, name: str, count: int) -> list[Triple]:
-        """Up to `count` random relations `name` of the scene; left only where it is plain to see."""
-        places = [item.centre for item in self.scene.objects]
-        triples = [
-            (first, relation, second)
-            for first, relation, second in self.scene.relations
-            if relation == name and (name != "left" or places[second] - places[first] > CLEARLY_LEFT)
-        ]
+        """Draw up to `count` relations `name` of the scene; left only where it is plain to see."""
+        triples = []
+        for triple in self.scene.relations:
+            first, relation, second = triple
+            distance = self.scene.objects[second].centre - self.scene.objects[first].centre
+            if relation == name and (name != "left" or distance > CLEARLY_LEFT):
+                triples.append(triple)
         return self.rng.sample(triples, min(count, len(triples)))
 
     def salient(self) -> list[Triple]:
-        """Relations that do not merely follow from the order of the objects."""
+        """Return relations that do not merely follow from the order of the objects."""
         return [triple for triple in self.scene.relations if triple[1] not in ("left", "near")]
 
-    def caption(self, text: str, style: str, setting: float | str) -> Caption:
-        """The finished caption, its objects renumbered in the order of the scene.
+    def caption(self, text: str, style: str, probability: float) -> Caption:
+        """Return the finished caption, its objects renumbered in the order of the scene.
 
         Args:
-            text: without the setting.
+            text: of the caption; a phrase for the setting may follow.
             style: of the caption.
-            setting: phrase behind the text, or the probability of one.
+            probability: that such a phrase follows.
         """
-        phrase = setting if isinstance(setting, str) else self.setting(setting)
+        if probability:
+            text = f"{text} {self.setting(probability)}".rstrip()
         numbers = sorted(self.objects)
-        place = {number: position for position, number in enumerate(numbers)}
-        form = LogicalForm(
-            objects=tuple(self.objects[number] for number in numbers),
-            relations=tuple((place[first], name, place[second]) for first, name, second in self.relations),
-            settings=self.settings,
-            counts=tuple(self.counts),
-        )
-        return Caption(f"{text} {phrase}" if phrase else text, form, style)
+        relations = [(numbers.index(first), name, numbers.index(second)) for first, name, second in self.relations]
+        objects = tuple(self.objects[number] for number in numbers)
+        return Caption(text, LogicalForm(objects, tuple(relations), self.settings, tuple(self.counts)), style)
 
 
 def _leaning(probability: float, share: float) -> float:
-    """The probability at a share of 0.5; below, it falls in proportion to 0, and above it rises evenly to 1."""
-    return 2 * share * probability if share <= 0.5 else probability + (2 * share - 1) * (1 - probability)
+    """Return the probability at a share of 0.5; below, it falls in proportion to 0, and above it rises evenly to 1."""
+    if share <= 0.5:
+        return 2 * share * probability
+    return probability + (2 * share - 1) * (1 - probability)
 
 
 def _with_article(phrase: str) -> str:
     if phrase == "someone":
         return phrase
-    return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
+    article = "an" if phrase[0] in "aeiou" else "a"
+    return f"{article} {phrase}"
 
 
 def _long(draft: _Draft) -> Caption:
-    """Two clauses about different objects (or one, and another object) and usually the setting."""
-    rng, detail = draft.rng, 0.85
-    salient, lateral = draft.salient(), draft.lateral("left", 1) + draft.lateral("near", 1)
+    """Write two clauses about different objects (or one, and another object) and usually the setting."""
+    rng = draft.rng
+    detail = 0.85
+    salient = draft.salient()
+    lateral = draft.lateral("left", 1) + draft.lateral("near", 1)
     rng.shuffle(salient)
     rng.shuffle(lateral)
     parts: list[str] = []
-    for first, name, second in salient + lateral:
-        if len(parts) < 2 and first not in draft.objects and second not in draft.objects:
-            parts.append(draft.clause((first, name, second), detail))
+    for triple in salient + lateral:
+        if len(parts) < 2 and draft.objects.keys().isdisjoint((triple[0], triple[2])):
+            parts.append(draft.clause(triple, detail))
     rest = [index for index in range(len(draft.scene.objects)) if index not in draft.objects]
     if len(parts) < 2 and rest:
         parts.append(draft.mention(rng.choice(rest), detail))
-    both_sentences = len(parts) == 2 and all(" is " in part for part in parts)
-    text = (rng.choice(SAYINGS.clause_joints) if both_sentences else " and ").join(parts)
+    joint = " and "
+    if len(parts) == 2 and all(" is " in part for part in parts):
+        joint = rng.choice(SAYINGS.clause_joints)
+    text = joint.join(parts)
     setting = draft.setting(0.85)
-    if setting and rng.random() < 0.3:
-        return draft.caption(f"{setting}, {text}", "long", "")
-    return draft.caption(text, "long", setting)
+    if setting:
+        text = f"{setting}, {text}" if rng.random() < 0.3 else f"{text} {setting}"
+    return draft.caption(text, "long", 0)
 
 
 def _middle(draft: _Draft) -> Caption:
-    """One relation and, about as often as not, the setting."""
+    """Write one relation and, about as often as not, the setting."""
     pool = 2 * draft.salient() + draft.lateral("left", 2) + draft.lateral("near", 1)
     if not pool:
         return _enumeration(draft)
@@ -294,19 +309,21 @@ def _middle(draft: _Draft) -> Caption:
 
 
 def _enumeration(draft: _Draft) -> Caption:
-    """Two or three objects without their relations."""
-    rng, objects = draft.rng, draft.scene.objects
+    """Write two or three objects without their relations."""
+    rng = draft.rng
+    objects = range(len(draft.scene.objects))
     count = min(len(objects), rng.choice((2, 3)))
-    phrases = [draft.mention(index, 0.75) for index in rng.sample(range(len(objects)), count)]
+    phrases = [draft.mention(index, 0.75) for index in rng.sample(objects, count)]
     text = rng.choice(SAYINGS.enumeration_leads) + ", ".join(phrases[:-1]) + " and " + phrases[-1]
     return draft.caption(text, "enumeration", 0.6)
 
 
 def _single(draft: _Draft) -> Caption:
-    """One object with all that is to say about it, and nearly always the setting."""
-    rng, objects = draft.rng, draft.scene.objects
-    index = rng.randrange(len(objects))
-    item, text = objects[index], draft.mention(index, 1.0)
+    """Write one object with all that is to say about it, and nearly always the setting."""
+    rng = draft.rng
+    index = rng.randrange(len(draft.scene.objects))
+    item = draft.scene.objects[index]
+    text = draft.mention(index, 1.0)
     if rng.random() < 0.6:
         if item.state == "fly":
             draft.objects[index] = replace(draft.objects[index], state="fly")
@@ -317,12 +334,12 @@ def _single(draft: _Draft) -> Caption:
 
 
 def _general(draft: _Draft) -> Caption:
-    """How many there are of a kind, perhaps with one object of another kind."""
-    rng, objects = draft.rng, draft.scene.objects
+    """Write how many there are of a kind, perhaps with one object of another kind."""
+    rng = draft.rng
+    objects = draft.scene.objects
     rows = [(row.kinds, row.plural) for row in SAYINGS.hypernyms]
     rows += [((kind,), (plural,)) for kind, plural in SAYINGS.plurals.items()]
-    # What there is more than one of: predicate, plural nouns, number.
-    groups: list[tuple[Predicate, Words, int]] = []
+    groups: list[tuple[int, Predicate, Words]] = []  # several of something: number, predicate, plural nouns
     for kinds, words in rows:
         predicates = [Predicate(kinds)]
         # "two red people" is not English for two people in red.
@@ -331,15 +348,18 @@ def _general(draft: _Draft) -> Caption:
         for predicate in predicates:
             number = sum(fulfils(item, predicate) for item in objects)
             if number in SAYINGS.numbers:
-                groups.append((predicate, words, number))
+                groups.append((number, predicate, words))
     if not groups:
         return _STYLES[rng.choice(("middle", "single", "enumeration"))](draft)
     if draft.largest:
-        groups = [group for group in groups if group[2] == max(number for _, _, number in groups)]
-    predicate, words, number = rng.choice(groups)
+        largest = max(number for number, _, _ in groups)
+        groups = [group for group in groups if group[0] == largest]
+    number, predicate, words = rng.choice(groups)
     draft.counts.append((predicate, number))
-    colour = f"{predicate.colour} " if predicate.colour else ""
-    text = f"{SAYINGS.numbers[number]} {colour}{rng.choice(words)}"
+    text = SAYINGS.numbers[number]
+    if predicate.colour:
+        text += f" {predicate.colour}"
+    text += f" {rng.choice(words)}"
     others = [index for index, item in enumerate(objects) if item.kind not in predicate.kinds]
     if others and rng.random() < 0.75:
         text += rng.choice((" and ", " with ")) + draft.mention(rng.choice(others), 0.7)

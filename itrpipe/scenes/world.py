@@ -1,4 +1,4 @@
-"""What exists in the world of `scenes`, which combinations make sense, and how a scene is edited; nothing has a place.
+"""Kinds of objects in the world of `scenes`, combinations of them that make sense, and edits; nothing has a place.
 
 A symbolic scene is a setting and two or three *units* from left to right, or up to five where that is asked for. A
 unit is one object, or two objects in a relation (`a woman holds a balloon`, `a cat is on a table`). An edit gives the
@@ -25,7 +25,7 @@ SETTINGS = ("park", "beach", "snow", "street", "desert", "night", *INDOOR_SETTIN
 
 @dataclass(frozen=True)
 class Kind:
-    """What an object of one kind can be.
+    """Rules for objects of one kind.
 
     Attributes:
         height: height of a medium object at full scale, as a fraction of the canvas height.
@@ -52,9 +52,12 @@ class Kind:
 
     def allows(self, attribute: str, value: str) -> bool:
         """Return whether an object of this kind can have a colour, a pattern or a size."""
-        if attribute == "colour":
-            return value in self.colours
-        return value in ("plain", "medium") or (self.patterned if attribute == "pattern" else self.sized)
+        match attribute:
+            case "colour":
+                return value in self.colours
+            case "pattern":
+                return self.patterned or value == "plain"
+        return self.sized or value == "medium"
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ MIN_OBJECTS = MIN_UNITS = 2
 USUAL_UNITS, MAX_UNITS = 3, 5
 _MORE_OBJECTS = 2
 MAX_OBJECTS = MAX_UNITS + _MORE_OBJECTS
-"""Of a scene with so many units; the oracle keeps the objects of a scene in eight bits."""
+"""Objects of a scene with so many units; the oracle keeps the objects of a scene in eight bits."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,8 @@ class SceneObject:
 
     kind: str
     colour: str
-    pattern: str = "plain"
-    size: str = "medium"
+    pattern: str
+    size: str
 
 
 @dataclass(frozen=True)
@@ -139,19 +142,21 @@ class SymbolicScene:
 
     @property
     def objects(self) -> tuple[SceneObject, ...]:
-        """All objects, unit after unit."""
+        """Return all objects, unit after unit."""
         return tuple(thing for unit in self.units for thing in unit.objects)
 
 
 def is_valid(scene: SymbolicScene) -> bool:
-    """Whether the scene keeps every rule of the tables and has at least 2 objects and at most those it has room for."""
+    """Tell whether the scene keeps every rule of the tables and has two objects at least, and room for all."""
     if not MIN_OBJECTS <= len(scene.objects) <= scene.room + _MORE_OBJECTS or len(scene.units) > scene.room:
         return False
     for thing in scene.objects:
         kind = KIND_TABLE[thing.kind]
-        looks = {"colour": thing.colour, "pattern": thing.pattern, "size": thing.size}
-        if scene.setting not in kind.settings or not all(kind.allows(*look) for look in looks.items()):
+        if scene.setting not in kind.settings:
             return False
+        for attribute in ("colour", "pattern", "size"):
+            if not kind.allows(attribute, getattr(thing, attribute)):
+                return False
     for unit in scene.units:
         if unit.relation:
             main, partner = unit.objects
@@ -161,13 +166,13 @@ def is_valid(scene: SymbolicScene) -> bool:
 
 
 def _drawn(rng: Random, weights: str) -> str:
-    """Draws one of the values that have weights of some sort."""
+    """Draw one of the values that have weights of some sort."""
     table = WORLD.weights[weights]
     return rng.choices(list(table), list(table.values()))[0]
 
 
 def _sample_object(rng: Random, kind: str) -> SceneObject:
-    """Draws the looks of an object of the kind; patterns and sizes other than plain and medium where it has them."""
+    """Draw the looks of an object of the kind; patterns and sizes other than plain and medium where it has them."""
     row = KIND_TABLE[kind]
     pattern = _drawn(rng, "pattern") if row.patterned else "plain"
     size = _drawn(rng, "size") if row.sized else "medium"
@@ -179,19 +184,19 @@ def _occurring(kinds: Iterable[str], setting: str) -> list[str]:
 
 
 def _sample_unit(rng: Random, setting: str, relation: str = "") -> Unit:
-    """Draws a unit of kinds that occur in the setting."""
-    kinds = _occurring(KINDS, setting)
-    if not relation:
-        drawn = rng.choices(kinds, [KIND_TABLE[kind].weight for kind in kinds])
-    else:
+    """Draw a unit of kinds that occur in the setting."""
+    if relation:
         table = WORLD.partners[relation]
         main = rng.choice(_occurring(table, setting))
-        drawn = [main, rng.choice(_occurring(table[main], setting))]
-    return Unit(tuple(_sample_object(rng, kind) for kind in drawn), relation)
+        kinds = [main, rng.choice(_occurring(table[main], setting))]
+    else:
+        occurring = _occurring(KINDS, setting)
+        kinds = rng.choices(occurring, [KIND_TABLE[kind].weight for kind in occurring])
+    return Unit(tuple(_sample_object(rng, kind) for kind in kinds), relation)
 
 
 def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> SymbolicScene:
-    """Draws a scene; in about a quarter, two objects share a kind so that there is something to count.
+    """Draw a scene; in about a quarter, two objects share a kind so that there is something to count.
 
     Args:
         rng: source of randomness.
@@ -202,14 +207,16 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> Sy
     if alike and rng.random() < alike:
         # Two to five objects of one kind, and a unit of something else where there is room for it.
         kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
-        kind, number = rng.choice(kinds), rng.randint(2, MAX_UNITS)
+        kind = rng.choice(kinds)
+        number = rng.randint(2, MAX_UNITS)
         units = [Unit((_sample_object(rng, kind),)) for _ in range(number)]
         other = _sample_unit(rng, setting)
         if number < MAX_UNITS and other.objects[0].kind != kind:
             units.insert(rng.randint(0, number), other)
         return SymbolicScene(setting, tuple(units), max(room, len(units)))
     counts = range(MIN_UNITS, room + 1)
-    count = rng.choices(counts, [WORLD.weights["units"][str(number)] for number in counts])[0]
+    weights = [WORLD.weights["units"][str(count)] for count in counts]
+    (count,) = rng.choices(counts, weights)
     units = [_sample_unit(rng, setting, _drawn(rng, "relation")) for _ in range(count)]
     if rng.random() < _COMPANION_PROBABILITY:
         kind = rng.choice(units).objects[0].kind
@@ -230,25 +237,23 @@ def _other(rng: Random, values: tuple[str, ...], current: str) -> str:
 
 
 def _edited(rng: Random, scene: SymbolicScene, name: str) -> SymbolicScene:
-    """Draws where and how an edit changes a scene; the scene itself where there is nothing of its sort to change."""
-    units, objects = list(scene.units), list(scene.objects)
+    """Draw where and how an edit changes a scene; the scene itself where there is nothing of its sort to change."""
+    units = list(scene.units)
+    objects = list(scene.objects)
     match name:
         case "setting":
             return replace(scene, setting=_other(rng, SETTINGS, scene.setting))
         case "add":
             units.insert(rng.randint(0, len(units)), _sample_unit(rng, scene.setting))
-            return replace(scene, units=tuple(units))
         case "drop":  # one object of a unit, or the unit
             index = rng.randrange(len(units))
             unit = units.pop(index)
             if unit.relation:
                 units.insert(index, Unit(unit.objects[:1]))
-            return replace(scene, units=tuple(units))
         case "swap":  # two units change places
             if len(units) > 1:
                 first, second = rng.sample(range(len(units)), 2)
                 units[first], units[second] = units[second], units[first]
-            return replace(scene, units=tuple(units))
         case "break":  # the objects of a unit stand side by side instead of in their relation
             pairs = [index for index, unit in enumerate(units) if unit.relation]
             if pairs and len(units) < scene.room:
@@ -256,37 +261,49 @@ def _edited(rng: Random, scene: SymbolicScene, name: str) -> SymbolicScene:
                 apart = [Unit((thing,)) for thing in units[index].objects]
                 rng.shuffle(apart)
                 units[index : index + 1] = apart
-            return replace(scene, units=tuple(units))
         case "exchange":  # two objects exchange their colours
             first, second = rng.sample(range(len(objects)), 2)
             one, two = objects[first], objects[second]
-            objects[first], objects[second] = replace(one, colour=two.colour), replace(two, colour=one.colour)
+            objects[first] = replace(one, colour=two.colour)
+            objects[second] = replace(two, colour=one.colour)
+            units = _with_objects(units, objects)
         case _:
             index = rng.randrange(len(objects))
             objects[index] = _edited_object(rng, objects[index], name)
+            units = _with_objects(units, objects)
+    return replace(scene, units=tuple(units))
+
+
+def _with_objects(units: list[Unit], objects: list[SceneObject]) -> list[Unit]:
+    """Return the units with other objects, in the same order."""
     things = iter(objects)
-    return replace(scene, units=tuple(replace(unit, objects=(*islice(things, len(unit.objects)),)) for unit in units))
+    return [replace(unit, objects=tuple(islice(things, len(unit.objects)))) for unit in units]
 
 
 def _edited_object(rng: Random, thing: SceneObject, name: str) -> SceneObject:
-    """Draws another colour, pattern, size or kind of an object that can have one."""
+    """Draw another colour, pattern, size or kind of an object that can have one."""
     kind = KIND_TABLE[thing.kind]
-    if name == "colour":
-        return replace(thing, colour=_other(rng, kind.colours, thing.colour))
-    if name == "pattern":
-        return replace(thing, pattern=_other(rng, PATTERNS, thing.pattern)) if kind.patterned else thing
-    if name == "size":  # neighbouring sizes are hardly told apart
-        return replace(thing, size="large" if thing.size == "small" else "small") if kind.sized else thing
-    groups = [group for group in WORLD.similar if thing.kind in group]
-    if not groups:
-        return thing
-    # Another kind of the same group keeps the looks that it can have.
-    fresh = _sample_object(rng, _other(rng, rng.choice(groups), thing.kind))
-    new = KIND_TABLE[fresh.kind]
-    colour = thing.colour if thing.colour in new.colours else fresh.colour
-    pattern = thing.pattern if kind.patterned and new.patterned else fresh.pattern
-    size = thing.size if kind.sized and new.sized else fresh.size
-    return SceneObject(fresh.kind, colour, pattern, size)
+    match name:
+        case "colour":
+            return replace(thing, colour=_other(rng, kind.colours, thing.colour))
+        case "pattern" if kind.patterned:
+            return replace(thing, pattern=_other(rng, PATTERNS, thing.pattern))
+        case "size" if kind.sized:  # neighbouring sizes are hardly told apart
+            return replace(thing, size="large" if thing.size == "small" else "small")
+        case "kind":
+            groups = [group for group in WORLD.similar if thing.kind in group]
+            if groups:
+                # Another kind of the same group keeps the looks that it can have.
+                fresh = _sample_object(rng, _other(rng, rng.choice(groups), thing.kind))
+                new = KIND_TABLE[fresh.kind]
+                if thing.colour in new.colours:
+                    fresh = replace(fresh, colour=thing.colour)
+                if kind.patterned and new.patterned:
+                    fresh = replace(fresh, pattern=thing.pattern)
+                if kind.sized and new.sized:
+                    fresh = replace(fresh, size=thing.size)
+                return fresh
+    return thing
 
 
 # Most objects have no pattern and no size: a few draws keep such edits about as frequent as their weights say.
@@ -294,7 +311,7 @@ _TRIES_PER_EDIT = 8
 
 
 def edit_scene(rng: Random, scene: SymbolicScene) -> tuple[SymbolicScene, str]:
-    """Draws one edit of the scene.
+    """Draw one edit of the scene.
 
     Args:
         rng: source of randomness.

@@ -1,1 +1,1 @@
-"""What a trained model finds: as a library has it, in the terminal, and on local pages."""
+"""Search with a trained model: as a library has it, in the terminal, and on local pages."""

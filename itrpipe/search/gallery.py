@@ -23,15 +23,12 @@ from itrpipe.errors import UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, pair_scores, read_embeddings
 from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.report.pictures import Album, Mark
 from itrpipe.search.model import Captions, RetrievalModel, Stored, best
-from itrpipe.search.photos import Rows
+from itrpipe.search.photos import PHOTOGRAPH, indexed_photographs, indexed_vectors
 from itrpipe.storage.artifact import existing_input, read_manifest
 
-Mark = Literal["", "own", "true"]
-"""`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
 MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
-PHOTOGRAPH = "photograph"
-"""In the place of the split of an image that is in none."""
 FOLDER = "folder"
 """In the place of a split, where photographs of a folder were searched, which have no captions."""
 _AT_ONCE = 256
@@ -119,8 +116,10 @@ class Answers:
         for name, each in zip(names, self.answers, strict=True):
             text = textwrap.shorten(" · ".join(each.texts), _LONGEST_TEXT, placeholder=" …")
             yield f"  {each.rank:>4} {each.score:>8.3f}  {MARKS[each.mark]} {name:<{width}}  {text}".rstrip()
+        given = {each.mark for each in self.answers}
         said: dict[Mark, str] = {"own": "belongs to the query", "true": "true as well, though it belongs to another"}
-        if marks := [f"{MARKS[mark]} {said[mark]}" for mark in said if mark in {each.mark for each in self.answers}]:
+        marks = [f"{MARKS[mark]} {meaning}" for mark, meaning in said.items() if mark in given]
+        if marks:
             yield f"  {', '.join(marks)}"
 
     def page(self, folder: Path | None, own: str | None) -> tuple[str, list[str]]:
@@ -133,7 +132,6 @@ class Answers:
             own: file that was searched with, relative to the folder or not.
         """
         from itrpipe.report.page import page_environment
-        from itrpipe.report.pictures import Album
 
         album = Album(folder, {each.image_id: each.file for each in self.answers})
         pictures = {each.image_id: album.picture(each.image_id) for each in self.answers}
@@ -145,12 +143,9 @@ class Answers:
             problems = [*problems, *asked.problems]
         name = None if self.image_id is None else Path(self.image_id).name
         shown = replace(self, dataset=Path(self.dataset).name, image_id=name)
-        page = (
-            page_environment()
-            .get_template("search.html.j2")
-            .render(found=shown, title=shown.title, pictures=pictures, query=query, shown=_CAPTIONS_SHOWN)
-        )
-        return page, problems
+        template = page_environment().get_template("search.html.j2")
+        values = {"found": shown, "title": shown.title, "pictures": pictures, "query": query}
+        return template.render(**values, shown=_CAPTIONS_SHOWN), problems
 
 
 @dataclass
@@ -200,37 +195,36 @@ class Gallery:
         manifest = read_manifest(trained)
         prepared = existing_input(trained, manifest, "prepare")
         dataset = PreparedDataset.open(prepared, tokens=not model.embeds)
-        whole = [dataset.split(name) for name in ([split] if split else dataset.splits)]
-        if model.embeds:
-            parts = [read_embeddings(trained / EMBEDDINGS, each.name) for each in whole]
-            known = {image_id for each in parts for image_id in each.image_ids.tolist()}
-            images, sentences = np.concatenate([each.images[:] for each in parts]), [each.texts for each in parts]
-        else:
-            features = FeatureFile.open(existing_input(trained, manifest, "extract") / FEATURES)
-            known = set(features.image_id.tolist())
-        found = []
-        for each in whole:
-            absent = [image_id for image_id in each.image_ids.tolist() if image_id not in known]
-            found.append(each.without(absent) if absent and each.name == "train" else each)
-        ids = [image_id for each in found for image_id in each.image_ids.tolist()]
+        gallery = cls(manifest.dataset, model, np.empty(0), [], [], [], prepared=prepared)
+        images, sentences, owners = [], [], []
+        features, graphs = None, None
         if not model.embeds:
-            reads = model.saved.settings.reads_phrases
-            sentences = Captions(found[0], existing_input(trained, manifest, "parse") if reads else None)
-            images = Stored(features, ids)
-        first = np.cumsum([0, *(len(each.image_ids) for each in found)])
-        return cls(
-            manifest.dataset,
-            model,
-            images,
-            ids,
-            [file for each in found for file in each.files],
-            [each.name for each in found for _ in each.files],
-            sentences,
-            [caption_id for each in found for caption_id in each.caption_ids.tolist()],
-            [text for each in found for text in each.texts],
-            np.concatenate([each.caption_image + start for each, start in zip(found, first, strict=False)]),
-            prepared,
-        )
+            features = FeatureFile.open(existing_input(trained, manifest, "extract") / FEATURES)
+            if model.saved.settings.reads_phrases:
+                graphs = existing_input(trained, manifest, "parse")
+        for name in [split] if split else dataset.splits:
+            each = dataset.split(name)
+            if features is None:
+                embedded = read_embeddings(trained / EMBEDDINGS, name)
+                images.append(embedded.images[:])
+                sentences.append(embedded.texts)
+                known = embedded.image_ids.tolist()
+            else:
+                known = features.image_id.tolist()
+            if name == "train":
+                each = each.without(list(set(each.image_ids.tolist()).difference(known)))
+            owners.append(each.caption_image + len(gallery.image_ids))
+            gallery.image_ids += each.image_ids.tolist()
+            gallery.files += each.files
+            gallery.splits += [name] * len(each.files)
+            gallery.caption_ids += each.caption_ids.tolist()
+            gallery.texts += each.texts
+            if features is not None:
+                gallery.images, gallery.sentences = Stored(features, gallery.image_ids), Captions(each, graphs)
+        if features is None:
+            gallery.images, gallery.sentences = np.concatenate(images), sentences
+        gallery.owners = np.concatenate(owners)
+        return gallery
 
     @classmethod
     def of_folder(cls, model: RetrievalModel, folder: Path, index: Path) -> Gallery:
@@ -239,9 +233,8 @@ class Gallery:
         Raises:
             DataError: a file of it is damaged.
         """
-        rows = Rows.of_index(index)
-        files = [each.file for each in rows.photographs]
-        return cls(str(folder), model, rows.vectors, files, files, [FOLDER] * len(files))
+        files = [each.file for each in indexed_photographs(index)]
+        return cls(str(folder), model, indexed_vectors(index), files, files, [FOLDER] * len(files))
 
     @property
     def compares_images(self) -> bool:
@@ -285,11 +278,11 @@ class Gallery:
         """Find the images that fit a sentence best; right are those that have it as a caption, word for word."""
         scores, unknown = self.by_sentence(sentence, progress), self.model.unknown_words(sentence)
         asked = [row for row, text in enumerate(self.texts) if text == sentence]
-        return self._answers(scores, top, asked, caption=sentence, unknown=unknown)
+        return self._answers(scores, top, asked, "images", caption=sentence, unknown=unknown)
 
     def photographs_like(self, photograph: str | Photograph, top: int, name: str) -> Answers:
         """Find the images that are most like a photograph, which is called so; see `by_image`."""
-        return self._answers(self.by_image(photograph), top, [], image_id=name, image_split=PHOTOGRAPH)
+        return self._answers(self.by_image(photograph), top, [], "images", image_id=name, image_split=PHOTOGRAPH)
 
     def captions_for(self, image: Stored, split: str, top: int, progress: bool = False) -> Answers:
         """Find the captions that fit an image best; right ones are marked where it is one of the gallery.
@@ -305,38 +298,43 @@ class Gallery:
         asked = [] if row is None or self.splits[row] != split else [row]
         texts = self.sentences if isinstance(self.sentences, Captions) else np.concatenate(self.sentences)
         scores = self.model.score(cast(Any, image), cast(Any, texts), _AT_ONCE, progress)[0]
-        return self._answers(scores, top, asked, finds="captions", image_id=image_id, image_split=split)
+        return self._answers(scores, top, asked, "captions", image_id=image_id, image_split=split)
 
-    def _answers(self, scores: np.ndarray, top: int, asked: list[int], **query: Any) -> Answers:
+    def _answers(
+        self,
+        scores: np.ndarray,
+        top: int,
+        asked: list[int],
+        finds: Literal["images", "captions"],
+        caption: str | None = None,
+        image_id: str | None = None,
+        image_split: str | None = None,
+        unknown: Sequence[str] = (),
+    ) -> Answers:
         """Return the best of all images [N] or captions [T].
 
         Args:
             scores: of them.
             top: how many are wanted.
             asked: captions or images whose matches are right.
-            query: what was asked, see `Answers`.
+            finds, caption, image_id, image_split, unknown: see `Answers`.
         """
-        query = {"finds": "images", "caption": None, "image_id": None, "image_split": None, "unknown": [], **query}
-        rows, of_images = best(scores, top), query["finds"] == "images"
-        sides = np.array(asked, dtype=np.int64)[:, None], rows[None]
-        marks = self._marks(*sides) if of_images else self._marks(*sides[::-1])
+        rows = best(scores, top)
+        captions, images = np.array(asked, dtype=np.int64)[:, None], rows[None]
+        if finds == "captions":
+            captions, images = images, captions
         answers = []
-        for rank, (row, mark) in enumerate(zip(rows.tolist(), marks, strict=True), 1):
+        for rank, (row, mark) in enumerate(zip(rows.tolist(), self._marks(captions, images), strict=True), 1):
             image, caption_id, texts = row, None, []
-            if of_images:
+            if finds == "images":
                 texts = self.captions_of(row)
             else:
                 image, caption_id, texts = int(self.owners[row]), self.caption_ids[row], [self.texts[row]]
             of_image = self.image_ids[image], self.files[image]
             answers.append(Answer(rank, float(scores[row]), *of_image, caption_id, texts, mark))
-        return Answers(
-            dataset=self.about,
-            run=self.model.label,
-            split=self.splits[0],
-            searched=len(scores),
-            answers=answers,
-            **query,
-        )
+        where, run = self.splits[0], self.model.label
+        query = caption, image_id, image_split
+        return Answers(self.about, run, where, finds, *query, len(scores), list(unknown), answers)
 
     def _marks(self, captions: np.ndarray, images: np.ndarray) -> list[Mark]:
         """Return how candidates are right for any query; both are rows that broadcast to [queries, candidates]."""

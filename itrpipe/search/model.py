@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +20,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from itrpipe.datasets.prepared import Split, given_split, no_known_word
+from itrpipe.datasets.prepared import Split, given_split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
-from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
+from itrpipe.exporting.model import described_inputs
+from itrpipe.features.declaration import recorded_passes
 from itrpipe.features.embeddings import pair_scores
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.features.frames import Preprocessing, load_preprocessing
@@ -44,7 +45,7 @@ from itrpipe.scene_graph.build import parse_captions
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
-from itrpipe.storage.artifact import MANIFEST, existing_input, read_manifest
+from itrpipe.storage.artifact import MANIFEST, read_manifest
 from itrpipe.storage.disk import reading
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split, read_captions
@@ -56,12 +57,8 @@ Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
 _FEATURES = ".h5"
 _IMAGES_KEPT = 1_024
 """Images whose encodings are kept while all texts pass by."""
-
-
-_Opened = tuple[SavedModel, str, str, Callable[[], Photographs], ParseSettings | None]
-"""A model, its name, the name and the extractors of what it reads of images, and its parser where it reads phrases."""
 _FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
-"""What is fetched of a model of the hub beside its configuration, and its weights where these are no safetensors."""
+"""Files that are fetched of a model of the hub beside its configuration, and weights that are no safetensors."""
 _COLOURS, _IMAGES_AT_ONCE = 3, 64
 
 
@@ -222,7 +219,10 @@ class RetrievalModel:
         words = [word for word in read.flatten().to_pylist() if any(map(str.isalnum, word))]
         unknown = [word for word in dict.fromkeys(words) if word not in vocabulary.ids]
         if words and set(unknown) == set(words):
-            raise no_known_word(self.label, words)
+            raise UsageError(
+                f"{self.label} knows no word of the query ({', '.join(dict.fromkeys(words))}), so any order would be "
+                "chance; search with words of its training captions"
+            )
         return unknown
 
     def score(
@@ -323,7 +323,7 @@ class RetrievalModel:
         given = given_split([texts] if isinstance(texts, str) else list(texts))
         if self.saved.settings.reads_phrases:  # through a file of scene graphs, as the artifact of `parse` has one
             assert self._parser is not None
-            table = with_ids(given.captions, graphs_table(parse_captions(self._parser, given.texts), "given"))
+            table = with_ids(given.captions, graphs_table(parse_captions(self._parser, given.texts)))
             with tempfile.TemporaryDirectory() as folder:
                 write_graphs(Path(folder) / SCENE_GRAPHS_FILE, [table])
                 read = self._captions(given, Path(folder))
@@ -435,16 +435,28 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
     place, name = resolve_device(device), os.fspath(folder_or_model)
     folder = fetch(name, revision)
     if (folder / MANIFEST).is_file():
-        return RetrievalModel(*_trained(folder, place), device=place)
+        manifest = read_manifest(folder)
+        if manifest.stage != "train":
+            raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
+        about = {"run": manifest.label, **described_inputs(folder)}
+        about["features"]["of_anywhere"] = True  # what made them is on this machine
+        return _model_of_training(load_model(folder), about, place)
     if not (folder / CONFIG).is_file():
         raise MissingInputError(
             f"{folder} has no {CONFIG}; name the folder of a model, such as one of `itrpipe export`"
         )
     with reading(folder / CONFIG, "a model", "export the model again, or fetch it again"):
         config = read_checked_json(folder / CONFIG)
-        exported = isinstance(config, dict) and ("backbone" in config or ABOUT in config)
-        opened = _exported(folder, place) if exported else _joint(folder, name)
-    return RetrievalModel(*opened, device=place)
+        if not isinstance(config, dict) or not ("backbone" in config or ABOUT in config):
+            return _joint(folder, name, place)
+        saved = load_model(folder)
+        about = saved.config.get(ABOUT)
+        if not isinstance(about, dict) or not isinstance(about.get("run"), str) or "features" not in about:
+            raise DataError(
+                f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, "
+                "or of a training with its manifest.json"
+            )
+        return _model_of_training(saved, about, place)
 
 
 def fetch(model: str, revision: str = "main") -> Path:
@@ -456,56 +468,39 @@ def fetch(model: str, revision: str = "main") -> Path:
     return local_folder(model) or find_folder(model, revision, weights=True, required=(CONFIG,), further=_FILES)[0]
 
 
-def _trained(folder: Path, device: str) -> _Opened:
-    """Open an artifact of `train`."""
-    manifest = read_manifest(folder)
-    if manifest.stage != "train":
-        raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
-    saved = load_model(folder)
-    extract, parser = read_manifest(existing_input(folder, manifest, "extract")), None
-    if saved.settings.reads_phrases:
-        parser = ParseSettings.model_validate(read_manifest(existing_input(folder, manifest, "parse")).settings)
-    parts = passes_of(extract.conf, feature_settings(extract.settings).model_validate(extract.settings))
-    photographs = partial(_extractors, manifest.label, extract.conf, parts, device, anywhere=True)
-    return saved, manifest.label, extract.conf, photographs, parser
+def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str) -> RetrievalModel:
+    """Return a model of `itrpipe train`.
 
-
-def _exported(folder: Path, device: str) -> _Opened:
-    """Open a folder of `itrpipe export`."""
-    saved = load_model(folder)
-    about = saved.config.get(ABOUT)
-    if not isinstance(about, dict) or not isinstance(about.get("run"), str) or "features" not in about:
-        raise DataError(
-            f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, or of "
-            "a training with its manifest.json"
-        )
-    parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
-    name, settings = about["features"]["extractor"], about["features"]["settings"]
-    parts = passes_of(name, feature_settings(settings).model_validate(settings))
+    Args:
+        saved: the model.
+        about: its name as `run`, and `described_inputs`.
+        device: `cpu` or `cuda`.
+    """
+    label, features = about["run"], about["features"]
+    name = features["extractor"]
+    parts = recorded_passes(name, features["settings"])
     if not parts:
         raise DataError(f"the features {name!r} name no extractor; give the folder as it was exported")
-    anywhere = about["features"]["of_anywhere"]
-    return saved, about["run"], name, partial(_extractors, about["run"], name, parts, device, anywhere=anywhere), parser
+
+    def photographs() -> Photographs:
+        imported = [part.kind for part in parts.values() if part.imported]
+        if imported:
+            raise UsageError(
+                f"{label} reads the features {name!r}, which were imported ({imported[0]}), so those of a photograph "
+                "cannot be made alike; give features.h5 of `itrpipe extract --from PATH` instead of photographs"
+            )
+        if not features["of_anywhere"]:
+            raise UsageError(
+                f"{label} reads the features {name!r}, whose weights lay in a file of the machine that exported it; "
+                "give features.h5 instead of photographs"
+            )
+        return Photographs.by(name, parts, device)
+
+    parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
+    return RetrievalModel(saved, label, name, photographs, parser, device)
 
 
-def _extractors(
-    label: str, name: str, parts: Mapping[str, FeatureSettings], device: str, *, anywhere: bool
-) -> Photographs:
-    imported = [part.kind for part in parts.values() if part.imported]
-    if imported:
-        raise UsageError(
-            f"{label} reads the features {name!r}, which were imported ({imported[0]}), so those of a photograph "
-            "cannot be made alike; give features.h5 of `itrpipe extract --from PATH` instead of photographs"
-        )
-    if not anywhere:
-        raise UsageError(
-            f"{label} reads the features {name!r}, whose weights lay in a file of the machine that exported it; give "
-            "features.h5 instead of photographs"
-        )
-    return Photographs.by(name, parts, device)
-
-
-def _joint(folder: Path, name: str) -> _Opened:
+def _joint(folder: Path, name: str, device: str) -> RetrievalModel:
     """A joint model of transformers as it was published: CLIP, SigLIP, or a vision and a text encoder in one folder.
 
     CLIP and SigLIP become the dual encoder that `--method zero-shot` makes of them, with captions as they are;
@@ -531,7 +526,7 @@ def _joint(folder: Path, name: str) -> _Opened:
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
     pixels = PixelExtractor(preprocessing.framing, preprocessing.framing.frame)
     photographs = Photographs(name, {"pixels": pixels})
-    return SavedModel(model.eval(), tokens, config), name, "pixels", lambda: photographs, None
+    return RetrievalModel(SavedModel(model.eval(), tokens, config), name, "pixels", lambda: photographs, None, device)
 
 
 class VisionTextPair(DualEncoder):

@@ -1,4 +1,4 @@
-"""The photographs below a folder, and their index: paths, sizes, times and embeddings.
+"""The photographs below a folder, and their index: paths, bytes, times and embeddings.
 
 Shapes: N photographs, D embedding width.
 """
@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, in_archive, members
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, refusal, upright_size
+from itrpipe.datasets.pictures import refusal
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
+from itrpipe.features.declaration import FeatureSettings, recorded_passes
 from itrpipe.features.photographs import Photographs
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.printable import printable
@@ -34,6 +34,8 @@ from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.storage.tables import read_table, write_table
 
 PHOTOS, EMBEDDINGS = "photos.parquet", "embeddings.npy"
+_PHOTOS = pa.schema({"file": pa.string(), "bytes": pa.int64(), "changed": pa.int64()})
+"""Columns of `PHOTOS`, the fields of `PhotoFile`."""
 _BLOCK = 4_096
 
 
@@ -77,17 +79,6 @@ class PhotoFolder:
     photographs: list[PhotoFile] = field(default_factory=list)
     unusable: dict[str, str] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
-
-    def take(self, name: str, archive: Path) -> None:
-        """Adds the photographs in a tar file, which is called so."""
-        try:
-            found, changed = members(archive), archive.stat().st_mtime_ns
-        except (DataError, OSError) as error:
-            self.unusable[name] = _reason(error)
-        else:
-            for each, (_, size) in found.items():
-                if self.reads(each):
-                    self.photographs.append(PhotoFile(f"{name}/{each}", size, changed))
 
     def reads(self, name: str) -> bool:
         """Tell whether a file has the ending of a photograph that is read; counts those of other formats."""
@@ -141,7 +132,8 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
         shown = [name for name in folders if not name.startswith(".")]
         folders[:] = [name for name in shown if os.path.join(place, name) != apart]
         for base in names:
-            if base.startswith(".") or not (base.lower().endswith(TAR) or found.reads(base)):
+            is_archive = base.lower().endswith(TAR)
+            if base.startswith(".") or not (is_archive or found.reads(base)):
                 continue
             path = os.path.join(place, base)
             name = path.removeprefix(inside)
@@ -151,17 +143,18 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
                     found.left_out["links out of the folder"] += 1
                     continue
                 status = os.stat(path)
-            except UnicodeEncodeError:
-                found.unusable[printable(name)] = "has a name that is not valid UTF-8; rename it, or set PYTHONUTF8=1"
-            except OSError as error:
-                found.unusable[name] = _reason(error)
-            else:
                 if not stat.S_ISREG(status.st_mode):
                     found.unusable[name] = "is not a regular file"
-                elif not name.lower().endswith(TAR):
+                elif not is_archive:
                     found.photographs.append(PhotoFile(name, status.st_size, status.st_mtime_ns))
                 else:
-                    found.take(name, Path(path))
+                    for member, (_, size) in members(Path(path)).items():
+                        if found.reads(member):
+                            found.photographs.append(PhotoFile(f"{name}/{member}", size, status.st_mtime_ns))
+            except UnicodeEncodeError:
+                found.unusable[printable(name)] = "has a name that is not valid UTF-8; rename it, or set PYTHONUTF8=1"
+            except (DataError, OSError) as error:
+                found.unusable[name] = _reason(error)
     if not found.photographs:
         told = found.told or "name another folder"
         raise MissingInputError(f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}); {told}")
@@ -191,42 +184,33 @@ def no_embeddings(label: str) -> UsageError:
 # The index
 
 
-class Rows(NamedTuple):
-    """Photographs with their embeddings, mapped: of an index, or of a part of one that is being made.
+def indexed_photographs(folder: Path) -> list[PhotoFile]:
+    """Return the photographs of an index, in the order of its vectors.
 
-    Attributes:
-        photographs: N of them.
-        vectors: [N, D] float32.
-        sizes: [N, 2] int32, width and height in pixels.
+    Raises:
+        DataError: the file is damaged.
     """
-
-    photographs: list[PhotoFile]
-    vectors: np.ndarray
-    sizes: np.ndarray
-
-    @classmethod
-    def of_index(cls, folder: Path) -> Rows:
-        """Return those of a whole index.
-
-        Raises:
-            DataError: a file of it is damaged.
-        """
-        table = read_table(folder / PHOTOS, PhotoFile._fields, "run `itrpipe index` again")
-        photographs = [
-            PhotoFile(*each) for each in zip(*(table[name].to_pylist() for name in PhotoFile._fields), strict=True)
-        ]
-        sizes = np.stack([table[name].to_numpy() for name in ("width", "height")], axis=1)
-        return cls(photographs, np.load(checked(folder / EMBEDDINGS), mmap_mode="r", allow_pickle=False), sizes)
-
-    @classmethod
-    def of_part(cls, path: Path) -> tuple[Rows, dict[str, str]]:
-        """Return those of a part, and path -> reason of the photographs that could not be used."""
-        file = ArrayFile(path)
-        vectors, sizes = (file[name].mapped("r") for name in ("vectors", "sizes"))
-        return cls([PhotoFile(*each) for each in file.facts["photographs"]], vectors, sizes), file.facts["failed"]
+    table = read_table(folder / PHOTOS, PhotoFile._fields, "run `itrpipe index` again")
+    return [PhotoFile(**each) for each in table.to_pylist()]
 
 
-class Encoding(Work["RetrievalModel"]):
+def indexed_vectors(folder: Path) -> np.ndarray:
+    """Return the embeddings [N, D] float32 of an index, mapped.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    return np.asarray(np.load(checked(folder / EMBEDDINGS), mmap_mode="r", allow_pickle=False))
+
+
+def encoded_part(path: Path) -> tuple[dict[PhotoFile, np.ndarray], dict[str, str]]:
+    """Return the photographs of a part with their embeddings, and path -> reason of those that could not be used."""
+    file = ArrayFile(path)
+    photographs = [PhotoFile(*each) for each in file.facts["photographs"]]
+    return dict(zip(photographs, np.asarray(file["vectors"].mapped("r")), strict=True)), file.facts["failed"]
+
+
+class EncodePhotographs(Work["RetrievalModel"]):
     """Embeds photographs; a part is some of them in the order of their paths.
 
     Args:
@@ -280,39 +264,28 @@ class Encoding(Work["RetrievalModel"]):
         files, failed = [self._folder / each.file for each in photographs], {}
         vectors = worker.encode_images(files, self._batch, refused=failed.__setitem__)
         usable = [row for row in range(len(photographs)) if row not in failed]
-        if bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
             raise DataError(f"{worker.label} embeds {files[usable[bad[0]]]} as NaN or infinity; name another model")
-        sizes = np.array([_size(files[row]) for row in usable], dtype=np.int32).reshape(-1, 2)
         facts = {
             "photographs": [photographs[row] for row in usable],
             "failed": {photographs[row].file: reason for row, reason in failed.items()},
         }
-        write_arrays(path, {"vectors": vectors, "sizes": sizes}, facts)
-
-
-def _size(path: Path) -> tuple[int, int]:
-    """Width and height in pixels as a viewer shows it, from the header; 0 of a file that is gone by now."""
-    try:
-        with open_picture(read_image(path)) as image:
-            return upright_size(image)
-    except DECODER_ERRORS:
-        return 0, 0
-
-
-def places_of(sources: Sequence[Rows]) -> dict[PhotoFile, tuple[int, int]]:
-    """Photograph -> source and row; one that has another size or time is another photograph."""
-    return {each: (number, row) for number, rows in enumerate(sources) for row, each in enumerate(rows.photographs)}
+        write_arrays(path, {"vectors": vectors}, facts)
 
 
 def write_index(
-    folder: Path, photographs: Sequence[PhotoFile], sources: Sequence[Rows], advance: Callable[[int], object]
+    folder: Path,
+    photographs: Sequence[PhotoFile],
+    vectors: Mapping[PhotoFile, np.ndarray],
+    advance: Callable[[int], object],
 ) -> int:
     """Writes `photos.parquet` and `embeddings.npy`, some rows at a time.
 
     Args:
         folder: exists.
-        photographs: N, the rows, each in one of the sources.
-        sources: have their embeddings.
+        photographs: N, the rows.
+        vectors: their embeddings [D]; one that has another size or time is another photograph.
         advance: called with the number of rows done.
 
     Returns:
@@ -321,27 +294,21 @@ def write_index(
     Raises:
         DiskFullError: the disk cannot hold them.
     """
-    places, count, width = places_of(sources), len(photographs), sources[0].vectors.shape[1]
+    count, width = len(photographs), len(vectors[photographs[0]])
     require_space(folder, count * width * 4, "the embeddings")
-    sizes: list[np.ndarray] = []
     with on_disk(folder), (folder / EMBEDDINGS).open("wb") as stream:
         layout: Mapping[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
         np.lib.format.write_array_header_1_0(stream, layout)
         for start in range(0, count, _BLOCK):
-            block = [places[each] for each in photographs[start : start + _BLOCK]]
-            stream.write(np.stack([sources[number].vectors[row] for number, row in block]).astype("<f4").tobytes())
-            sizes += [sources[number].sizes[row] for number, row in block]
+            block = [vectors[each] for each in photographs[start : start + _BLOCK]]
+            stream.write(np.stack(block).astype("<f4").tobytes())
             advance(len(block))
-    files, lengths, changed = zip(*photographs, strict=True)
-    columns = {"file": pa.array(files, pa.string())}
-    columns |= {"bytes": pa.array(lengths, pa.int64()), "changed": pa.array(changed, pa.int64())}
-    whole = np.stack(sizes).astype(np.int32)
-    columns |= {name: pa.array(whole[:, column]) for column, name in enumerate(("width", "height"))}
-    write_table(folder / PHOTOS, pa.table(columns))
+    write_table(folder / PHOTOS, pa.Table.from_pylist([each._asdict() for each in photographs], schema=_PHOTOS))
     return width
 
 
 PHOTOGRAPH = "photograph"
+"""In the place of the split of an image that is in none."""
 
 
 class Shown(NamedTuple):
@@ -408,7 +375,7 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
         DataError: the photograph cannot be used.
     """
     manifest = read_manifest(folder)
-    parts = passes_of(manifest.conf, feature_settings(manifest.settings).model_validate(manifest.settings))
+    parts = recorded_passes(manifest.conf, manifest.settings)
     refuse_imported(parts, f"--image {path}")
     try:
         (features,) = Photographs.by(manifest.conf, parts, device).features([path], batch=1, ids=[str(path)])

@@ -28,17 +28,15 @@ import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from itrpipe.analysis.word_maps import has_word_maps, pair_map
 from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import DECODER_ERRORS, decode_rgb, read_image, refusal
@@ -46,12 +44,11 @@ from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import shrink
-from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, Queue, agreements
+from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, RANDOM, SAMPLE, Candidates, Queue, agreements
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
-from itrpipe.search.photos import PhotoFile, Rows
+from itrpipe.search.photos import PhotoFile, indexed_photographs
 from itrpipe.storage.disk import make_folder, write_bytes
-from itrpipe.training.data import Sources
 
 HERE = Path(__file__).parent
 STYLE = HERE.parent / "report" / "templates" / "base.css"
@@ -93,7 +90,7 @@ ORDER_TITLES = {
     HARMFUL: "harmful: highest score first",
 }
 _PROPOSALS = ("people at a table", "an animal", "a street at night")
-"""What is proposed to search for where there are no captions."""
+"""Sentences that are proposed where there are no captions."""
 
 
 class Connection(H11Protocol):
@@ -137,36 +134,20 @@ class Connection(H11Protocol):
             self.deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
 
-class OwnPagesOnly:
-    """Refuses requests of other pages before anything else sees them.
-
-    Args:
-        app: what answers.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it on, as it does with the beginning and the end of the server."""
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        app: ASGIApp = self._app
-        if scope["type"] == "http":
-            request = Request(scope)
-            headers, host = request.headers, request.headers.get("host", "")
-            is_own = request.method in ("GET", "HEAD") or headers.get("origin") == f"http://{host}"
-            is_opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
-            is_from_elsewhere = not is_opened and headers.get("sec-fetch-site") in ("cross-site", "same-site")
-            if not _OWN.fullmatch(host):
-                app = PlainTextResponse("this server has another name", 421)
-            elif not is_own or is_from_elsewhere:
-                app = PlainTextResponse("this does not come from a page of this server", 403)
-        await app(scope, receive, with_headers)
+async def own_pages_only(request: Request, answer: RequestResponseEndpoint) -> Response:
+    """Refuse a request of another page before anything else sees it, or answer it."""
+    headers, host = request.headers, request.headers.get("host", "")
+    is_own = request.method in ("GET", "HEAD") or headers.get("origin") == f"http://{host}"
+    is_opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
+    is_from_elsewhere = not is_opened and headers.get("sec-fetch-site") in ("cross-site", "same-site")
+    if not _OWN.fullmatch(host):
+        response: Response = PlainTextResponse("this server has another name", 421)
+    elif not is_own or is_from_elsewhere:
+        response = PlainTextResponse("this does not come from a page of this server", 403)
+    else:
+        response = await answer(request)
+    response.headers.update(HEADERS)
+    return response
 
 
 class Pictures:
@@ -181,6 +162,9 @@ class Pictures:
         kept: folder for the small copies.
         source: the file that names the photographs, for errors.
 
+    Attributes:
+        files: as given.
+
     Raises:
         DataError: the digest of an image is none.
     """
@@ -193,7 +177,8 @@ class Pictures:
         kept: Path,
         source: Path,
     ) -> None:
-        self._root, self._kept, self._files, self._digest = ImageRoot(root, source), kept, files, digest
+        self.files, self._digest = files, digest
+        self._root, self._kept = ImageRoot(root, source), kept
         for image_id, (_, content) in files.items():
             if not re.fullmatch("[0-9a-f]{64}", content):
                 raise DataError(f"{source}: image {image_id} has no digest; prepare the dataset again")
@@ -209,12 +194,8 @@ class Pictures:
     @classmethod
     def of_folder(cls, index: Path, root: Path, kept: Path) -> Pictures:
         """Return those of an indexed folder: another size or time of a file is another photograph."""
-        files = {each.file: (each.file, each.digest) for each in Rows.of_index(index).photographs}
+        files = {each.file: (each.file, each.digest) for each in indexed_photographs(index)}
         return cls(files, lambda file, path, read: PhotoFile.of(file, path).digest, root, kept, root)
-
-    def digest(self, image_id: str) -> str | None:
-        """Return what tells the content of a photograph from any other; None of an unknown id."""
-        return self._files.get(image_id, (None, None))[1]
 
     def small(self, image_id: str, side: int) -> bytes:
         """JPEG of the small copy of a known photograph, its longest side one of `SIDES`.
@@ -222,7 +203,7 @@ class Pictures:
         Raises:
             DataError: it cannot be read, or is another one by now.
         """
-        file, content = self._files[image_id]
+        file, content = self.files[image_id]
         kept = self._kept / f"{side}" / content[:2] / f"{content}.jpg"
         with contextlib.suppress(FileNotFoundError):
             return kept.read_bytes()
@@ -268,7 +249,7 @@ class Searches:
                 reason = str(error).removeprefix("image 0").removeprefix(":").strip()
                 raise UsageError(f"the photograph {reason}; give another one") from None
         with self._ranking:
-            self._keep(("photograph", key), scores)
+            self._keep("photograph", key, scores)
         return key
 
     def found(self, kind: str, value: str, start: int, count: int) -> dict[str, Any]:
@@ -287,30 +268,24 @@ class Searches:
         gallery = self.gallery
         with self._ranking:
             if (kind, value) not in self._rankings:
-                self._keep((kind, value), self._scores(kind, value))
+                self._keep(kind, value, self._scores(kind, value))
             self._rankings.move_to_end((kind, value))
             order, scores = self._rankings[kind, value]
             unknown = gallery.model.unknown_words(value) if kind == "q" else []
-        first = max(0, start)
-        answers = [
-            {
-                "image": gallery.image_ids[row],
-                "split": gallery.splits[row],
-                "score": float(scores[row]),
-                "captions": gallery.captions_of(row),
-            }
-            for row in order[first : first + max(0, min(count, MOST))].tolist()
-        ]
-        shown = {"answers": answers, "searched": len(order), "unknown": unknown}
+        answers = []
+        for row in order[max(0, start) :][: max(0, min(count, MOST))].tolist():
+            shown = {"image": gallery.image_ids[row], "split": gallery.splits[row]}
+            answers.append(shown | {"score": float(scores[row]), "captions": gallery.captions_of(row)})
+        found = {"answers": answers, "searched": len(order), "unknown": unknown}
         if kind == "like":
-            shown["captions"] = gallery.captions_of(gallery.rows[value])
-        return shown
+            found["captions"] = gallery.captions_of(gallery.rows[value])
+        return found
 
-    def _keep(self, query: tuple[str, str], scores: np.ndarray) -> None:
+    def _keep(self, kind: str, value: str, scores: np.ndarray) -> None:
         order = best(scores, len(scores))
-        if query[0] == "like":
-            order = order[order != self.gallery.rows[query[1]]]
-        self._rankings[query] = order, scores
+        if kind == "like":
+            order = order[order != self.gallery.rows[value]]
+        self._rankings[kind, value] = order, scores
         if len(self._rankings) > RANKINGS_KEPT:
             self._rankings.popitem(last=False)
 
@@ -361,11 +336,11 @@ class Reviews:
     @property
     def orders(self) -> dict[str, str]:
         """Name -> title of those that the list has what it takes for."""
-        known, titles = self.candidates.probability, dict(ORDER_TITLES)
-        if known is None:
-            del titles[DOUBTFUL]
-        if known is None or not (known > LIKELY).any():
-            del titles[GUARD]
+        titles = {}
+        for order, title in ORDER_TITLES.items():
+            with contextlib.suppress(UsageError):
+                self._queue(order)
+                titles[order] = title
         return titles
 
     def shown(self, order: str, reviewer: str) -> dict[str, Any]:
@@ -380,13 +355,10 @@ class Reviews:
         given = []
         for pair, answer in reversed(answered.items()):
             place = self.candidates.place(*pair)
-            if place is not None:
+            if place is not None and len(given) < AT_ONCE:
                 given.append(self._shown(place) | {"answer": answer})
-        return {
-            "candidates": [self._shown(place) for place in queue.upcoming(answered, AT_ONCE)],
-            "given": given[:AT_ONCE],
-            "progress": self.progress(order, reviewer),
-        }
+        candidates = list(map(self._shown, queue.upcoming(answered, AT_ONCE)))
+        return {"candidates": candidates, "given": given, "progress": self.progress(order, reviewer)}
 
     def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
         """Writes an answer, one of `itrpipe.datasets.decisions.ANSWERS`, and tells what is known now.
@@ -404,15 +376,16 @@ class Reviews:
     def progress(self, order: str, reviewer: str) -> dict[str, Any]:
         """Return how much of an order a reviewer has judged, and the share of false negatives where it is random."""
         decisions, queue = self.file.read(), self._queue(order)
+        agreed = []
+        for both, each in agreements(decisions).items():
+            if reviewer in both:
+                (other,) = set(both) - {reviewer}
+                agreed.append({"with": other, **each._asdict()})
         return {
             "judged": queue.judged(decisions.answers.get(reviewer, {})),
             "pairs": len(queue),
             "share": queue.sampled(decisions)._asdict() if order in RANDOM else None,
-            "agreements": [
-                {"with": next(name for name in both if name != reviewer), **each._asdict()}
-                for both, each in agreements(decisions).items()
-                if reviewer in both
-            ],
+            "agreements": agreed,
         }
 
     def _shown(self, place: int) -> dict[str, Any]:
@@ -450,23 +423,14 @@ class Site:
         searches: where is searched.
         pictures: the photographs.
         reviews: what is judged; None of photographs without captions.
-        sources: what the model was trained on; None of photographs.
 
     Attributes:
         reviews: as given.
     """
 
-    def __init__(
-        self,
-        searches: Searches,
-        pictures: Pictures,
-        reviews: Reviews | None = None,
-        sources: Sources | None = None,
-    ) -> None:
+    def __init__(self, searches: Searches, pictures: Pictures, reviews: Reviews | None = None) -> None:
         self.reviews = reviews
-        self._searches, self._pictures, self._sources = searches, pictures, sources
-        self._maps = sources is not None and has_word_maps(searches.gallery.model.saved)
-        self._drawing = threading.Lock()
+        self._searches, self._pictures = searches, pictures
         self._templates = page_environment(HERE)
 
     def app(self) -> Starlette:
@@ -480,16 +444,18 @@ class Site:
             Route("/base.css", lambda request: FileResponse(STYLE, media_type="text/css")),
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ]
-        if self._maps:
-            routes.append(Route("/api/why", self._why))
         if self.reviews is not None:
             routes += [Route("/review", self._review), Route("/api/review", self._upcoming)]
             routes.append(Route("/api/review", self._answer, methods=["POST"]))
         said = {ItrpipeError: _said, ClientDisconnect: _said}
-        return Starlette(routes=routes, middleware=[Middleware(OwnPagesOnly)], exception_handlers=said)
+        return Starlette(
+            routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=own_pages_only)], exception_handlers=said
+        )
 
     def _page(self, name: str, **values: Any) -> Response:
-        pages = {"Search": "/"} | ({"Review": "/review"} if self.reviews is not None else {})
+        pages = {"Search": "/"}
+        if self.reviews is not None:
+            pages["Review"] = "/review"
         gallery = self._searches.gallery
         shared = {"about": Path(gallery.about).name, "model": gallery.model.label, "pages": pages}
         template = self._templates.get_template(f"{name}.html.j2")
@@ -497,7 +463,7 @@ class Site:
 
     def _search(self, request: Request) -> Response:
         compares = self._searches.gallery.compares_images
-        return self._page("search", maps=self._maps, compares=compares, proposals=self._searches.proposals())
+        return self._page("search", compares=compares, proposals=self._searches.proposals())
 
     def _found(self, request: Request) -> Response:
         asked = {name: request.query_params.get(name, "").strip() for name in ("q", "like", "photograph")}
@@ -511,16 +477,6 @@ class Site:
     async def _upload(self, request: Request) -> Response:
         content = await _read(request, LARGEST_PHOTOGRAPH)
         return JSONResponse({"photograph": await run_in_threadpool(self._searches.add, content)})
-
-    def _why(self, request: Request) -> Response:
-        sentence, image_id = (request.query_params.get(name, "").strip() for name in ("q", "image"))
-        gallery, sources = self._searches.gallery, self._sources
-        if image_id not in gallery.rows or sources is None:
-            raise HTTPException(404, "there is no such image")
-        with self._drawing:
-            split = gallery.splits[gallery.rows[image_id]]
-            words = pair_map(gallery.model.saved, sources, split, image_id, sentence)
-        return JSONResponse({"words": words})
 
     def _review(self, request: Request) -> Response:
         assert self.reviews is not None
@@ -543,9 +499,9 @@ class Site:
 
     def _picture(self, request: Request) -> Response:
         side, image_id = request.path_params["side"], request.path_params["image_id"]
-        digest = self._pictures.digest(image_id)
-        if side not in SIDES or digest is None:
+        if side not in SIDES or image_id not in self._pictures.files:
             return PlainTextResponse("there is no such picture", 404)
+        _, digest = self._pictures.files[image_id]
         tag = {"ETag": f'"{digest}"'}
         if request.headers.get("if-none-match") == tag["ETag"]:
             return Response(status_code=304, headers=tag)

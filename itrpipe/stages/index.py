@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,9 @@ from itrpipe.stages.base import Job, Stage, source_of
 from itrpipe.storage.artifact import MANIFEST, check_artifact, folders_in, is_finished, read_manifest
 from itrpipe.storage.integrity import DigestCache, folder_digests
 
+if TYPE_CHECKING:
+    import numpy as np
+
 MODEL, PHOTOGRAPHS = "model", "photographs"
 """Sources: digest of the model, and of paths, sizes and times of the photographs."""
 RATE = "photographs/s"
@@ -23,7 +26,7 @@ NO_SOURCE = "no photographs are named; run `itrpipe index --photos FOLDER --mode
 
 
 class IndexSettings(Settings):
-    """How a folder is indexed.
+    """Settings of an index.
 
     Attributes:
         model: folder of the model.
@@ -52,7 +55,7 @@ class Index(Stage):
     """Embeds the photographs of a folder."""
 
     settings, execution = IndexSettings, Execution
-    schema_version = 3
+    schema_version = 4
 
     def label(self, conf: str, settings: IndexSettings) -> str:
         """The model's name, so that a folder may have indexes of several models."""
@@ -78,28 +81,30 @@ class Index(Stage):
 
     def run(self, job: Job) -> None:
         """Encodes the photographs that no earlier index has, and joins all."""
-        from itrpipe.search.photos import Encoding, Rows, list_photographs, places_of, write_index
+        from itrpipe.search import photos
 
         folder = source_of(job.definition, NO_SOURCE)
-        listed = list_photographs(folder, job.folder.parents[2])
+        listed = photos.list_photographs(folder, job.folder.parents[2])
         if listed.digest != job.sources[PHOTOGRAPHS]:
             raise DataError(f"{folder} has changed since this run began; run the same command again")
         every = listed.photographs
-        rows = []
+        vectors: dict[photos.PhotoFile, np.ndarray] = {}
         for earlier in filter(is_finished, folders_in(job.folder.parent)):
             with contextlib.suppress(DataError):  # a damaged one, which `status` tells, does not count
                 manifest = check_artifact(earlier)
                 if manifest.sources.get(MODEL) == job.sources[MODEL] and manifest.schema_version == self.schema_version:
-                    rows.append(Rows.of_index(earlier))
-        known = places_of(rows)
-        todo = [each for each in every if each not in known]
-        if known:
+                    known = zip(photos.indexed_photographs(earlier), photos.indexed_vectors(earlier), strict=True)
+                    vectors |= known
+        todo = [each for each in every if each not in vectors]
+        if vectors:
             job.reporter.say(f"  {len(every) - len(todo):,} of {len(every):,} photographs are encoded already")
         failed: dict[str, str] = {}
         if todo:
-            made = job.made(Encoding(folder, todo, Path(job.settings.model), job.sources[MODEL], job.execution))
-            for found, reasons in map(Rows.of_part, made.paths):
-                rows.append(found)
+            model = Path(job.settings.model)
+            made = job.made(photos.EncodePhotographs(folder, todo, model, job.sources[MODEL], job.execution))
+            for path in made.paths:
+                encoded, reasons = photos.encoded_part(path)
+                vectors |= encoded
                 failed |= reasons
             job.metrics[RATE] = round(made.rows / made.seconds, 2)
         whole = [each for each in every if each.file not in failed]
@@ -109,7 +114,7 @@ class Index(Stage):
                 f"none of the {len(every):,} photographs of {folder} can be used; the first: {file} {reason}"
             )
         with job.reporter.task("joining", len(whole), "photographs") as task:
-            width = write_index(job.folder, whole, rows, task.advance)
+            width = photos.write_index(job.folder, whole, vectors, task.advance)
         job.failed |= listed.unusable | failed
         counts = {"photographs": len(whole), "encoded": len(todo) - len(failed), "kept": len(every) - len(todo)}
         job.metrics = {**counts, **job.metrics, "width": width}

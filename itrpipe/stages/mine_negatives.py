@@ -7,7 +7,7 @@ from typing import Any
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import is_given, read_model
-from itrpipe.models.registry import settings_of
+from itrpipe.models.declaration import settings_of
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY

@@ -65,9 +65,9 @@ class Parse(Stage):
         items = [Item(text) for text in texts]
         if job.settings.file:
             file = Path(job.settings.file).expanduser()
-            items = read_foreign(file, job.settings.format, captions["caption_id"].to_pylist(), texts)
+            items = read_foreign(file, captions["caption_id"].to_pylist(), texts)
         distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
-        made = job.made(Parsing(list(distinct), partial(RulesParser, job.settings.tagger, job.settings.file)))
+        made = job.made(Parsing(list(distinct), partial(RulesParser, job.settings.tagger)))
         if made.rows:
             job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
         rows = np.fromiter((distinct[item] for item in items), dtype=np.int64, count=len(items))

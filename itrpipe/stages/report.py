@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
 from itrpipe.datasets.definition import StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.models.registry import backbone_names
+from itrpipe.models.declaration import backbone_names
 from itrpipe.progress import Reporter
 from itrpipe.report.published import ReportSettings, expected_json, reproductions
 from itrpipe.stages.base import Job, Stage, load_stage
@@ -19,7 +19,7 @@ from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import DigestCache, checked
 
 if TYPE_CHECKING:
-    from itrpipe.report.chain import Artifact
+    from itrpipe.report.chain import ChainArtifact
     from itrpipe.report.names import Declared
 
 PAGE, MARKDOWN = "index.html", "summary.md"
@@ -37,24 +37,23 @@ class Report(Stage):
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
         """Digests of the declarations that settings are compared with, those of plug-ins included."""
         files = [declared_stages()[stage] for stage in COMPARED]
+        digests = {"declarations": cache.combined(files, files[0].parent, "hashing declarations")}
         brought = {file for stage in COMPARED for file in load_declaration(stage).brought.values()}
-        digests = {
-            f"declarations of {file.parent.parent.name}.{file.parent.name}": cache.digest(file)
-            for file in sorted(brought)
-        }
-        return {"declarations": cache.combined(files, files[0].parent, "hashing declarations"), **digests}
+        for file in sorted(brought):
+            folder = file.parent
+            digests[f"declarations of {folder.parent.name}.{folder.name}"] = cache.digest(file)
+        return digests
 
     def run(self, job: Job) -> None:
         """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
-        from itrpipe.report.contents import gather
+        from itrpipe.report.contents import report_of
         from itrpipe.report.page import html, markdown, results, text
 
         settings = job.settings
-        report = gather(
+        report = report_of(
             [(each.folder, each.manifest) for each in job.inputs.values()],
             settings,
             _declared(job),
-            dict(settings.names),
             lambda prepare: _photographs(job, prepare),
             job.warn,
         )
@@ -79,48 +78,45 @@ class Report(Stage):
 
 def _declared(job: Job) -> Declared:
     """Tells the declared settings of artifacts; warns of one that the declarations alone give no valid settings."""
-    known: dict[str, Mapping[str, Any] | None] = {}
+    known: dict[str, Mapping[str, Any]] = {}
 
-    def declared(manifest: Manifest) -> Mapping[str, Any] | None:
+    def declared(manifest: Manifest) -> Mapping[str, Any]:
         if manifest.fingerprint not in known:
+            known[manifest.fingerprint] = {}
             try:
                 known[manifest.fingerprint] = _declared_settings(manifest)
             except UsageError as error:
                 job.warn(f"{manifest.label} is not compared with what is declared: {error}")
-                known[manifest.fingerprint] = None
         return known[manifest.fingerprint]
 
     return declared
 
 
-def _declared_settings(manifest: Manifest) -> dict[str, Any] | None:
-    """What the declarations give the configuration of an artifact on its backbone and dataset.
+def _declared_settings(manifest: Manifest) -> dict[str, Any]:
+    """Return what is declared of the configuration of an artifact on its backbone and dataset.
 
     Returns:
-        None where there is no such configuration any more.
+        None of them where there is no such configuration any more.
 
     Raises:
         UsageError: a value has to be given beside the declared ones.
     """
     declaration = load_declaration(manifest.stage)
     if manifest.conf not in declaration.confs:
-        return None
-    named = {key: manifest.settings[key] for key in ("backbone", "features", "seed") if key in manifest.settings}
+        return {}
+    settings = manifest.settings
+    named = {key: settings[key] for key in ("backbone", "features", "seed") if key in settings}
+    backbone = settings.get("backbone")
     resolved = resolve(
-        declaration,
-        manifest.conf,
-        backbones=backbone_names(),
-        backbone=manifest.settings.get("backbone"),
-        dataset=manifest.dataset,
+        declaration, manifest.conf, backbones=backbone_names(), backbone=backbone, dataset=manifest.dataset
     )
     resolved.merge(named, manifest.label)
-    settings = bind(
-        load_stage(manifest.stage).settings_class(resolved.values), resolved, f"{manifest.stage} {manifest.conf}"
-    )
+    settings_class = load_stage(manifest.stage).settings_class(resolved.values)
+    settings = bind(settings_class, resolved, f"{manifest.stage} {manifest.conf}")
     return settings.model_dump(mode="json")
 
 
-def _photographs(job: Job, prepare: Artifact) -> Path | None:
+def _photographs(job: Job, prepare: ChainArtifact) -> Path | None:
     """Folder of a dataset's photographs; None, with a warning, when its source cannot be read any more."""
     assert prepare.manifest is not None
     # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.

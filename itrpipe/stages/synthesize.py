@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.engine.run import SharedExecution
@@ -36,17 +34,15 @@ class Execution(SharedExecution):
 
     Attributes:
         device: `auto` takes CUDA when there is one.
-        memory_mib: MiB that the words of sentences take while a model ranks them.
     """
 
     device: Literal["auto", "cpu", "cuda"]
-    memory_mib: int = Field(ge=1)
 
 
 class Synthesize(Stage):
     """Writes negative sentences."""
 
-    schema_version, execution = 5, Execution
+    schema_version, execution = 6, Execution
 
     def check(self, step: Step) -> None:
         """Refuses a language model that is neither here nor on the hub."""
@@ -55,7 +51,7 @@ class Synthesize(Stage):
             require_reachable(settings.language_model)
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
-        """The settings of the configuration's maker.
+        """Return the settings of the configuration's maker.
 
         Raises:
             UsageError: there is no such maker.
@@ -66,14 +62,18 @@ class Synthesize(Stage):
         return MAKERS[name]
 
     def label(self, conf: str, settings: SynthesizeSettings) -> str:
-        """The configuration's name, with that of the model that writes, and a split other than train."""
-        name = f"{conf}.s{settings.seed}" if settings.seed else conf
+        """Return the configuration's name, with that of the model that writes, and a split other than train."""
+        name = conf
         if isinstance(settings, ByModel):
-            name = f"{conf}.{run_label(settings.method, settings.backbone, settings.seed)}"
-        return name if settings.split == TRAIN else f"{name}.{settings.split}"
+            name += f".{run_label(settings.method, settings.backbone, settings.seed)}"
+        elif settings.seed:
+            name += f".s{settings.seed}"
+        if settings.split != TRAIN:
+            name += f".{settings.split}"
+        return name
 
     def needs(self, settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """The captions, and what the maker reads: a model and features, or scene graphs, which also have all words."""
+        """Return the captions, and what the maker reads: a model and features, or scene graphs with all words."""
         wanted = {"prepare": prepare_need(definition)}
         if isinstance(settings, ByModel):
             model: dict[str, Any] = {name: getattr(settings, name) for name in ("backbone", "seed", "features")}
@@ -90,90 +90,94 @@ class Synthesize(Stage):
         from itrpipe.synthesis.checks import synthesis_statistics, true_negatives
         from itrpipe.synthesis.sentences import SentenceFile, Writing, join_parts
 
-        settings = job.settings
+        settings, device = job.settings, job.execution.device
         # Read first: what cannot be used is better found out before the sentences are written than after.
-        device, reader, truth = job.execution.device, None, job.inputs["prepare"].folder / SCENES_FILE
-        described = read_described(truth) if truth.is_file() else {}
+        scenes = {}
+        truth = job.inputs["prepare"].folder / SCENES_FILE
+        if truth.is_file():
+            scenes = {image_id: described.scene for image_id, described in read_described(truth).items()}
+        reader = None
         if settings.language_model:
             from itrpipe.synthesis.language_model import LanguageModel, fluency
 
             reader = LanguageModel(settings.language_model, resolve_device(device), job.warn)
-        folders = {name: each.folder.absolute() for name, each in job.inputs.items()}
-        opening = partial(open_maker, settings, folders, device, job.execution.memory_mib * 2**20)
-        work = Writing(opening, settings.block, device if settings.maker == "model" else "cpu")
+        folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}
+        opening = partial(open_maker, settings, folders, device)
+        work = Writing(opening, settings.block, device if isinstance(settings, ByModel) else "cpu")
         opened = work.opened
         count = len(opened.split.captions)
+
         made_before = settings.block * len(list((job.work / PARTS).glob(f"*{work.suffix}")))
-        most_kept = settings.keep * (len(settings.rules) if isinstance(settings, ByRules) else 1)
+        most_kept = settings.keep
+        if isinstance(settings, ByRules):
+            most_kept *= len(settings.rules)
         needed = BYTES_PER_SENTENCE * most_kept * (max(0, count - made_before) + count)
         require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
+
         made = job.made(work)
-        join_parts(made.paths, job.folder, opened.guessed and opened.guessed(made.paths))
+        guessed = opened.guessed(made.paths) if opened.guessed else None
+        drawn = join_parts(made.paths, job.folder, guessed)
         file = SentenceFile(job.folder)
-        statistics = synthesis_statistics(file, count)
+        statistics = synthesis_statistics(file, drawn, count)
         if reader is not None:
             captions = dict(zip(opened.split.caption_ids.tolist(), opened.split.texts, strict=True))
             most = settings.language_model_sentences  # every one may be of another caption
             with job.reporter.task("reading sentences", 2 * most, "texts") as task:
                 found = fluency(file, captions, reader, most, settings.seed, task.advance)
             statistics["language_model"] = {"name": Path(settings.language_model).name, **found}
-        if described:
-            scenes = {image_id: each.scene for image_id, each in described.items()}
+        if scenes:
             with job.reporter.task("judging sentences", len(file), "sentences") as task:
                 statistics["true_negatives"] = true_negatives(file, scenes, task.advance)
         write_json(job.folder / STATISTICS, statistics)
         job.metrics |= {"kept": statistics["sentences"], "captions": count}
         if made.rows == count:  # how long an interrupted run took for its sentences is not known
-            rate = statistics["sentences"] / made.seconds
-            job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
+            job.metrics["sentences/s"] = round(statistics["sentences"] / made.seconds, 1)
+
         _say(statistics, job.reporter)
-        _warn(job, statistics, opened.num_tokens)
+        perplexity = statistics["caption_perplexity"]
+        if opened.num_tokens and perplexity is not None and perplexity > UNTRAINED_SHARE * opened.num_tokens:
+            job.warn(
+                f"the model's perplexity of captions is {perplexity:,.0f}, and a guess among its "
+                f"{opened.num_tokens:,} words would do as well: its head for masked words is untrained; train it "
+                "longer, or by --method pretrain"
+            )
+        if not statistics["sentences"]:
+            job.warn("no sentence was kept; see the table above for what became of them")
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the table of a finished artifact."""
         _say(read_checked_json(folder / STATISTICS), reporter)
 
 
-def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
-    """What makes the sentences of a split: a trained model, or rules with the nouns of the training split.
+def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device: str) -> Opened:
+    """Open what makes the sentences of a split: a trained model, or rules with the nouns of the training split.
 
     Args:
         settings: which of them.
         folders: input name -> artifact.
         device: `auto`, `cpu` or `cuda`.
-        memory: bytes that the words of sentences take while a model ranks them.
     """
     if isinstance(settings, ByRules):
         from itrpipe.synthesis.rules import open_rule_maker
 
         return open_rule_maker(folders["prepare"], folders["parse"], settings)
-    from itrpipe.synthesis.masked import model_maker
+    from itrpipe.synthesis.masked import ModelMaker, UniterSentences
+    from itrpipe.synthesis.sentences import Opened
+    from itrpipe.synthesis.tokens import caption_masks, token_captions
     from itrpipe.training.data import Sources, reopened
     from itrpipe.training.saved import load_model
 
     assert isinstance(settings, ByModel)
     saved = load_model(folders["train"])
-    if "writing" not in saved.settings.answers:
-        raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
     # Of the training images those that have features, as in training.
     sources = Sources(folders["prepare"], folders["extract"], train_share=settings.train_share)
     data = reopened(saved, sources, [settings.split])[settings.split]
     device = resolve_device(device)
-    return model_maker(
-        saved.model, saved.tokens, data.split, data.images, folders.get("parse"), settings, device, memory
-    )
-
-
-def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> None:
-    """Says what makes sentences useless though everything went well."""
-    perplexity = statistics["caption_perplexity"]
-    if num_tokens and perplexity is not None and perplexity > UNTRAINED_SHARE * num_tokens:
-        job.warn(
-            f"the model's perplexity of captions is {perplexity:,.0f}, and a guess among its {num_tokens:,} words "
-            "would do as well: its head for masked words is untrained; train it longer, or by --method pretrain"
-        )
-    if not statistics["sentences"]:
-        job.warn("no sentence was kept; see the table above for what became of them")
+    captions = token_captions(data.split, saved.tokens, saved.model.text.max_tokens)
+    masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)
+    writer = UniterSentences(saved.model, data.images, device)
+    maker = ModelMaker(captions, writer, masks, settings, device)
+    return Opened(maker.make, data.split, len(captions.pieces))
 
 
 def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:
@@ -185,7 +189,8 @@ def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:
         reporter.say(line)
     for fact in facts(statistics):
         reporter.say(f"  {fact}")
-    if read := statistics.get("language_model"):
+    read = statistics.get("language_model")
+    if read:
         reporter.say(
             f"  perplexity by {read['name']}: {read['perplexity']} of {read['sentences']:,} sentences, "
             f"{read['caption_perplexity']} of their {read['captions']:,} captions"

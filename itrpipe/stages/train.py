@@ -16,7 +16,7 @@ from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
-from itrpipe.models.registry import BACKBONES, backbone_family, backbone_names, canonical_backbone, settings_of
+from itrpipe.models.declaration import BACKBONES, backbone_family, backbone_names, canonical_backbone, settings_of
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import usual_method

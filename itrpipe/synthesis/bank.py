@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.models.captions import CaptionTokens
+from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
 
 
@@ -31,28 +31,28 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: b
         DataError: it is damaged, or of other captions.
     """
     file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "text", "kind", "twin_image_id", "detail", "twin_detail"))
-    owners = pc.call_function("index_in", [kept["caption_id"]], pc.SetLookupOptions(pa.array(split.caption_ids)))
-    kept, owners = kept.filter(owners.is_valid()), owners.drop_null().to_numpy()
+    kept = file.read(("caption_id", "text", "kind", "twin_image_id", "detail", "twin_detail"))
+    owners = rows_of(kept["caption_id"], pa.array(split.caption_ids))
+    kept = kept.filter(pa.array(owners >= 0))
+    owners = owners[owners >= 0]
     if not len(kept):
         raise DataError(f"{file.path} has no sentence for any caption of the training set; run `itrpipe synthesize`")
     if (np.diff(owners) < 0).any():
         raise DataError(f"{file.path} has its captions in another order; run `itrpipe synthesize` again")
-    texts, detail, twin_detail = (kept[name].fill_null("") for name in ("text", "detail", "twin_detail"))
-    ids, lengths = _encoded(texts, split, tokens)
-    sides = [_encoded(each, split, tokens) for each in (detail, twin_detail)]
-    width = max(each.shape[1] for each, _ in sides)
-    both = np.stack([np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each, _ in sides])
-    starts = np.searchsorted(owners, np.arange(len(split.caption_ids) + 1))
-    found = pc.call_function("index_in", [kept["twin_image_id"]], pc.SetLookupOptions(pa.array(split.image_ids)))
-    twins = found.fill_null(-1).to_numpy().astype(np.int64)
+    twins = rows_of(kept["twin_image_id"], pa.array(split.image_ids))
     if not mirrors:
         twins[twins == split.caption_image[owners]] = -1
-    kinds = np.unique(np.array(kept["kind"].to_pylist(), dtype=str), return_inverse=True)[1]
-    return SentenceBank(ids, lengths, starts, twins, (both, np.stack([each for _, each in sides])), kinds)
+    columns = kept.select(["text", "kind", "detail", "twin_detail"]).to_pydict()
+    ids, lengths = _encoded(columns["text"], split, tokens)
+    details = [detail or "" for detail in columns["detail"] + columns["twin_detail"]]
+    both, both_lengths = _encoded(details, split, tokens)
+    starts = np.searchsorted(owners, np.arange(len(split.caption_ids) + 1))
+    _, kinds = np.unique(columns["kind"], return_inverse=True)
+    sides = both.reshape(2, len(kept), -1), both_lengths.reshape(2, -1)
+    return SentenceBank(ids, lengths, starts, twins, sides, kinds)
 
 
-def _encoded(texts: Any, split: Split, tokens: CaptionTokens) -> tuple[np.ndarray, np.ndarray]:
+def _encoded(texts: Sequence[str], split: Split, tokens: CaptionTokens) -> tuple[np.ndarray, np.ndarray]:
     """Return ids and lengths of further captions of a split."""
-    words = pa.array([tokenize(text) for text in texts.to_pylist()], pa.list_(pa.string()))
+    words = pa.array(map(tokenize, texts), pa.list_(pa.string()))
     return tokens.encode_split(Split(split.name, split.images, pa.table({"text": texts, "tokens": words})))

@@ -1,4 +1,4 @@
-"""Captions and hard negatives as models see them that have seen no image.
+"""Captions and hard negatives as models without images see them.
 
 Such a model can tell a negative where it is odd English (trigrams of the training captions find it), or where its words
 stand in negatives more often than in captions (naive Bayes and logistic regression find them, which have learned from
@@ -55,8 +55,9 @@ class Pairs(NamedTuple):
     images: np.ndarray
 
     def only(self, rows: np.ndarray) -> Pairs:
-        """Those of some rows."""
-        captions, negatives = (np.array(texts, object)[rows].tolist() for texts in self[:2])
+        """Return the pairs of some rows."""
+        captions = [self.captions[int(row)] for row in rows]
+        negatives = [self.negatives[int(row)] for row in rows]
         return Pairs(captions, negatives, self.images[rows])
 
 
@@ -83,7 +84,7 @@ class _Words:
         self.ids[np.delete(self.places, last)] = np.array(own, np.int64)[flat.indices.to_numpy()]
 
     def ngrams(self, order: int, back: int = 0) -> np.ndarray:
-        """int64 [W], the n-gram that ends so many words before each, as one number."""
+        """Return the n-gram that ends so many words before each, as one number; int64 [W]."""
         found = np.zeros(len(self.places), np.int64)
         for before in reversed(range(back, back + order)):
             found = (found << _BITS) | self.ids[self.places - before]
@@ -91,7 +92,7 @@ class _Words:
 
 
 def _occurrences(ordered: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """How often each of some numbers stands among ordered ones, int64."""
+    """Return how often each of some numbers stands among ordered ones, int64."""
     return np.searchsorted(ordered, numbers, "right") - np.searchsorted(ordered, numbers)
 
 
@@ -108,15 +109,18 @@ class Trigrams:
         self.known: dict[str, int] = {}
         # Of each model, how many words it has seen and knows, and the n-grams of each order and those before words.
         self._models: list[tuple[int, list[tuple[np.ndarray, np.ndarray]]]] = []
-        read = [np.ones(len(tokens), bool)] if images is None else [images % _FOLDS != fold for fold in range(_FOLDS)]
+        read = [np.ones(len(tokens), bool)]
+        if images is not None:
+            read = [images % _FOLDS != fold for fold in range(_FOLDS)]
         for chosen in read:
             words = _Words(tokens.filter(pa.array(chosen)).combine_chunks(), self.known)
             ngrams = [(np.sort(words.ngrams(order)), np.sort(words.ngrams(order - 1, 1))) for order in _ORDERS]
             self._models.append((max(1, len(words.row) + len(self.known)), ngrams))
 
     def scores(self, sentences: _Words, images: np.ndarray) -> np.ndarray:
-        """float64, mean logarithm of the probabilities of the words of each sentence of an image."""
-        chances, fold = np.ones(len(sentences.row)), (images % len(self._models))[sentences.row]
+        """Return the mean logarithm of the probabilities of the words of each sentence of an image; float64."""
+        chances = np.ones(len(sentences.row))
+        fold = (images % len(self._models))[sentences.row]
         for number, (total, ngrams) in enumerate(self._models):
             own = fold == number
             chances[own] = _SHARES[0] / total
@@ -127,22 +131,22 @@ class Trigrams:
         return np.bincount(sentences.row, np.log(chances)) / np.bincount(sentences.row)
 
 
-def _words_of(pairs: Pairs, trigrams: Trigrams) -> tuple[_Words, _Words]:
-    known = dict(trigrams.known)
-    captions, negatives = (_Words(pa.array(map(tokenize, texts), pa.list_(pa.string())), known) for texts in pairs[:2])
-    return captions, negatives
+def _words_of(pairs: Pairs, trigrams: Trigrams) -> _Words:
+    """Return the words of P captions and then of their P negatives."""
+    tokens = pa.array(map(tokenize, [*pairs.captions, *pairs.negatives]), pa.list_(pa.string()))
+    return _Words(tokens, dict(trigrams.known))
 
 
 def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
-    """By how much trigrams and naive Bayes prefer the caption; float64 [2, P], 0 where they cannot tell."""
+    """Return by how much trigrams and naive Bayes prefer the caption; float64 [2, P], 0 where they cannot tell."""
     words = _words_of(pairs, trigrams)
-    captions, negatives = (trigrams.scores(each, pairs.images) for each in words)
-    bayes = _Differences.between(*words).margins(pairs.images % _FOLDS, _Differences.odds)
+    captions, negatives = trigrams.scores(words, np.tile(pairs.images, 2)).reshape(2, -1)
+    bayes = _Differences.between(words).margins(pairs.images % _FOLDS, _Differences.odds)
     return np.stack([captions - negatives, bayes]).round(9)
 
 
 class _Differences(NamedTuple):
-    """How much more often n-grams stand in captions than in their negatives.
+    """Differences of how often n-grams stand in captions and in their negatives.
 
     Attributes:
         rows: int64 [D], pair of each difference.
@@ -158,21 +162,19 @@ class _Differences(NamedTuple):
     ngrams: int
 
     @classmethod
-    def between(cls, captions: _Words, negatives: _Words, gapped: bool = False) -> _Differences:
-        """Return the differences of captions and negatives, if asked for also of words with one between them."""
-        rows, ngrams, signs = [], [], []
-        for words, sign in ((captions, 1), (negatives, -1)):
-            own = [words.ngrams(order) for order in _ORDERS]
-            if gapped:
-                own.append((words.ids[words.places - 2] << 2 * _BITS) | words.ids[words.places])
-            ngrams += own
-            rows += [words.row] * len(own)
-            signs += [np.full(len(words.row), sign)] * len(own)
+    def between(cls, words: _Words, gapped: bool = False) -> _Differences:
+        """Return the differences of P captions and P negatives, if asked for also of words with one between them."""
+        ngrams = [words.ngrams(order) for order in _ORDERS]
+        if gapped:
+            ngrams.append((words.ids[words.places - 2] << 2 * _BITS) | words.ids[words.places])
+        pairs = (words.row.max(initial=-1) + 1) // 2
+        is_negative, pair = np.divmod(words.row, pairs)
         kinds, columns = np.unique(np.concatenate(ngrams), return_inverse=True)
-        places, where = np.unique(np.concatenate(rows) * len(kinds) + columns, return_inverse=True)
-        more = np.bincount(where, np.concatenate(signs))
+        rows = np.tile(pair, len(ngrams))
+        places, where = np.unique(rows * len(kinds) + columns, return_inverse=True)
+        more = np.bincount(where, np.tile(1 - 2 * is_negative, len(ngrams)))
         first, second = np.divmod(places[more != 0], len(kinds))
-        return cls(first, second, more[more != 0], captions.row.max(initial=-1) + 1, len(kinds))
+        return cls(first, second, more[more != 0], pairs, len(kinds))
 
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""
@@ -214,7 +216,7 @@ class _Differences(NamedTuple):
 
 
 def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams) -> np.ndarray:
-    """Percent that each model gets for each pair; float64 [P, 3]: 100, 50 of a tie, or 0.
+    """Return the percent that each model gets for each pair; float64 [P, 3]: 100, 50 of a tie, or 0.
 
     Args:
         pairs: captions and negatives.
@@ -224,14 +226,14 @@ def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams) -> np.ndar
     points = np.full((len(kinds), len(MODELS)), 50.0)
     for kind in np.unique(kinds):
         own = pairs.only(np.flatnonzero(kinds == kind))
-        differences = _Differences.between(*_words_of(own, trigrams), gapped=True)
+        differences = _Differences.between(_words_of(own, trigrams), gapped=True)
         third = differences.margins(own.images % _FOLDS, _Differences.regression).round(9)
         points[kinds == kind] += 50.0 * np.sign([*_margins(own, trigrams), third]).T
     return points
 
 
 def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: float) -> dict[str, Any]:
-    """Percent of pairs that the best model tells apart.
+    """Return the percent of pairs that the best model tells apart.
 
     Args:
         points: [P, 3] of `blind_points`; one pair at least.
@@ -243,10 +245,10 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
         value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
         than half by the whole interval.
     """
-    used, rows = np.unique(images, return_inverse=True)
-    found = mean_intervals(dict(zip(MODELS, points.T, strict=True)), rows, len(used), samples, level)
+    found = mean_intervals(dict(zip(MODELS, points.T, strict=True)), images, samples, level)
     by = max(found, key=lambda name: found[name].value)
-    return {**found[by]._asdict(), "by": by, "guessed": found[by].value > LIMIT and found[by].low > 50.0}
+    best = found[by]
+    return {**best._asdict(), "by": by, "guessed": best.value > LIMIT and best.low > 50.0}
 
 
 def refined(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
@@ -258,25 +260,29 @@ def refined(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
     rightly as wrongly. The models then learn from what stayed, and it is done again by the mean of what they say now
     and said before.
     """
-    rows, before = np.arange(len(pairs.images)), None
+    rows = np.arange(len(pairs.images))
+    before = None
     for _ in range(_ROUNDS):
         if len(rows) < FEWEST:
             break
-        now = _margins(pairs.only(rows), trigrams)
-        margins = now if before is None else (now + before) / 2
+        margins = _margins(pairs.only(rows), trigrams)
+        if before is not None:
+            margins = (margins + before) / 2
         stay = _balanced(margins)
         rows, before = rows[stay], margins[:, stay]
     return rows
 
 
 def _balanced(margins: np.ndarray) -> np.ndarray:
-    """bool [P], as many right as wrong answers of every cell, of [2, P] margins."""
+    """Choose as many right as wrong answers of every cell, of [2, P] margins; bool [P]."""
     edges = np.quantile(np.abs(margins), np.linspace(0, 1, _LEVELS + 1)[1:-1], axis=1).T
-    sure = [np.digitize(np.abs(each), own) for each, own in zip(margins, edges, strict=True)]
+    sure = list(map(np.digitize, np.abs(margins), edges))
     first, second = np.sign(margins)
     side = np.where(first != 0, first, second)
-    cells = np.unique(np.stack([*sure, first * side, second * side]), axis=1, return_inverse=True)[1].reshape(-1)
-    stay, drawn = side == 0, np.random.default_rng(0).permutation(len(side))
+    _, cells = np.unique(np.stack([*sure, first * side, second * side]), axis=1, return_inverse=True)
+    cells = cells.reshape(-1)
+    stay = side == 0
+    drawn = np.random.default_rng(0).permutation(len(side))
     for cell in range(cells.max(initial=-1) + 1):
         inside = drawn[cells[drawn] == cell]
         right, wrong = inside[side[inside] > 0], inside[side[inside] < 0]

@@ -26,11 +26,11 @@ Semantics from Contrastive Adversarial Samples" (VSE-C), COLING 2018.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain, combinations, zip_longest
 
 from itrpipe.errors import UsageError
 from itrpipe.scene_graph.words import plain
@@ -50,10 +50,9 @@ from itrpipe.synthesis.english import (
     contradicting_attributes,
     may_be,
     plural,
-    usual_attribute,
 )
 from itrpipe.synthesis.sentences import Edit
-from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, noun_of, nouns_of
+from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, described, noun_of, nouns_of
 
 _COUNTS = [word for word, value in NUMBER_VALUES.items() if word.isalpha() and 2 <= value <= 5]
 _SIDES = {"left": "right", "right": "left"}
@@ -76,23 +75,21 @@ class Corpus:
 
     @cached_property
     def said(self) -> set[Statement]:
-        """Statements that occur so often."""
-        counts = Counter(each for caption in self.captions for each in caption.sure)
-        return {each for each, count in counts.items() if count >= self._min_count}
+        """Return the statements that occur so often."""
+        counts = Counter(chain.from_iterable(caption.sure for caption in self.captions))
+        return {statement for statement, count in counts.items() if count >= self._min_count}
 
     @cached_property
     def nouns(self) -> list[str]:
-        """Frequent nouns that name things, by alphabet; singular and plural of a noun count together.
+        """Return frequent nouns that name things, by alphabet; singular and plural of a noun count together.
 
         Raises:
             UsageError: no noun is frequent enough.
         """
-        counts = Counter(
-            noun_of(token)
-            for caption in self.captions
-            for token in caption.tokens
-            if token.tag == "N" and _LETTERS.fullmatch(plain(token.text)) and _LETTERS.fullmatch(token.lemma)
-        )
+        counts: Counter[str] = Counter()
+        for token in chain.from_iterable(caption.tokens for caption in self.captions):
+            if token.tag == "N" and _LETTERS.fullmatch(plain(token.text)) and _LETTERS.fullmatch(token.lemma):
+                counts[noun_of(token)] += 1
         nouns = sorted(noun for noun, count in counts.items() if count >= self._min_count and noun in NOUN_KINDS)
         if not nouns:
             raise UsageError(
@@ -102,114 +99,114 @@ class Corpus:
 
     @cached_property
     def siblings(self) -> dict[str, list[str]]:
-        """Noun -> those that are easily mistaken for it, by alphabet."""
-        known = sorted({noun for each in self.said for noun in nouns_of(each)} & NOUN_KINDS.keys())
-        return {noun: [other for other in known if are_siblings(noun, other)] for noun in known}
+        """Return noun -> those that are easily mistaken for it, by alphabet."""
+        known = sorted(NOUN_KINDS.keys() & set(chain.from_iterable(map(nouns_of, self.said))))
+        return {noun: list(filter(partial(are_siblings, noun), known)) for noun in known}
 
     def allows(self, image: Image, *new: Statement) -> bool:
         """Return whether training captions make these statements, and none of an image makes one."""
-        return all(each in self.said and each not in image.said for each in new)
+        return self.said.issuperset(new) and image.said.isdisjoint(new)
 
 
 def attribute_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Another attribute of its class."""
-    for each in caption.attributes:
-        at, noun, head = each.tokens[0], caption.nouns[each.object], caption.objects[each.object].head
-        word = caption.words[at]
+    """Yields other attributes of a class."""
+    for attribute in caption.attributes:
+        place, number = attribute.tokens[0], attribute.object
+        word, noun = caption.words[place], caption.nouns[number]
         others = contradicting_attributes(word)
-        if not others or not image.has_one(*caption.beside(each.object)):
+        if not others or not image.has_one(*caption.beside(number)):
             continue
         for other in others:
-            new = "is", usual_attribute(other), noun
+            new = described(noun, other)
             if corpus.allows(image, new):
-                old = "is", usual_attribute(word), noun
-                details = caption.named(head, word), caption.named(head, other)
-                yield Option(partial(caption.replaced, {at: other}), [new], [old], details)
+                details = caption.named(number, word), caption.named(number, other)
+                yield Option(partial(caption.replaced, {place: other}), [new], [described(noun, word)], details)
 
 
 def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Two things of different kinds take each other's attributes of a class."""
-    for one, two in itertools.combinations(caption.attributes, 2):
+    """Yields two things of different kinds with each other's attributes of a class."""
+    for one, two in combinations(caption.attributes, 2):
         at, there = one.tokens[0], two.tokens[0]
         first, second = caption.words[at], caption.words[there]
         if second not in contradicting_attributes(first):
             continue
         noun, other = caption.nouns[one.object], caption.nouns[two.object]
-        old = ("is", usual_attribute(first), noun), ("is", usual_attribute(second), other)
-        new = ("is", usual_attribute(second), noun), ("is", usual_attribute(first), other)
-        beside = *caption.beside(one.object), *caption.beside(two.object)
+        new = described(noun, second), described(other, first)
+        beside = caption.beside(one.object) + caption.beside(two.object)
         if corpus.allows(image, *new) and image.has_one(*beside):
-            here, elsewhere = caption.objects[one.object].head, caption.objects[two.object].head
+            old = described(noun, first), described(other, second)
             details = (
-                f"{caption.named(here, first)} and {caption.named(elsewhere, second)}",
-                f"{caption.named(here, second)} and {caption.named(elsewhere, first)}",
+                f"{caption.named(one.object, first)} and {caption.named(two.object, second)}",
+                f"{caption.named(one.object, second)} and {caption.named(two.object, first)}",
             )
             yield Option(partial(caption.replaced, {at: second, there: first}), new, old, details)
 
 
 def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """A noun that is easily mistaken for another, of which captions say all that is said here of that one."""
-    for each, noun in zip(caption.objects, caption.nouns, strict=True):
-        said = [one for one in caption.said if noun in one]
+    """Yields nouns that are easily mistaken for another, of which captions say all that is said here of that one."""
+    for thing, noun in zip(caption.objects, caption.nouns, strict=True):
+        said = [statement for statement in caption.said if noun in statement]
         if not said or caption.nouns.count(noun) > 1:
             continue
-        head = caption.words[each.head]
+        head = caption.words[thing.head]
         for other in corpus.siblings.get(noun, ()):
-            new = [tuple(other if word == noun else word for word in one) for one in said]
+            new = [tuple(other if word == noun else word for word in statement) for statement in said]
             if corpus.allows(image, *new) and not any(may_be(other, known) for known in image.nouns):
                 word = other if head == noun else plural(other)
-                change = partial(caption.replaced, {each.head: word})
+                change = partial(caption.replaced, {thing.head: word})
                 yield Option(change, [(NOUN, other)], [*said, (NOUN, noun)], (head, word))
 
 
 def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Subject and object of a relation change places, one thing each."""
-    for each in caption.near:
-        subject, obj = caption.nouns[each.subject], caption.nouns[each.object]
-        new = "relation", obj, each.lemma, subject
-        symmetric = each.lemma.rpartition(" ")[2] in SYMMETRIC or not _SIDES.keys().isdisjoint(caption.words)
+    """Yields subject and object of a relation, one thing each, in each other's place."""
+    for relation in caption.near:
+        old = caption.related(relation)
+        _, subject, lemma, other = old
+        new = "relation", other, lemma, subject
+        symmetric = lemma.rpartition(" ")[2] in SYMMETRIC or not _SIDES.keys().isdisjoint(caption.words)
         if symmetric or not corpus.allows(image, new):
             continue
-        heads = caption.objects[each.subject].head, caption.objects[each.object].head
-        one, two = map(caption.phrase_of, heads)
+        one = caption.phrase_of(caption.objects[relation.subject].head)
+        two = caption.phrase_of(caption.objects[relation.object].head)
         owned = caption.words[one.first] in POSSESSIVE or caption.words[two.first] in POSSESSIVE
-        if not owned and one.last < each.tokens[0] and image.has_one(subject, obj):
-            said = caption.written(each.tokens[0], each.tokens[-1])
-            first, second = map(caption.named, heads)
+        if not owned and one.last < relation.tokens[0] and image.has_one(subject, other):
+            said = caption.written(relation.tokens[0], relation.tokens[-1])
+            first, second = caption.named(relation.subject), caption.named(relation.object)
             details = f"{first} {said} {second}", f"{second} {said} {first}"
-            yield Option(partial(caption.swapped, one, two), [new], [caption.related(each)], details)
+            yield Option(partial(caption.swapped, one, two), [new], [old], details)
 
 
 def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """The opposite of a preposition."""
-    for each in caption.near:
-        chunk = caption.phrase_of(each.tokens[-1])
+    """Yields the opposites of a preposition."""
+    for relation in caption.near:
+        old = caption.related(relation)
+        _, subject, lemma, thing = old
+        chunk = caption.phrase_of(relation.tokens[-1])
         words = " ".join(caption.words[chunk.first : chunk.last + 1])
-        if not f" {each.lemma}".endswith(f" {words}"):
+        if not f" {lemma}".endswith(f" {words}"):
             continue
-        old = caption.related(each)
+        said = caption.written(relation.tokens[0], relation.tokens[-1])
+        first, second = caption.named(relation.subject), caption.named(relation.object)
         for other in OPPOSITES.get(words, ()):
-            new = (*old[:2], each.lemma.removesuffix(words) + other, old[3])
-            if corpus.allows(image, new) and image.has_one(old[1], old[3]):
-                first, second = (caption.named(caption.objects[end].head) for end in (each.subject, each.object))
-                said = caption.written(each.tokens[0], each.tokens[-1])
+            new = "relation", subject, lemma.removesuffix(words) + other, thing
+            if corpus.allows(image, new) and image.has_one(subject, thing):
                 edited = said.lower().removesuffix(words) + other
                 details = f"{first} {said} {second}", f"{first} {edited} {second}"
                 yield Option(partial(caption.rewritten, chunk, other), [new], [old], details)
 
 
 def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Left becomes right and right left, where a caption names sides."""
-    named = {at: _SIDES[word] for at, word in enumerate(caption.words) if word in _SIDES}
-    if not named or not all(_is_side(caption, at) for at in named):
+    """Yields a caption that names sides with left for right and right for left."""
+    sides = {place: _SIDES[word] for place, word in enumerate(caption.words) if word in _SIDES}
+    if not sides or not all(_is_side(caption, place) for place in sides):
         return
     nouns = caption.nouns
-    placed = [each for each in caption.relations if not named.keys().isdisjoint(each.tokens)]
-    if len(named) == 1 and placed:
+    placed = [relation for relation in caption.relations if not sides.keys().isdisjoint(relation.tokens)]
+    if len(sides) == 1 and placed:
         nouns = [nouns[placed[0].subject], nouns[placed[0].object]]
-    written = any(not WRITTEN.isdisjoint(each.words) for each in image.captions)
     if image.has_one(*nouns):
-        yield Option(partial(caption.replaced, named), sides=not written)
+        readable = all(WRITTEN.isdisjoint(other.words) for other in image.captions)
+        yield Option(partial(caption.replaced, sides), sides=readable)
 
 
 def _is_side(caption: TaggedCaption, at: int) -> bool:
@@ -224,28 +221,28 @@ def _is_side(caption: TaggedCaption, at: int) -> bool:
 
 
 def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Another number from two to five."""
-    for each in caption.attributes:
-        at, noun = each.tokens[0], caption.nouns[each.object]
-        number, named = caption.words[at], caption.words[caption.objects[each.object].head]
-        if each.kind != "number" or number not in _COUNTS:
+    """Yields other numbers from two to five."""
+    for attribute in caption.attributes:
+        place, noun = attribute.tokens[0], caption.nouns[attribute.object]
+        number, named = caption.words[place], caption.words[caption.objects[attribute.object].head]
+        if attribute.kind != "number" or number not in _COUNTS:
             continue
         for other in _COUNTS:
             new = "count", other, noun
             if other != number and corpus.allows(image, new):
                 details = f"{number} {named}", f"{other} {named}"
-                yield Option(partial(caption.replaced, {at: other}), [new], [("count", number, noun)], details)
+                yield Option(partial(caption.replaced, {place: other}), [new], [("count", number, noun)], details)
 
 
 def noun_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Another noun for the head of a noun phrase in plain letters, with the article that fits it.
+    """Yields other nouns for the head of a noun phrase in plain letters, with the article that fits.
 
     Words and lemmas of the captions of the image are not written.
     """
     said: set[str] = set()
-    for each in image.captions:
-        said.update(each.words)
-        for token in each.tokens:
+    for other in image.captions:
+        said.update(other.words)
+        for token in other.tokens:
             said |= {token.lemma, noun_of(token)}
     for chunk in caption.chunks:
         head, words = chunk.last, caption.words[chunk.first : chunk.last + 1]
@@ -261,9 +258,11 @@ def noun_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterat
 
 
 def numeral_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Another number before a noun, which takes the form that the number asks for."""
+    """Yields other numbers before a noun, which takes the form that the number asks for."""
     for position, word in enumerate(caption.words):
-        value = int(word) if word.isdecimal() else NUMBER_VALUES.get(word)
+        value = NUMBER_VALUES.get(word)
+        if word.isdecimal():
+            value = int(word)
         counted = _COUNTED.match(" ".join([*caption.tags[position:], ""]))
         if value is None or not counted or caption.tags[max(position - 1, 0) : position] == ["CD"]:
             continue
@@ -288,27 +287,29 @@ def _recounted(caption: TaggedCaption, at: int, noun: int, old: int, new: str) -
 
 
 def relation_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Another preposition before a noun phrase, or two noun phrases in each other's place."""
-    said = [" ".join(caption.words[chunk.first : chunk.last + 1]) for chunk in caption.chunks]
-    for number, (chunk, following) in enumerate(itertools.pairwise(caption.chunks)):
-        if chunk.kind == "P" and following.kind == "NP":
-            for new in contradicting(said[number]):
-                yield Option(partial(caption.rewritten, chunk, new))
+    """Yields other prepositions before a noun phrase, and two noun phrases in each other's place."""
     # Noun phrases that are joined, as in `a dog and a cat`, are of one group and do not change places.
     phrases = []
     group = joined = 0
-    for chunk, words in zip(caption.chunks, said, strict=True):
+    for chunk, following in zip_longest(caption.chunks, caption.chunks[1:]):
+        words = " ".join(caption.words[chunk.first : chunk.last + 1])
+        if chunk.kind == "P" and following and following.kind == "NP":
+            for new in contradicting(words):
+                yield Option(partial(caption.rewritten, chunk, new))
         if chunk.kind == "NP":
             group += not joined
             phrases.append((chunk, group))
         joined = chunk.kind == "NP" or (joined and words in _JOINED_BY)
-    for (one, group), (two, other) in itertools.combinations(phrases, 2):
+    for (one, group), (two, other) in combinations(phrases, 2):
         first, second = caption.written(one.first, one.last), caption.written(two.first, two.last)
         if group != other and first.lower() != second.lower():
             yield Option(partial(caption.swapped, one, two))
 
 
-EDITS: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {
+RULES: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {
+    "nouns": noun_options,
+    "numerals": numeral_options,
+    "relations": relation_options,
     "attribute": attribute_edits,
     "exchange": exchanges,
     "object": object_edits,
@@ -317,6 +318,4 @@ EDITS: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {
     "side": side_edits,
     "count": count_edits,
 }
-"""Kind -> the edits of a scene graph that can be made of a caption of an image, given what training captions say."""
-RULES = {"nouns": noun_options, "numerals": numeral_options, "relations": relation_options, **EDITS}
-"""Those of VSE-C, and the edits."""
+"""Name -> the ways to change a caption of an image, given what training captions say; VSE-C's three come first."""

@@ -48,43 +48,53 @@ for _kind, _nouns in _WORDS["synonyms"].items():
 
 
 def article_before(word: str) -> str:
-    """`an` before what begins with the sound of a vowel, else `a`."""
+    """Return `an` before a word that begins with the sound of a vowel, else `a`."""
     lower = word.lower()
     vowel = lower.startswith(tuple("aeiou")) and not lower.startswith(tuple(_WORDS["like_consonants"]))
-    return "an" if vowel or lower.startswith(tuple(_WORDS["like_vowels"])) else "a"
+    if vowel or lower.startswith(tuple(_WORDS["like_vowels"])):
+        return "an"
+    return "a"
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def plural(noun: str) -> str:
-    """Plural of a lower-case singular. Source: the SPECIALIST lexicon, as lemminflect packages it; VSE-C's `people`."""
+    """Return the plural of a lower-case singular.
+
+    Source: the SPECIALIST lexicon, as lemminflect packages it; VSE-C's `people`.
+    """
     from lemminflect import getInflection
 
     return _WORDS["plurals"].get(noun) or next(iter(getInflection(noun, "NNS")), noun)
 
 
 def contradicting(preposition: str) -> tuple[str, ...]:
-    """The common prepositions that are in no list with a lower-case one; none where it is unknown.
+    """Return the common prepositions that are in no list with a lower-case one; none where it is unknown.
 
     Source: VSE-C's third rule.
     """
-    near = {word for group in _WORDS["prepositions"] if preposition in group for word in group}
-    return tuple(word for word in COMMON if word not in near) if near else ()
+    near: set[str] = set()
+    for group in _WORDS["prepositions"]:
+        if preposition in group:
+            near.update(group)
+    if not near:
+        return ()
+    return tuple(word for word in COMMON if word not in near)
 
 
 @functools.cache
 def contradict(first: str, second: str) -> bool:
-    """Whether two nouns of `NOUN_KINDS` never name the same: neither means what the other means, or a kind of it.
+    """Return whether two nouns of `NOUN_KINDS` never name the same: neither means the other, or a kind of it.
 
     Source: VSE-C (Shi et al., COLING 2018), which asks WordNet for what is next above and below.
     """
-    kinds = itertools.product(NOUN_KINDS[first], NOUN_KINDS[second])
-    return not any(one in _lineage(other) or other in _lineage(one) for one, other in kinds)
+    one, other = NOUN_KINDS[first], NOUN_KINDS[second]
+    return _lineage(*one).isdisjoint(other) and _lineage(*other).isdisjoint(one)
 
 
 @functools.cache
-def _lineage(kind: str) -> frozenset[str]:
-    """A kind with all that stand above it."""
-    return frozenset({kind}).union(*map(_lineage, _PARENTS.get(kind, ())))
+def _lineage(*kinds: str) -> frozenset[str]:
+    """Return kinds with all that stand above them."""
+    return frozenset(kinds).union(*(_lineage(*_PARENTS[kind]) for kind in kinds if kind in _PARENTS))
 
 
 def are_siblings(first: str, second: str) -> bool:
@@ -92,9 +102,13 @@ def are_siblings(first: str, second: str) -> bool:
 
     People of different ages or deeds may be the same ones, and so may vague words.
     """
-    above = [set().union(*(_PARENTS.get(kind, ()) for kind in NOUN_KINDS[noun])) for noun in (first, second)]
-    shared = (above[0] & above[1]).difference(_WORDS["compatible"])
+    shared = (_parents(first) & _parents(second)).difference(_WORDS["compatible"])
     return bool(shared) and contradict(first, second) and {first, second}.isdisjoint(_WORDS["vague"])
+
+
+def _parents(noun: str) -> set[str]:
+    """Return the kinds right above those of a noun."""
+    return set().union(*(_PARENTS.get(kind, ()) for kind in NOUN_KINDS[noun]))
 
 
 def may_be(first: str, second: str) -> bool:
@@ -104,17 +118,19 @@ def may_be(first: str, second: str) -> bool:
 
 @functools.cache
 def usual_attribute(word: str) -> str:
-    """The first of the attributes that mean the same."""
-    groups = itertools.chain.from_iterable(_WORDS["attributes"])
-    return next((group[0] for group in groups if word in group), word)
+    """Return the first of the attributes that mean the same."""
+    for group in itertools.chain.from_iterable(_WORDS["attributes"]):
+        if word in group:
+            return group[0]
+    return word
 
 
 @functools.cache
 def contradicting_attributes(word: str) -> tuple[str, ...]:
-    """Attributes of the class of a lower-case one that do not mean the same; none of one that is not known."""
+    """Return attributes of the class of a lower-case one that do not mean the same; none of one that is not known."""
     found: list[str] = []
     for groups in _WORDS["attributes"]:
-        own = next((group for group in groups if word in group), None)
-        if own:
-            found += [other for group in groups for other in group if other not in own]
+        others = [group for group in groups if word not in group]
+        if len(others) < len(groups):
+            found += itertools.chain.from_iterable(others)
     return tuple(found)

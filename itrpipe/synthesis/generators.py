@@ -1,4 +1,4 @@
-"""What writers of negative sentences are told, and the names by which people ask for their sentences."""
+"""Settings of writers of negative sentences, and the names by which people ask for their sentences."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from itrpipe.config import Settings, load_declaration, resolve, unknown
-from itrpipe.models.registry import backbone_names, canonical_backbone, settings_of
-from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.models.declaration import backbone_names, canonical_backbone, settings_of
+from itrpipe.models.declaration import backbones as backbone_classes
 from itrpipe.storage.integrity import LOCAL_MODEL
 
 TRAIN = "train"
-_NAME = re.compile(r"(?P<conf>[^.]+)(?:\.(?P<method>[^.]+))??(?:\.s(?P<seed>[0-9]+))?")
+_NAME = re.compile(r"([^.]+)(?:\.([^.]+))??(?:\.s([0-9]+))?")
+"""Configuration, method and seed."""
 
 
 @dataclass(frozen=True, order=True)
 class Generator:
-    """What writes negative sentences.
+    """A writer of negative sentences.
 
     Attributes:
         conf: configuration of `synthesize`.
@@ -34,7 +35,7 @@ class Generator:
 
     @classmethod
     def named(cls, name: str) -> Generator:
-        """The generator that `NAME[.METHOD][.sN]` names; the method left out is the declared one, the seed 0.
+        """Return the generator that `NAME[.METHOD][.sN]` names; by default of the declared method and the seed 0.
 
         Raises:
             ValueError: not of this form, there is no such configuration or method, or rules are given a method.
@@ -42,31 +43,36 @@ class Generator:
         parts = _NAME.fullmatch(name)
         if parts is None:
             raise ValueError(f"{name!r} is not of the form NAME[.METHOD][.sN], such as phrases.s1")
-        known = {"generator": (parts["conf"], tuple(load_declaration("synthesize").confs))}
-        if parts["method"]:
-            known["method"] = (parts["method"], tuple(load_declaration("train").confs))
-        for what, (value, names) in known.items():
-            if value not in names:
+        conf, method, seed = parts.groups()
+        for what, value, stage in (("generator", conf, "synthesize"), ("method", method, "train")):
+            names = load_declaration(stage).confs
+            if value and value not in names:
                 raise ValueError(unknown(what, value, sorted(names)))
-        usual = usual_method(parts["conf"])
-        if parts["method"] and not usual:
-            raise ValueError(f"{parts['conf']} writes by rules, so that {name!r} names no model; leave the method out")
-        return cls(parts["conf"], parts["method"] or usual, int(parts["seed"] or 0))
+        usual = usual_method(conf)
+        if method and not usual:
+            raise ValueError(f"{conf} writes by rules, so that {name!r} names no model; leave the method out")
+        return cls(conf, method or usual, int(seed or 0))
 
     @property
     def name(self) -> str:
-        """The shortest name of it."""
-        method = f".{self.method}" if self.method != usual_method(self.conf) else ""
-        return f"{self.conf}{method}{f'.s{self.seed}' if self.seed else ''}"
+        """Return its shortest name."""
+        name = self.conf
+        if self.method != usual_method(self.conf):
+            name += f".{self.method}"
+        if self.seed:
+            name += f".s{self.seed}"
+        return name
 
     def wanted(self, split: str) -> dict[str, Any]:
-        """The settings of `synthesize` that give its sentences for the captions of a split."""
-        writer = {"method": self.method} if self.method else {}
-        return {"seed": self.seed, "split": split, **writer}
+        """Return the settings of `synthesize` that give its sentences for the captions of a split."""
+        settings: dict[str, Any] = {"seed": self.seed, "split": split}
+        if self.method:
+            settings["method"] = self.method
+        return settings
 
 
 def generator_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The shortest names of generators in one order, since the order they are given in changes nothing.
+    """Return the shortest names of generators in one order, since the order they are given in changes nothing.
 
     Raises:
         ValueError: there is no such generator, or one is named twice.
@@ -86,7 +92,7 @@ def usual_method(conf: str) -> str:
 
 
 class SynthesizeSettings(Settings):
-    """What all makers of sentences have in common.
+    """Settings of all makers of sentences.
 
     Attributes:
         split: whose captions the sentences are made of. Training reads those of the training split alone.
@@ -120,8 +126,6 @@ class ByModel(SynthesizeSettings):
         noise: put random words at 10 % of the labelled positions and leave 10 % as they are.
         compare: the filter against false negatives compares token ids with the captions of the image (`piece`); `off`
             leaves it out.
-        exclude_specials: never draw start, end, padding, the unknown word or the mask.
-        write_rejected: give the sentences that were rejected as well, each once.
     """
 
     maker: Literal["model"]
@@ -134,8 +138,6 @@ class ByModel(SynthesizeSettings):
     temperature: float = Field(gt=0)
     noise: bool
     compare: Literal["piece", "off"]
-    exclude_specials: bool
-    write_rejected: bool
 
     @field_validator("backbone")
     @classmethod

@@ -1,4 +1,4 @@
-"""How fluent sentences are: their perplexity by a GPT-2 of transformers.
+"""Fluency of sentences: their perplexity by a GPT-2 of transformers.
 
 Source: TAGS-DC, Table 3, which gives it of captions, of its synthetic sentences and of those of VSE-C.
 """
@@ -57,7 +57,7 @@ class LanguageModel:
 
     @torch.inference_mode()
     def perplexities(self, texts: Sequence[str], advance: Callable[[int], object] = lambda texts: None) -> np.ndarray:
-        """Perplexities float64 [n] of texts, each exp of the mean negative log-likelihood of its tokens.
+        """Return the perplexities float64 [n] of texts, each exp of the mean negative log-likelihood of its tokens.
 
         The first token is predicted from the start token. A text without any token has none: NaN.
 
@@ -65,11 +65,13 @@ class LanguageModel:
             texts: n of them; what is longer than the model reads is cut.
             advance: called with the number of texts after each pass.
         """
-        start = self._tokenizer.bos_token_id
-        read = self._tokenizer(list(texts))["input_ids"] if texts else []
-        ids = [torch.tensor([start, *each][: self._longest]) for each in read]
+        found = np.full(len(texts), np.nan)
+        if not len(texts):
+            return found
+        ids = []
+        for tokens in self._tokenizer(list(texts))["input_ids"]:
+            ids.append(torch.tensor([self._tokenizer.bos_token_id, *tokens][: self._longest]))
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
-        found = np.full(len(ids), np.nan)
         for first in range(0, len(order), _BATCH):
             rows = order[first : first + _BATCH]
             # What is behind the end plays no part in what comes before it.
@@ -89,7 +91,7 @@ def fluency(
     seed: int,
     advance: Callable[[int], object] = lambda texts: None,
 ) -> dict[str, Any]:
-    """Perplexity of some kept sentences and of the captions that they were made of.
+    """Measure the perplexity of some sentences and of the captions that they were made of.
 
     Args:
         file: the sentences.
@@ -103,7 +105,7 @@ def fluency(
         `sentences` and `captions`, how many were read, each caption once; `perplexity` and `caption_perplexity`, the
         means over them, None where there is none.
     """
-    kept = file.kept(("caption_id", "text"))
+    kept = file.read(("caption_id", "text"))
     drawn = np.random.default_rng(seed).choice(len(kept), size=min(most, len(kept)), replace=False)
     chosen = kept.take(np.sort(drawn))
     own = [captions[name] for name in dict.fromkeys(chosen["caption_id"].to_pylist())]
@@ -116,6 +118,8 @@ def fluency(
 
 
 def mean(perplexities: np.ndarray) -> float | None:
-    """Their mean as it is reported, without the texts that have none; None where no text has one."""
+    """Return the mean as it is reported, without the texts that have none; None where no text has one."""
     known = perplexities[np.isfinite(perplexities)]
-    return round(float(known.mean()), _DIGITS) if len(known) else None
+    if not len(known):
+        return None
+    return round(float(known.mean()), _DIGITS)

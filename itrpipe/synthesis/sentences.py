@@ -11,14 +11,13 @@
     log_probability          float         mean logarithm of the probability of the written words, by the model that
                                            wrote them, at temperature 1; null where rules did
     caption_log_probability  float         the same of the caption's words in their places
-    kept                     bool
-    reason                   dictionary    `kept`, or why it was rejected, see `itrpipe.learning.sentences.REASONS`
     kind                     dictionary    the rule that made it, empty of those of a model
     twin_image_id            string        a training image of which the edit is true and the caption is not: the own
                                            one, mirrored, or another; null where none is known
     detail, twin_detail      string        what is true of the image alone, and what of the twin alone
 
-How many sentences were drawn in all, by what became of them, stands in the file's metadata.
+The files of parts also say how many sentences were drawn, by what became of them: see `REASONS` of
+`itrpipe.learning.sentences`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +51,6 @@ SCHEMA = pa.schema(
         "positive_score": pa.float32(),
         "log_probability": pa.float32(),
         "caption_log_probability": pa.float32(),
-        "kept": pa.bool_(),
-        "reason": pa.dictionary(pa.int8(), pa.string()),
         "kind": pa.dictionary(pa.int8(), pa.string()),
         "twin_image_id": pa.string(),
         "detail": pa.string(),
@@ -80,7 +77,7 @@ class Edit:
 
 
 def apply_edits(text: str, starts: Sequence[int], edits: Iterable[Edit]) -> str:
-    """The sentence that edits make of a caption.
+    """Return the sentence that edits make of a caption.
 
     Args:
         text: the caption.
@@ -106,48 +103,36 @@ class Sentence(NamedTuple):
     positive_score: float | None
     log_probability: float | None
     caption_log_probability: float | None
-    kept: bool
-    reason: str
     kind: str = ""
     twin_image_id: str | None = None
     detail: str | None = None
     twin_detail: str | None = None
 
 
-class SentenceMaker(Protocol):
-    """Makes negative sentences."""
-
-    def make(self, rows: range, block: int) -> tuple[Sequence[Sentence], Mapping[str, int]]:
-        """Sentences of some captions, in their order.
-
-        Args:
-            rows: of the captions.
-            block: number of the block, which everything random depends on beside the seed.
-
-        Returns:
-            The rows of the file, and how many sentences were drawn, by what became of them.
-        """
-        ...
+MakeSentences = Callable[[range, int], tuple[Sequence[Sentence], Mapping[str, int]]]
+"""Makes the sentences of some captions: their rows, and the number of the block, which everything random depends on
+beside the seed, to the rows of the file in the order of the captions, and how many sentences were drawn, by what became
+of them."""
 
 
 class Opened(NamedTuple):
-    """What `itrpipe synthesize` has once its sources are read.
+    """A maker of sentences whose sources are read.
 
     Attributes:
-        maker: makes the sentences.
+        make: makes the sentences.
         split: the captions that sentences are made of, T of them.
         num_tokens: V, token ids that a model chooses from; None for rules.
         guessed: tells of files of `write_part` which sentences can be told without the image, bool of each; None: none
             is asked.
     """
 
-    maker: SentenceMaker
+    make: MakeSentences
     split: Split
     num_tokens: int | None
     guessed: Callable[[Sequence[Path]], np.ndarray] | None = None
 
 
-class Writing(Work[SentenceMaker]):
+class Writing(Work[Opened]):
     """Sentences of captions: a map over blocks of them, each a file of Arrow.
 
     Args:
@@ -164,18 +149,18 @@ class Writing(Work[SentenceMaker]):
 
     @cached_property
     def opened(self) -> Opened:
-        """What makes the sentences, opened once in every process."""
+        """Open what makes the sentences, once in every process."""
         return self._open_maker()
 
     def parts(self) -> list[Part]:
-        """Blocks of captions."""
+        """Return blocks of captions."""
         return cut(range(len(self.opened.split.captions)), self._block_size)
 
-    def open(self) -> SentenceMaker:
-        """The maker."""
-        return self.opened.maker
+    def open(self) -> Opened:
+        """Return the maker."""
+        return self.opened
 
-    def make(self, worker: SentenceMaker, part: Part, path: Path) -> None:
+    def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Writes the sentences of a block."""
         write_part(path, *worker.make(part.content, int(part.name)))
 
@@ -186,17 +171,17 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
     Args:
         path: the file.
         sentences: of these captions, in their order.
-        drawn: reason -> how many sentences it was that became of, those without a row included.
+        drawn: `kept`, or the reason that sentences were rejected for -> how many were drawn.
 
     Raises:
         DiskFullError: no space is left.
     """
-    rows = [each._asdict() | {"edits": [vars(edit) for edit in each.edits]} for each in sentences]
+    rows = [sentence._asdict() | {"edits": list(map(vars, sentence.edits))} for sentence in sentences]
     write_arrow(path, pa.Table.from_pylist(rows, SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn))})))
 
 
 def read_parts(paths: Sequence[Path]) -> Iterator[tuple[pa.Table, dict[str, int]]]:
-    """Sentences of files of `write_part`, and how many were drawn by what became of them.
+    """Read the sentences of files of `write_part`, and how many were drawn by what became of them.
 
     Raises:
         DataError: a file is damaged.
@@ -209,13 +194,16 @@ def read_parts(paths: Sequence[Path]) -> Iterator[tuple[pa.Table, dict[str, int]
         yield table.replace_schema_metadata(None), drawn
 
 
-def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None = None) -> None:
+def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None = None) -> dict[str, int]:
     """Writes `sentences.parquet` into a folder from files of `write_part`; each becomes a row group.
 
     Args:
         paths: of the files.
         folder: exists.
         guessed: bool of every sentence, those that are left out because they can be told without the image.
+
+    Returns:
+        `kept`, or the reason that sentences were rejected for -> how many were drawn.
 
     Raises:
         DataError: a file is damaged.
@@ -227,12 +215,14 @@ def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None =
         for table, counts in read_parts(paths):
             drawn.update(counts)
             if guessed is not None:
-                dropped, start = guessed[start : start + len(table)], start + len(table)
-                drawn.update({"guessed": int(dropped.sum()), "kept": -int(dropped.sum())})
+                dropped = guessed[start : start + len(table)]
+                start += len(table)
                 table = table.filter(pa.array(~dropped))
+                count = int(dropped.sum())
+                drawn.update(guessed=count, kept=-count)
             if table.num_rows:
                 out.write_table(table, row_group_size=table.num_rows)
-        out.add_key_value_metadata({_DRAWN: json.dumps(dict(sorted(drawn.items())))})
+    return dict(sorted(drawn.items()))
 
 
 class SentenceFile(TableFile):
@@ -240,21 +230,7 @@ class SentenceFile(TableFile):
 
     Args:
         folder: holds it.
-
-    Attributes:
-        drawn: reason -> number of sentences drawn, those without a row included.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / SENTENCES_FILE, SCHEMA, "run `itrpipe synthesize` again")
-        with reading(self.path, "sentences", self._remedy):
-            self.drawn: dict[str, int] = json.loads(self.facts[_DRAWN])
-
-    def kept(self, columns: Sequence[str]) -> pa.Table:
-        """Some columns of all sentences that were kept, in order.
-
-        Raises:
-            DataError: a page is damaged.
-        """
-        parts = [table.filter(table["kept"]).select(columns) for table in self.row_groups([*columns, "kept"])]
-        return pa.concat_tables(parts) if parts else SCHEMA.empty_table().select(columns)

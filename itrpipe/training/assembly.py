@@ -32,13 +32,12 @@ from itrpipe.methods.declaration import WithTwins, masked_by, method_module, met
 from itrpipe.mining.files import FILES, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.models.captions import CaptionTokens, ends_of
-from itrpipe.models.declaration import RANDOM
-from itrpipe.models.registry import network_module
+from itrpipe.models.declaration import RANDOM, network_module
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.synthesis.bank import read_sentences
-from itrpipe.synthesis.masks import caption_masks, token_captions
+from itrpipe.synthesis.tokens import caption_masks, token_captions
 from itrpipe.training.data import PhraseSplitData, Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Encoder, embeddings

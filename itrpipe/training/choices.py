@@ -6,7 +6,7 @@ from typing import Any
 
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.errors import UsageError
-from itrpipe.models.registry import settings_of
+from itrpipe.models.declaration import settings_of
 from itrpipe.training.settings import declared_encoders, method_of, usual_backbone
 
 TWINS = 0.5

@@ -15,8 +15,7 @@ import torch
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_device
 from itrpipe.features.embeddings import EmbeddingWriter, SplitScores
-from itrpipe.models.base import changed
-from itrpipe.models.vectors import at_least_single
+from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import Feed, Sources, SplitData, blocks, reopened
 from itrpipe.training.saved import SavedModel, load_model

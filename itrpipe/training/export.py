@@ -80,7 +80,7 @@ class NativeModel:
         best = pq.read_table(checked(trained / HISTORY), filters=[("best", "==", True)]).to_pylist()[-1]
         temperature = best.get("mean_temperature")
         bias = best.get("mean_bias") or 0.0
-        scale = (1 / temperature, bias) if temperature else model.pretrained_scale()
+        scale = (1 / temperature, bias) if temperature else model.pretrained_scale
         return cls(saved, layout_of(model, scale), images, tokenizer, difference)
 
     @property

@@ -25,8 +25,7 @@ from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.hub import refuse_not_finite
 from itrpipe.models.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
-from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.registry import backbone_family, backbones, network_module
+from itrpipe.models.declaration import BackboneSettings, backbone_family, backbones, network_module
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import (
     CHECKSUM,

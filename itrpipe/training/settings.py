@@ -31,9 +31,8 @@ from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, methods
 from itrpipe.mining.settings import WindowSettings
-from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.registry import backbone_family, backbone_names, canonical_backbone
-from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.models.declaration import BackboneSettings, backbone_family, backbone_names, canonical_backbone
+from itrpipe.models.declaration import backbones as backbone_classes
 from itrpipe.papers import Paper
 
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")

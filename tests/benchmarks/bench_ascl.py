@@ -27,7 +27,7 @@ class Step:
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
         torch.manual_seed(0)
-        self.fusion = CrossModalFusion(DIM, HEADS, "paper", 0.8)
+        self.fusion = CrossModalFusion(DIM, HEADS, 0.8)
         self.regions = F.normalize(torch.randn(PAIRS, REGIONS, DIM, generator=generator), dim=-1).requires_grad_()
         self.whole = torch.randn(PAIRS, DIM, generator=generator).requires_grad_()
         self.words = torch.randn(CAPTIONS, MOST_WORDS, DIM, generator=generator).requires_grad_()

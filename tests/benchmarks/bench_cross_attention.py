@@ -78,7 +78,7 @@ def test_score_matrix_against_one_caption_at_a_time(name: str) -> None:
     scale = float(lengths.sum() / lengths[:SAMPLE].sum())
     with torch.no_grad():
         seconds, limit = paired(
-            lambda: score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring, "fp32"),
+            lambda: score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring),
             lambda: published(regions, words[:SAMPLE], lengths[:SAMPLE], scoring),
             rounds=3,
         )

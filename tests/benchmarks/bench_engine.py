@@ -43,7 +43,7 @@ def parsing() -> Parsing:
 
     captions = generate(4_000, 4, 4, seed=5).captions
     texts = dict.fromkeys(caption.text for five in captions for caption in five)
-    values = {"tagger": "hanta", "file": "", "format": ""}
+    values = {"tagger": "hanta", "file": ""}
     return Parsing([Item(text) for text in texts], partial(RulesParser, ParseSettings.model_validate(values).tagger))
 
 

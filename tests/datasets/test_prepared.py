@@ -18,7 +18,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.config import parse_override
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.definition import (
@@ -31,10 +30,11 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import PreparedDataset, captions_of, given_split, write_prepared
-from itrpipe.datasets.truth import PairSet, known_matches, known_pairs, write_truth
+from itrpipe.datasets.truth import PairSet, known_matches, known_pairs, pair_set, write_truth
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.storage.artifact import read_manifest
+from tests.chains import run_stage
 from tests.datasets.sources import SOURCES
 from tests.definitions import save_definition
 
@@ -125,9 +125,9 @@ pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=12)
 def test_a_set_of_pairs_is_what_python_says(known: list[tuple[int, int]]) -> None:
     captions, images = np.array(known, dtype=np.int64).reshape(-1, 2).T
     found = PairSet.of(captions, images, 4)
-    ids = (np.array([f"i{row}" for row in images] + ["other"]), np.array([f"c{row}" for row in captions] + ["c0"]))
+    ids = [(f"i{image}", f"c{caption}") for caption, image in known]
     image_ids, caption_ids = np.array(["i2", "i0", "i1", "i3"]), np.array([f"c{row}" for row in range(6)])
-    named = PairSet.of_ids(ids, image_ids, caption_ids)
+    named = pair_set([*ids, ("other", "c0")], image_ids, caption_ids)
     assert len(found) == len(named) == len({*known})
     assert [*zip(found.caption_rows, found.image_rows, strict=True)] == sorted({*known})
     own = found.has(np.arange(6)[:, None], np.arange(4)).tolist()

@@ -64,7 +64,7 @@ def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_
             assert paired[name].images[1:] == pytest.approx((*np.percentile(differences, [5, 95]),))
             assert paired[name].value == pytest.approx((metrics(other)[name] - own) / 3)
     recalled = {"r5": 100.0 * (split.texts_to_images < 5)}
-    assert mean_intervals(recalled, owners, 40, 50, level)["r5"] == pytest.approx(
+    assert mean_intervals(recalled, owners, 50, level)["r5"] == pytest.approx(
         fold_intervals([(split, owners)], 50, level)["t2i_r5"]
     )
 
@@ -72,7 +72,7 @@ def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_
 def test_the_mean_over_groups_leaves_out_those_that_a_test_set_has_nothing_of() -> None:
     random = np.random.default_rng(1)
     values, images, groups = random.random(30), np.arange(30) % 6, np.arange(30) % 7
-    found = group_mean_interval(values, images, groups, (6, 7), 80, 0.9)
+    found = group_mean_interval(values, images, groups, 80, 0.9)
     drawn = []
     for weights in np.concatenate([*intervals._image_weights(6, 30, 80, 0)]).astype(int):
         rows = np.repeat(np.arange(30), weights[images])

@@ -20,7 +20,7 @@ from sentence_transformers import SentenceTransformer
 
 import itrpipe
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.export import Wanted, export_model
+from itrpipe.cli.export import Export
 from itrpipe.config import parse_override
 from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import DataError, UsageError
@@ -54,8 +54,8 @@ def exported(
             given += [
                 f"train.model.{side}={saved_encoders / each}" for side, each in (("vision", vision), ("text", text))
             ]
-            wanted = Wanted(targets / name, embeddings="parquet", **more)
-            export_model(Asked(root, "tiny", [parse_override(each) for each in [*given, *sets]]), wanted)
+            wanted = Export(target=targets / name, embeddings="parquet", **more)
+            wanted.export(Asked(root, "tiny", [parse_override(each) for each in [*given, *sets]]))
             artifacts = json.loads((wanted.target / "export.json").read_text())["artifacts"]
             (trained,) = (each for each in artifacts if each.startswith("train/"))
             known[name] = wanted.target, root / "tiny" / trained
@@ -237,9 +237,9 @@ def test_open_clip_is_refused_for_what_it_has_not(exported: Callable[..., Any], 
     for pair in (("siglip", "siglip"), ("vit", "bert")):
         with pytest.raises(UsageError, match="--open-clip: open_clip has no model like this one"):
             exported(*pair, method="triplet", open_clip=True)
-    wanted = Wanted(tmp_path / "out", open_clip=True)
+    wanted = Export(target=tmp_path / "out", open_clip=True)
     with pytest.raises(UsageError, match="--open-clip: open_clip has no model like vsepp"):
-        export_model(Asked(root, "tiny", [parse_override("backbone=vsepp")]), wanted)
+        wanted.export(Asked(root, "tiny", [parse_override("backbone=vsepp")]))
 
 
 # datasets

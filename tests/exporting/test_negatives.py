@@ -24,7 +24,7 @@ from itrpipe.datasets.formats import read_annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
-from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined, open_twins, write_files
+from itrpipe.exporting.negatives import FORMATS, MinedPairs, TableFiles, open_mined, open_twins, write_files
 from itrpipe.mining.files import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -47,10 +47,10 @@ class World:
     lists: dict[str, list[list[tuple[int, float, float]]]]  # rows, scores, probabilities
     sentences: list[list[str]]
 
-    def open(self, *, sentences: int = SENTENCES, image_root: str = "", holds_images: bool = False) -> Mined:
+    def open(self, *, sentences: int = SENTENCES, **options: Any) -> MinedPairs:
         more: dict[str, Any] = {"sentences": self.folder / "sentences", "writer": "phrases"} if sentences else {}
         prepared, mined, images = (self.folder / name for name in ("prepared", "mined", "photographs"))
-        more |= {"image_root": image_root, "holds_images": holds_images, "most_sentences": sentences}
+        more |= {"most_sentences": sentences, **options}
         return open_mined(prepared, mined, images, NEGATIVES, **more)
 
 
@@ -108,9 +108,9 @@ def as_list(ids: list[str], rows: list[list[tuple[int, float, float]]]) -> Mined
 def write_sentences(folder: Path, sentences: list[list[str]], owners: list[int]) -> None:
     folder.mkdir()
     rows = [
-        Sentence(f"c{row}", f"i{owners[row]}", text, [], 0.5, 0.6, None, None, kept, "kept" if kept else "outranked")
+        Sentence(f"c{row}", f"i{owners[row]}", text, [], 0.5, 0.6, None, None)
         for row, own in enumerate(sentences)
-        for text, kept in [*((each, True) for each in own), ("rejected", False)]
+        for text in own
     ]
     for number, part in enumerate((rows[:9], rows[9:])):
         write_part(folder / f"{number}.parquet", part, {"kept": len(part)})
@@ -121,14 +121,11 @@ def export(
     world: World,
     target: Path,
     form: str,
-    *,
-    sentences: int = SENTENCES,
-    image_root: str = "",
-    with_scores: bool = False,
-) -> list[Table]:
+    **options: Any,
+) -> list[TableFiles]:
     """Writes a format to a folder, its files of four rows."""
-    mined = world.open(sentences=sentences, image_root=image_root, holds_images=FORMATS[form].holds_images)
-    tables = [*FORMATS[form].tables(mined, ("t2i", "i2t"), with_scores)]
+    mined = world.open(holds_images=FORMATS[form].holds_images, **options)
+    tables = FORMATS[form].tables(mined, ("t2i", "i2t"))
     target.mkdir(parents=True, exist_ok=True)
     write_files(target, tables, mined, 4, lambda count: None)
     return tables
@@ -280,23 +277,23 @@ def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_pat
     mined = dataclasses.replace(world, folder=tmp_path).open(sentences=0)
     same = {"i2t": {(0, hardest), (world.owners[hardest], 0)}, "t2i": {(hardest, 0), (0, world.owners[hardest])}}
     for direction, lists in world.lists.items():
-        found, repeats = mined.lists[direction], 0
+        found, repeats = mined.rows[direction], 0
         for anchor, own in enumerate(lists):
             ranked = [row for row, _, _ in own if (anchor, row) not in same[direction]]
-            assert [row for row in found["row"][anchor].tolist() if row >= 0] == ranked[:NEGATIVES]
+            assert [row for row in found[anchor].tolist() if row >= 0] == ranked[:NEGATIVES]
             repeats += sum((anchor, row) in same[direction] for row, _, _ in own[:NEGATIVES])
         assert mined.repeats[direction] == repeats
     assert mined.repeats["i2t"]
 
 
 def test_twins_are_each_others_negatives(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Image 0 and image 4, found twice, image 2 and its mirror image, and a rejected sentence."""
+    """Image 0 and image 4, found twice, image 2 and its mirror image, and a sentence without a twin."""
     (tmp_path / "twins").mkdir()
-    rows = [(0, "i4", "a red sled", "a blue sled", True)] * 2 + [(2, "i2", "a cat left", "a cat right", True)]
-    rows += [(3, "i5", "two dogs", "four dogs", False), (5, None, None, None, True)]
+    rows: list[Any] = [(0, "i4", "a red sled", "a blue sled")] * 2 + [(2, "i2", "a cat left", "a cat right")]
+    rows.append((5, None, None, None))
     sentences = [
-        Sentence("c0", f"i{image}", "", (), None, None, None, None, kept, "kept", "", twin, detail, twin_detail)
-        for image, twin, detail, twin_detail, kept in rows
+        Sentence("c0", f"i{image}", "", (), None, None, None, None, "", twin, detail, twin_detail)
+        for image, twin, detail, twin_detail in rows
     ]
     write_part(tmp_path / "part", sentences, {})
     join_parts([tmp_path / "part"], tmp_path / "twins")
@@ -305,7 +302,7 @@ def test_twins_are_each_others_negatives(world: World, tmp_path: Path, monkeypat
     def rows_of(form: str, columns: list[str]) -> list[list[Any]]:
         sources = world.folder / "prepared", tmp_path / "twins", Path.cwd()
         mined = open_twins(*sources, holds_images=FORMATS[form].holds_images)
-        (table,) = FORMATS[form].tables(mined, ["t2i"], False)
+        (table,) = FORMATS[form].tables(mined, ["t2i"])
         table.write(tmp_path / form, table.rows)
         if form == "negclip":
             return pd.read_csv(tmp_path / form, sep="\t")[columns].to_numpy().tolist()

@@ -237,7 +237,7 @@ def unsound(folder: Path) -> Iterator[str]:
 
 def leftovers(folder: Path) -> list[str]:
     """Files and folders of unfinished work; lock files stay."""
-    ends = (".partial", ".tmp", ".creating", ".old")
+    ends = (".partial", ".tmp", ".old")
     odd = (path for path in folder.rglob("*") if path.name.endswith(ends) or path.name.startswith("."))
     return [str(path.relative_to(folder)) for path in odd if not path.name.endswith(".lock")]
 

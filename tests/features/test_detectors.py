@@ -22,7 +22,7 @@ from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors import regions
 from itrpipe.features.extractors.butd import extractor as butd
 from itrpipe.features.extractors.butd.extractor import ButdNetwork, load_network
-from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor, Prepare
+from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor, StretchThin
 from itrpipe.features.extractors.scenes import extractor as scenes
 from tests.features.test_extractors import built, opened, pictures, rows_of, settings_of
 
@@ -237,7 +237,7 @@ def test_the_group_is_the_padded_size_and_only_thin_images_change() -> None:
             scaled, _ = scaling([torch.from_numpy(frame) / 255])
             assert planned.group(height, width) == tuple(scaled.tensors.shape[-2:])
     shapes = {(3, 240): (3, 240), (3, 241): (2, 160), (5000, 1): (160, 2), (20, 300): (20, 300)}
-    assert {size: Prepare(160).size(*size) for size in shapes} == shapes
+    assert {size: StretchThin(160).size(*size) for size in shapes} == shapes
 
 
 @pytest.mark.parametrize("changed", [{"max_regions": 31}, {"short_side": 31}, {"long_side": 31}, {"min_regions": 7}])

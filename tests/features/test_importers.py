@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.declaration import IMPORTERS
 from itrpipe.features.importers import base
-from itrpipe.features.importers.base import Import, WantedImage, checked
+from itrpipe.features.importers.base import Import, WantedImage, checked_rows
 
 DIM, CLASSES, GLOBAL = 7, 9, 3
 NAMES, REGIONS = ("9", "25", "30", "34", "36", "42"), (3, 5, 2, 4, 1, 5)
@@ -296,7 +296,7 @@ def imported(layout: Layout, path: Path, made: Images) -> list[dict[str, np.ndar
     rows: dict[int, dict[str, np.ndarray]] = {}
     for part in work.parts():
         numbers, entries, sizes, names = part.content
-        arrays = checked(work.source, names, entries, sizes)
+        arrays = checked_rows(work.source, names, entries, sizes)
         rows |= {row: {name: arrays[name][at] for name in arrays} for at, row in enumerate(numbers.tolist())}
     return [rows[row] for row in range(len(made))]
 

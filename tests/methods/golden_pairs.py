@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from itrpipe.models.registry import backbone_family, backbone_names
+from itrpipe.models.declaration import backbone_family, backbone_names
 from tests.methods.test_golden import CASES, GOLDEN, measured
 from tests.test_estimator_checks import CONFS, trains
 

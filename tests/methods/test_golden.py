@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from itrpipe.methods.declaration import FirstEpochs
-from itrpipe.models.registry import backbone_names
+from itrpipe.models.declaration import backbone_names
 from itrpipe.testing import ToyPairs
 from tests.test_estimator_checks import CONFS, builder, method_builder, settings, trains
 

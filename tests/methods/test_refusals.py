@@ -61,10 +61,10 @@ def test_a_temperature_of_its_own_needs_a_pretrained_model_whose_scale_is_not_cu
     method, model = method_module("contrastive").build(Contrastive(temperature="own"), rows), Lookup(rows)
     with pytest.raises(UsageError, match="that of a pretrained joint model"):
         method.attach(model)
-    model.pretrained_scale = lambda: (120.0, 0.0)  # pyright: ignore
+    model.pretrained_scale = (120.0, 0.0)  # pyright: ignore
     with pytest.raises(UsageError, match="largest_scale=120 or more"):
         method.attach(model)
-    model.pretrained_scale = lambda: (50.0, -3.0)  # pyright: ignore
+    model.pretrained_scale = (50.0, -3.0)  # pyright: ignore
     sigmoids = Contrastive(temperature="own", bias="own", objective="sigmoid")
     state = method_module("contrastive").build(sigmoids, rows).attach(model)
     assert (state.log_scale.exp().item(), state.bias.item()) == pytest.approx((50.0, -3.0))

@@ -18,8 +18,8 @@ from torch import nn
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.base import TextBatch
+from itrpipe.models.declaration import network_module
 from itrpipe.models.dual_encoder.network import Encoders
-from itrpipe.models.registry import network_module
 from itrpipe.models.uniter.network import load_published
 from itrpipe.testing import IMAGE_DIM, VOCABULARY
 from tests.models.toys import PUBLISHED, built, close, encoded, recorded, toys
@@ -62,7 +62,7 @@ def test_a_model_is_built_again_from_its_description_without_its_files(
     module = network_module(name)
     again = module.build(model.settings, IMAGE_DIM, VOCABULARY, module.restored(json.loads(described))).eval()
     again.load_state_dict(model.state_dict())
-    assert again.pretrained_scale() == model.pretrained_scale()
+    assert again.pretrained_scale == model.pretrained_scale
     batch = toys()
     assert torch.equal(again.score_matrix(*encoded(again, *batch)), model.score_matrix(*encoded(model, *batch)))
 

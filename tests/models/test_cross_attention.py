@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
 
 import pytest
 import torch
@@ -112,36 +111,3 @@ def test_degenerate_input_gives_finite_scores_and_modest_gradients(scoring: Cros
     scores = score_matrix(RegionEncoding(regions), WordEncoding(words, torch.full((5,), words.shape[1])), scoring)
     assert torch.isfinite(scores).all()
     assert all(each.abs().max() < 1e4 for each in gradients(scores, *inputs))
-
-
-@pytest.mark.parametrize(
-    "scoring", [one_way("t2i", Attention(9.0, aggregation="LogSumExp")), both_ways("equal")], ids=("scan", "bfan")
-)
-def test_compiled_attention_gives_the_same_scores_and_gradients(
-    monkeypatch: pytest.MonkeyPatch, scoring: CrossAttention
-) -> None:
-    """In both precisions of the products, and where tiles are computed twice."""
-    monkeypatch.setattr(scan_network, "COMPILED_FROM", 2 * 5 * 40)
-    monkeypatch.setattr(scan_network, "KEPT_VALUES", {"cpu": 0})
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    vectors = [torch.randn(count, width, 8, requires_grad=True) for count, width in ((5, 4), (40, 7))]
-    sides = RegionEncoding(vectors[0]), WordEncoding(vectors[1], torch.arange(40) % 7 + 1)
-    for products in ("fp32", "bf16"):
-        expected = score_matrix(*sides, scoring, products)
-        compiling = scan_network.Compiling("cpu")
-        assert compiling.chosen("cpu", 5 * 40) is scan_network.attended_scores
-        with monkeypatch.context() as patched:
-            patched.setattr(scan_network, "_compiling", compiling)
-            found = score_matrix(*sides, scoring, products)
-            close(found, expected, 1e-5)
-            found = gradients(found, *vectors)
-        for ours, plain in zip(found, gradients(expected, *vectors), strict=True):
-            close(ours, plain, 1e-5)
-        assert compiling.chosen("cpu", 0) is not scan_network.attended_scores
-
-
-def test_attention_runs_as_it_is_where_torch_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **_: partial(getattr, "no compiler"))
-    compiling = scan_network.Compiling("cpu")
-    with pytest.warns(UserWarning, match="cannot compile"):
-        assert compiling.chosen("cpu", scan_network.COMPILED_FROM) is scan_network.attended_scores

@@ -1,4 +1,4 @@
-"""The dual encoder of transformers: joint models, colours, pooling, padding, memory and word maps."""
+"""The dual encoder of transformers: joint models, colours, pooling, padding and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import transformers
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder import network as dual_encoder
 from tests.models.toys import built, close, encoded, kept_values, toys
 from tests.waits import Waits
@@ -92,7 +91,7 @@ def test_heads_on_frozen_vectors_read_a_part_of_them_in_a_step(options: dict[str
     for head in (model.project_images, model.project_texts):
         head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     model.project_images.train()
-    model.training = True
+    model.dropout.train()
     for side, before in zip(encoded(model, IMAGES, TEXTS), whole, strict=True):
         assert torch.equal(side.embedding, before.embedding) == (share == 0)
     for vectors in seen:
@@ -121,34 +120,3 @@ def test_gradient_checkpointing_keeps_less_and_changes_no_gradient() -> None:
     assert kept[1] < kept[0]
     for plain, anew in zip(*gradients, strict=True):
         close(anew, plain, 1e-4)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dim", [0, 8])
-@pytest.mark.parametrize("kind", ["random", "vit", "siglip"])
-def test_the_mean_of_the_word_maps_is_the_score(kind: str, dim: int, saved_encoders: Path) -> None:
-    options: dict[str, Any] = {"embed_dim": dim, "image_pool": "mean", "text_pool": "mean"}
-    text = "bert" if kind == "vit" else kind
-    model = built("dual-encoder", **options) if kind == "random" else saved(saved_encoders, kind, text, **options)
-    for side in (model.project_images, model.project_texts):
-        if isinstance(side, torch.nn.Linear):
-            torch.nn.init.normal_(side.bias)  # else too small to matter
-    maps = model.word_maps(IMAGES, TEXTS)
-    found = torch.stack([each[:, :length].mean() for each, length in zip(maps, LENGTHS, strict=True)])
-    close(found, model.score_pairs(*encoded(model, IMAGES, TEXTS)))
-    assert ((maps != 0) == (torch.arange(WIDTH) < LENGTHS[:, None])[:, None]).all()
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("row", "column"), [(0, 2), (1, 1)])
-def test_patches_of_word_maps_come_row_by_row_behind_the_class_token(row: int, column: int) -> None:
-    """Without positions equal patches have equal tokens, so the one patch that is painted has a value of its own."""
-    model = built("dual-encoder", image_size=(32, 48))
-    torch.nn.init.zeros_(model.vision.network.embeddings.position_embeddings)
-    assert tuple(model.vision.grid()) == (2, 3, 16, 16)
-    pixels = torch.zeros(1, 3, 32, 48, dtype=torch.uint8)
-    pixels[:, :, 16 * row : 16 * row + 16, 16 * column : 16 * column + 16] = 255
-    word = TextBatch(torch.tensor([[5]]), torch.tensor([1]))
-    maps = model.word_maps(ImageBatch(torch.empty(1, 0, 0), pixels=pixels), word)[0, :, 0]
-    patches = maps[1:].view(2, 3)
-    assert ((patches - patches[1 - row, 0]).abs() > 1e-4).nonzero().tolist() == [[row, column]]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from itrpipe.models.ascl import network as ascl
-from itrpipe.models.registry import backbone_family
+from itrpipe.models.declaration import backbone_family
 from itrpipe.models.scan import network as scan
 from itrpipe.models.ssamt import network as ssamt
 from itrpipe.models.uniter import network as uniter

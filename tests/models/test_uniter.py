@@ -38,7 +38,7 @@ def test_states_and_heads_match_the_reference(tmp_path: Path) -> None:
     states = model.read_at(*sides, rows, rows, 40, lambda states: states)
     real = torch.arange(40) < (lengths + count)[:, None]
     close(states[real], reference["out/sequence_output"][real[:, :15]])
-    close(model.match_logits(states[:, 0]), reference["out/itm_logits"])
+    close(model.pair_logits(states[:, 0], model.match), reference["out/itm_logits"])
     for row, length in enumerate(lengths):
         close(model.masked_word_logits(states[row, :length]), reference["out/mlm_logits"][row, :length])
 

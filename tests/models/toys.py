@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.registry import backbone_family, backbones, network_module
+from itrpipe.models.declaration import backbone_family, backbones, network_module
 from itrpipe.testing import FRAME, GLOBAL_DIM, IMAGE_DIM, VOCABULARY, ToyPairs
 
 SIZES = {

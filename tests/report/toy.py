@@ -228,7 +228,7 @@ def add(
 
 
 def write_sentences(kept: bool, job: Job) -> None:
-    """Two sentences kept of every caption for training, the harder one first, and one rejected, or none of all this.
+    """Two sentences kept of every caption for training, the harder one first, or none.
 
     Of hostile captions the second `alert` is changed, of plain ones a word and then two of them.
     """
@@ -238,12 +238,12 @@ def write_sentences(kept: bool, job: Job) -> None:
         edits = [Edit(1, "plain", "grand"), Edit(2, "caption", "copy")]
         texts = (hostile, f"a painted caption of {name}", f"a grand copy of {name}")
         made = zip(("#0", "#1", "#1"), texts, (0.5, 2.5, 1.5), strict=True)
-        rows += [Sentence(f"{name}{k}", name, text, edits, s, 2.0, -1.0, -0.5, True, "kept") for k, text, s in made]
-        rows.append(Sentence(f"{name}#1", name, "", [], None, 2.0, None, None, False, "identical"))
+        rows += [Sentence(f"{name}{k}", name, text, edits, s, 2.0, -1.0, -0.5) for k, text, s in made]
     drawn = {"kept": 3 * count, "identical": count} if kept else {}
     write_part(job.work / "part.parquet", rows if kept else [], drawn)
     join_parts([job.work / "part.parquet"], job.folder)
-    (job.folder / "statistics.json").write_text(json.dumps(synthesis_statistics(SentenceFile(job.folder), 2 * count)))
+    statistics = synthesis_statistics(SentenceFile(job.folder), drawn, 2 * count)
+    (job.folder / "statistics.json").write_text(json.dumps(statistics))
 
 
 def with_sentences(toy: Toy, *, kept: bool = True) -> str:

@@ -26,7 +26,7 @@ def parser(tagger: Any) -> RulesParser:
 def write(folder: Path, graphs: Sequence[SceneGraph], images: Sequence[int], rows: int = 3) -> Path:
     """Writes graphs of captions of these images, so many a row group."""
     names = [[f"caption {row}" for row in range(len(graphs))], [f"image {image}" for image in images]]
-    table = with_ids(pa.table(names, ["caption_id", "image_id"]), graphs_table(graphs, "test/1"))
+    table = with_ids(pa.table(names, ["caption_id", "image_id"]), graphs_table(graphs))
     write_graphs(folder / SCENE_GRAPHS_FILE, [table.slice(at, rows) for at in range(0, len(graphs), rows)])
     return folder
 

@@ -17,7 +17,7 @@ from itrpipe.scene_graph import build
 from itrpipe.scene_graph.build import Parsing, parsed_row_groups
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.scene_graph.graph import Item, Object, SceneGraph, Token
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1, graphs_of
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, graphs_of
 from tests.maps import made
 from tests.scene_graph.shared import parser, write
 
@@ -27,23 +27,15 @@ def graph(text: str, status: str = "ok") -> SceneGraph:
     return SceneGraph(text, tokens, tuple(Object(at, at, (at,), word) for at, word in enumerate(text)), (), (), status)
 
 
-# Rows
-
-
-def test_the_digest_of_a_caption_is_that_of_its_bytes() -> None:
-    assert caption_sha1("é").hex() == "bf15be717ac1b080b4f1c456692825891ff5073d"
-
-
 # Files
 
 
-def test_a_file_is_read_by_row_groups_and_by_rows(tmp_path: Path) -> None:
+def test_a_file_is_read_by_row_groups(tmp_path: Path) -> None:
     graphs = [graph("abcdefghij"[:row]) for row in range(10)]
     file = SceneGraphFile(write(tmp_path, graphs, [row // 2 for row in range(10)], rows=4))
     assert [len(table) for table in file.row_groups(["text"])] == [4, 4, 2]
     assert len(file) == 10
     assert list(file.graphs()) == graphs
-    assert [file.graph_at(row) for row in (9, 0, 4)] == [graphs[9], graphs[0], graphs[4]]
     assert file.caption_ids[3] == "caption 3"
     assert file.image_ids == [f"image {row // 2}" for row in range(10)]
 
@@ -61,8 +53,6 @@ def test_no_file_and_a_file_of_another_version_are_refused(tmp_path: Path) -> No
 
 class Letters:
     """A parser whose objects are letters."""
-
-    version = "letters/1"
 
     def parse(self, item: Item) -> SceneGraph:
         if item.text == "broken":
@@ -103,9 +93,9 @@ def aligned(text: str, tuples: list[list[str]]) -> SceneGraph:
     return parser("lexicon").parse(Item(text, json.dumps(tuples)))
 
 
-def read(path: Path, content: Any, form: str = "") -> list[list[list[str]]]:
+def read(path: Path, content: Any) -> list[list[list[str]]]:
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return [json.loads(item.given) for item in read_foreign(path, form, ["7", "8"], [DOG, CAT])]
+    return [json.loads(item.given) for item in read_foreign(path, ["7", "8"], [DOG, CAT])]
 
 
 @pytest.mark.parametrize(("content", "dog", "cat"), FILES["read"])
@@ -113,16 +103,16 @@ def test_files_of_every_layout_are_read(content: Any, dog: Any, cat: Any, tmp_pa
     assert read(tmp_path / f"graphs.json{'l' * isinstance(content, str)}", content) == [dog, cat]
 
 
-@pytest.mark.parametrize(("content", "form", "parts"), FILES["refused"])
-def test_files_that_cannot_be_used(content: Any, form: str, parts: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "parts"), FILES["refused"])
+def test_files_that_cannot_be_used(content: Any, parts: list[str], tmp_path: Path) -> None:
     path = tmp_path / "graphs.json"
     with pytest.raises(DataError) as caught:
-        read(path, content, form)
+        read(path, content)
     message = str(caught.value)
     assert all(part in message for part in [str(path), *parts]), message
     assert "\n" not in message
     with pytest.raises(MissingInputError, match=r"nowhere\.json"):
-        read_foreign(tmp_path / "nowhere.json", "", ["7"], [DOG])
+        read_foreign(tmp_path / "nowhere.json", ["7"], [DOG])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -84,7 +84,7 @@ def given_graphs(folder: Path) -> list[SceneGraph]:
         own += [[name[each.subject], each.lemma, name[each.object]] for each in graph.relations]
         tuples[graph.text] = own + [["a thing"], ["a thing", "number 5"]][: number % 7]
     (folder / "given.json").write_text(json.dumps(tuples), "utf-8")
-    items = read_foreign(folder / "given.json", "", [str(row) for row in range(len(SENTENCES))], SENTENCES)
+    items = read_foreign(folder / "given.json", [str(row) for row in range(len(SENTENCES))], SENTENCES)
     return [parser("lexicon").parse(item) for item in items]
 
 

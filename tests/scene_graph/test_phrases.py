@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import KINDS, Attribute, Object, Relation, SceneGraph, Token
-from itrpipe.scene_graph.phrases import NONE, CaptionPhrases, MaskCandidates
+from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
+from itrpipe.scene_graph.phrases import KINDS, NONE, CaptionPhrases, MaskCandidates
 from tests.scene_graph.shared import write
 
 VOCABULARY = ("dog", "cat", "red", "ball", "catch", "on", "mat", "two", ".")

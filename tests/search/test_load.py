@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import itrpipe
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.export import Wanted, export_model
+from itrpipe.cli.export import Export
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
@@ -62,7 +62,7 @@ def evaluated(
     def make(run: str) -> Evaluated:
         if run not in EXPORTED:
             model, folder = model_of(run), tmp_path_factory.mktemp("exported") / run
-            export_model(Asked(model.root, model.dataset, model.overrides, no_deps=True), Wanted(folder))
+            Export(target=folder).export(Asked(model.root, model.dataset, model.overrides, no_deps=True))
             inputs = model.inputs()
             split, path = PreparedDataset.open(inputs["prepare"]).split("test"), inputs["extract"] / FEATURES
             photographs = inputs["prepare"] if model.dataset == "scenes" else finished_chain / "source"

@@ -168,7 +168,7 @@ def test_a_photograph_finds_images_like_it(pictures: Pictures) -> None:
     assert [each["image"] for each in found["answers"]] == ["red", "green", "blue"]
     assert [each["score"] for each in found["answers"]] == pytest.approx([200 / 255, 90 / 255, 30 / 255], abs=0.01)
     assert "Review" not in pages.get("/").text
-    assert [pages.get(path).status_code for path in ("/review", "/api/review", "/api/why")] == [404] * 3
+    assert [pages.get(path).status_code for path in ("/review", "/api/review")] == [404] * 2
 
 
 def test_what_is_no_photograph_is_refused(pages: Any) -> None:
@@ -323,8 +323,8 @@ def test_a_photograph_that_changed_is_neither_shown_nor_kept(
     if of_folder:
         path = next(folder.rglob("*.jpg"))
         image_id = path.relative_to(folder).as_posix()
-        rows = SimpleNamespace(photographs=[PhotoFile.of(image_id, path)])
-        monkeypatch.setattr(serve.Rows, "of_index", lambda index: rows)
+        photographs = [PhotoFile.of(image_id, path)]
+        monkeypatch.setattr(serve, "indexed_photographs", lambda index: photographs)
         pictures = Pictures.of_folder(tmp_path, folder, kept)
     else:
         pictures, image_id = Pictures.of_dataset(candidates.prepared, folder, kept), str(candidates.image_ids[0])

@@ -22,9 +22,9 @@ from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.mining import filters
+from itrpipe.models.declaration import backbone_names
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import open_encoders
-from itrpipe.models.registry import backbone_names
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.data import open_split
 from itrpipe.training.saved import CONFIG, MODEL, load_model

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import itrpipe
+from itrpipe.analysis import settings as asked
 from itrpipe.analysis.questions import eccv_caption
 from itrpipe.analysis.questions.query_length import recall_by_length
 from itrpipe.config import parse_override
@@ -224,12 +225,12 @@ def test_eccv_caption_is_measured_on_request(tmp_path: Path, invoke: Invoke, mon
     }
     monkeypatch.setattr(eccv_caption, "ground_truth", lambda: (truth, truth, truth))
     monkeypatch.setattr(eccv_caption, "metadata", SimpleNamespace(version=lambda package: "1.0"))
-    monkeypatch.setattr(evaluate, "ECCV_PACKAGE", "json")  # one that is there
+    monkeypatch.setattr(asked, "ECCV_PACKAGE", "json")  # one that is there
     folder, read, _ = evaluated(invoke, tmp_path, 6, "--eccv")
     found, plain = figures(folder, ECCV_CAPTION), protocols.metrics(ranks(read.scores(), read.caption_image))
     assert found["cxc"]["i2t_r1"] == pytest.approx(plain["i2t_r1"])
     assert found["eccv_caption"]["t2i_map_at_r"] == pytest.approx(plain["t2i_r1"])
-    monkeypatch.setattr(evaluate, "ECCV_PACKAGE", "eccv_caption_that_nobody_has")
+    monkeypatch.setattr(asked, "ECCV_PACKAGE", "eccv_caption_that_nobody_has")
     files = (tmp_path / "images.parquet", tmp_path / "captions.parquet")
     refused(invoke("evaluate", "--embeddings", *files, "--eccv", "--data", tmp_path / "data"), 3, "itrpipe[eccv]")
 

@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.export import Wanted, export_model
+from itrpipe.cli.export import Export
 from itrpipe.config import Override, parse_override
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, DiskFullError, UsageError
@@ -39,7 +39,7 @@ FILES = {"README.md", "config.json", "example.jpg", "export.json", "metrics.json
 
 
 def export(root: Path, overrides: list[Override], target: Path, **wanted: Any) -> Path:
-    export_model(Asked(root, "tiny", overrides, no_deps=True), Wanted(target, **wanted))
+    Export(target=target, **wanted).export(Asked(root, "tiny", overrides, no_deps=True))
     return target
 
 
@@ -109,7 +109,7 @@ def test_a_tokenizer_goes_along(clip_chain: Path, saved_encoders: Path, tmp_path
         *encoders_of(encoders, "vit", "bert"),
     )
     target = tmp_path / "out"
-    export_model(Asked(root, "tiny", [parse_override(text) for text in (*given, FEW)]), Wanted(target))
+    Export(target=target).export(Asked(root, "tiny", [parse_override(text) for text in (*given, FEW)]))
     shutil.rmtree(encoders)
     trained = only(root, "train/triplet.dual-encoder")
     written = read_embeddings(trained / "embeddings.h5", "test").scores()
@@ -328,7 +328,7 @@ def test_the_folder_opens_by_its_card(export_lists: Invoke, chain: Path, tmp_pat
     mined = only(chain, "mine_negatives/exact.triplet.vsepp")
     images, captions = (read_list(mined, name).candidates for name in ("images_for_texts", "texts_for_images"))
     own: dict[str, list[str]] = {}
-    for row in SentenceFile(only(chain, "synthesize/vse-c")).kept(["caption_id", "text"]).to_pylist():
+    for row in SentenceFile(only(chain, "synthesize/vse-c")).read(["caption_id", "text"]).to_pylist():
         own.setdefault(row["caption_id"], []).append(row["text"])
     assert own
     found = datasets.load_dataset(str(target), cache_dir=cache)["train"]  # t2i is the default

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.config import load_declaration, parse_override, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
@@ -17,7 +16,7 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages import prepare
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache
-from tests.chains import Invoke
+from tests.chains import Invoke, run_stage
 from tests.conftest import TinySource
 from tests.definitions import save_definition
 

@@ -26,10 +26,11 @@ from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
+from itrpipe.synthesis import masked
 from itrpipe.synthesis.generators import ByModel
 from itrpipe.synthesis.masked import ModelMaker, UniterSentences
-from itrpipe.synthesis.sentences import Edit, Opened, SentenceFile, SentenceMaker, Writing, apply_edits, join_parts
-from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, respell
+from itrpipe.synthesis.sentences import Edit, Opened, SentenceFile, Writing, apply_edits, join_parts
+from itrpipe.synthesis.tokens import TokenCaptions, graph_candidates, respell
 from tests.definitions import sentence_settings
 from tests.maps import made
 
@@ -100,8 +101,8 @@ def maker(settings: ByModel, model: TableModel | None = None, with_phrases: bool
     return ModelMaker(own, model or TableModel(), masks, settings)  # pyright: ignore[reportArgumentType]
 
 
-def run(made_by: SentenceMaker, folder: Path, block_size: int = 2) -> SentenceFile:
-    opened = Opened(made_by, captions().split, None)
+def run(made_by: Any, folder: Path, block_size: int = 2) -> SentenceFile:
+    opened = Opened(made_by.make, captions().split, None)
     join_parts(made(Writing(lambda: opened, block_size), folder / "parts").paths, folder)
     return SentenceFile(folder)
 
@@ -153,13 +154,13 @@ def test_scene_graphs_say_what_is_masked_together_in_any_cutting(tmp_path: Path)
     red = Attribute(0, 1, (3, 5), "red shirt", "copula")
     graphs = [SceneGraph(texts[0], tokens[0], objects, (red,), ()), SceneGraph(texts[1], tokens[1], (), (), ())]
     ids = [pa.array([f"{name}{number}" for number in range(2)]) for name in ("c", "i")]
-    columns = graphs_table(graphs, "test").columns
+    columns = graphs_table(graphs).columns
     write_graphs(tmp_path / SCENE_GRAPHS_FILE, [pa.Table.from_arrays([*ids, *columns], schema=SCHEMA)])
     stored, split = MaskCandidates.read(tmp_path), split_of(texts)
     pieces = TokenCaptions.of_pieces(split, tokenizer_of([*PIECES, "t", "-", "shirt", "'"]), 50)
     words = TokenCaptions.of_words(split, Vocabulary.build(split.tokens, 1))
     for own, shirt in ((pieces, ["t", "-", "shirt"]), (words, ["t-shirt"])):
-        found = GraphCandidates(own, stored)(np.array([1, 0]))
+        found = graph_candidates(own, stored)(np.array([1, 0]))
         assert not found[0].any()
         members = [[texts[0][slice(*own.spans[0][word])] for word in np.flatnonzero(row)] for row in found[1]]
         assert members == [[*shirt, "red"], ["dog"], shirt]
@@ -179,7 +180,8 @@ class Images:
 
 
 @pytest.mark.parametrize("memory", [1, 1 << 16])
-def test_uniter_reads_every_pair_as_it_does_alone_and_images_once(memory: int) -> None:
+def test_uniter_reads_every_pair_as_it_does_alone_and_images_once(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masked, "_RANKED", memory)
     torch.manual_seed(0)
     uniter = build(Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=16, max_words=20), 6, 30).eval()
     for parameter in uniter.parameters():  # so that scores differ by more than rounding
@@ -189,7 +191,7 @@ def test_uniter_reads_every_pair_as_it_does_alone_and_images_once(memory: int) -
     places = torch.arange(9) < lengths[:, None]
     texts = TextBatch(torch.randint(4, 30, (5, 9)) * places, lengths)
     labelled, images, alone = (texts.tokens > 15) & places, Images(), []
-    sentences = UniterSentences(uniter, images, memory=memory)
+    sentences = UniterSentences(uniter, images)
     embedded = sentences.embed(rows)
     words, scores = sentences.mlm_logits(*embedded, texts, labelled), sentences.rank(*embedded, texts)
     with torch.no_grad():
@@ -212,7 +214,7 @@ def digest(content: Any) -> str:
 
 @pytest.mark.parametrize("with_phrases", [True, False])
 def test_a_model_writes_what_it_wrote(tmp_path: Path, with_phrases: bool) -> None:
-    settings = sentence_settings("phrases", copies=6, draws=7, keep=4, write_rejected=True, seed=2)
+    settings = sentence_settings("phrases", copies=6, draws=7, keep=4, seed=2)
     rows = rows_of(run(maker(settings, with_phrases=with_phrases), tmp_path))
     numbers = ("score", "positive_score", "log_probability", "caption_log_probability")
     sums = [sum(row.pop(name) or 0.0 for row in rows) for name in numbers]

@@ -36,12 +36,12 @@ from itrpipe.models.captions import (
     load_tokens,
     save_tokens,
 )
+from itrpipe.models.declaration import backbones
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.registry import backbones
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.synthesis.bank import read_sentences
-from itrpipe.synthesis.masks import special_tokens, token_captions
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
+from itrpipe.synthesis.tokens import special_tokens, token_captions
 from itrpipe.testing import ToyPairs
 from itrpipe.training import assembly
 from itrpipe.training import augment as changes
@@ -398,21 +398,16 @@ def test_words_are_masked_and_drawn_by_the_ids_of_the_tokenizer(saved_encoders: 
             token_captions(MASKED, PieceIds(other, READING, 20), 5)
 
 
-def written(folder: Path, *sentences: tuple[int, str, bool]) -> Path:
-    rows = [
-        Sentence(
-            f"c{caption}", IDS[caption % 2], text, (), None, None, None, None, kept, "kept" if kept else "outranked"
-        )
-        for caption, text, kept in sentences
-    ]
+def written(folder: Path, *sentences: tuple[int, str]) -> Path:
+    rows = [Sentence(f"c{caption}", IDS[caption % 2], text, (), None, None, None, None) for caption, text in sentences]
     write_part(folder / "part.parquet", rows, {"kept": len(rows)})
     join_parts([folder / "part.parquet"], folder)
     return folder
 
 
 def test_kept_sentences_of_the_training_captions_are_read(tmp_path: Path) -> None:
-    rows = [(0, "a red cat", True), (0, "two dogs run", True), (0, "a run", False), (2, "two cat red a dog", True)]
-    rows.append((7, "a dog", True))  # of a caption that is no longer trained
+    rows = [(0, "a red cat"), (0, "two dogs run"), (2, "two cat red a dog")]
+    rows.append((7, "a dog"))  # of a caption that is no longer trained
     with pytest.raises(MissingInputError, match="sentences"):
         read_sentences(tmp_path, MASKED, OWN_WORDS)
     bank = read_sentences(written(tmp_path, *rows), MASKED, OWN_WORDS)
@@ -431,7 +426,7 @@ def test_twins_are_drawn_of_each_kind_alike_and_mirrors_only_where_images_can_be
         ("side", IDS[0], "a run", "two cat red"),
         ("count", None, "", ""),
     ]
-    part = [Sentence("c0", IDS[0], "a dog", (), None, None, None, None, True, "kept", *each) for each in rows]
+    part = [Sentence("c0", IDS[0], "a dog", (), None, None, None, None, *each) for each in rows]
     write_part(tmp_path / "part.parquet", part, {"kept": len(part)})
     join_parts([tmp_path / "part.parquet"], tmp_path)
     bank = read_sentences(tmp_path, MASKED, OWN_WORDS)
@@ -472,7 +467,7 @@ def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone:
     split, settings = split_of(texts, [0, 0, 1, 2]), backbones()[backbone]().model_copy(update={"augment": kind})
     words = WordIds(OWN_WORDS, READING)
     data: Any = open_split(split, FeatureFile.open(tmp_path / "features.h5"), words, settings, (12, 16))
-    row = Sentence("c1", "a", "a dog", (), None, None, None, None, True, "kept", "side", "a", "a dog", "a cat")
+    row = Sentence("c1", "a", "a dog", (), None, None, None, None, "side", "a", "a dog", "a cat")
     write_part(tmp_path / "part.parquet", [row], {"kept": 1})
     join_parts([tmp_path / "part.parquet"], tmp_path)
     sentences = read_sentences(tmp_path, split, words)
@@ -512,8 +507,8 @@ def test_mirrored_images_have_left_as_right() -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([(7, "a dog", True), (0, "a cat", False)], "has no sentence for any caption of the training set"),
-        ([(2, "a dog", True), (0, "a cat", True)], "has its captions in another order"),
+        ([(7, "a dog")], "has no sentence for any caption of the training set"),
+        ([(2, "a dog"), (0, "a cat")], "has its captions in another order"),
     ],
 )
 def test_sentences_of_other_captions_are_refused(rows: Any, expected: str, tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""What an evaluation asks of a trained model beside its rankings: a file for each question, found by its name.
+"""Questions that an evaluation asks of a trained model beside its rankings: a file for each, found by its name.
 
 A question is a module with
 
-    asks(evaluation) -> bool            whether it can be asked of this model, and whether it is to be
-    answer(evaluation, split) -> None   writes its files into `evaluation.folder`
-    SHOWN                               the tables of these files, for the terminal and the report
+    answer(evaluation, split)    its figures, ready for JSON; None where it cannot, or is not to, be asked of this model
+    SHOWN                        tables of these figures, for the terminal and the report, and the file that keeps them
 
 where `split` has the scores that were ranked.
 """

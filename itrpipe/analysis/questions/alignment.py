@@ -12,7 +12,7 @@ compares without saying of which embeddings; the means of regions and words are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,16 +21,13 @@ from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitScores, read_embeddings
 from itrpipe.storage.artifact import ALIGNMENT
-from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
-    import torch
-
-    from itrpipe.models.ascl.network import AsclEncoder
     from itrpipe.training.data import SplitData
+    from itrpipe.training.encoding import Encoder
 
 VECTORS = "mean regions and mean words after their projection"
-"""What the vectors of AsCL are, as files say it."""
+"""Name of the vectors of AsCL in files."""
 _BLOCK_VALUES = 1 << 22
 """Values held at a time."""
 _TINY = 1e-12
@@ -42,7 +39,7 @@ _DISTANCES = {
 }
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
+def _cells(found: Any) -> Cells:
     return {key: Number.of(found[name]["mean"], digits=3) for key, name in _DISTANCES.items()}
 
 
@@ -60,72 +57,60 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked of single models that embed, or whose backbone has vectors to take instead."""
-    return evaluation.is_single and (evaluation.backbone.embeds or "mean-vectors" in evaluation.backbone.answers)
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model that embeds, or whose backbone has vectors to take instead.
 
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write alignment.json. Mean vectors are named in it: they say nothing of how the model ranks.
+    Mean vectors are named in the figures: they say nothing of how the model ranks.
 
     Raises:
         MissingInputError: what a model without embeddings was trained on was removed since.
     """
+    if not evaluation.is_single:
+        return None
     if evaluation.backbone.embeds:
         found = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
-        if found.measure == INNER_PRODUCT:
-            figures = alignment_and_uniformity(found.images, found.texts, found.caption_image)
-            write_json(evaluation.folder / ALIGNMENT, figures)
-        return
+        if found.measure != INNER_PRODUCT:
+            return None
+        return alignment_and_uniformity(found.images, found.texts, found.caption_image)
+    if "mean-vectors" not in evaluation.backbone.answers:
+        return None
     import torch
 
-    from itrpipe.training.data import Sources, reopened
+    from itrpipe.training.encoding import Encoder
 
-    sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))
-    saved, name = evaluation.saved, evaluation.settings.split
-    data = reopened(saved, sources, [name])[name]
-    vectors = mean_vectors(saved.model, data, torch.device(evaluation.place), evaluation.block)
-    figures = alignment_and_uniformity(*vectors, data.caption_image)
-    write_json(evaluation.folder / ALIGNMENT, {"vectors": VECTORS, **figures})
+    data = evaluation.data()
+    encoder = Encoder(evaluation.saved.model, torch.device(evaluation.place), evaluation.block)
+    vectors = mean_vectors(encoder, data)
+    return {"vectors": VECTORS, **alignment_and_uniformity(*vectors, data.caption_image)}
 
 
-def mean_vectors(
-    model: AsclEncoder, data: SplitData, device: torch.device, block: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
+def mean_vectors(encoder: Encoder, data: SplitData) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
 
     Args:
-        model: in evaluation mode, on `device`.
+        encoder: with an `AsclEncoder` as its model.
         data: the split.
-        device: where to compute.
-        block: images or captions per forward pass.
     """
     import torch
 
-    from itrpipe.training.data import blocks
-
-    def rows(count: int, read: Callable[[np.ndarray], Any], encode: Callable, embed: Callable) -> np.ndarray:
-        found = (embed(encode(read(part).to(device))).float().cpu().numpy() for part in blocks(count, block))
-        return np.concatenate(list(found))
-
+    model = encoder.model
     with torch.inference_mode():
-        return (
-            rows(data.num_images, data.images, model.encode_images, model.embed_images),
-            rows(data.num_captions, data.texts, model.encode_texts, model.embed_texts),
-        )
+        images = [model.embed_images(block) for block in encoder.images(data, np.arange(data.num_images))]
+        texts = [model.embed_texts(block) for block in encoder.texts(data, np.arange(data.num_captions))]
+        return torch.cat(images).float().cpu().numpy(), torch.cat(texts).float().cpu().numpy()
 
 
 def alignment_and_uniformity(
     images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray
 ) -> dict[str, dict[str, float | int | None]]:
-    """Distances of pairs that belong together, and of pairs that do not.
+    """Measure the distances of pairs that belong together, and of pairs that do not.
 
     Captions of different images are told apart by the first caption of each image: all pairs of all captions would be
     625 million for COCO's test split, and say the same.
 
     Args:
         images: [N, D] embeddings of any length.
-        texts: [T, D] likewise.
+        texts: [T, D] embeddings of any length.
         caption_image: [T] row of the image each caption belongs to.
 
     Returns:
@@ -133,23 +118,30 @@ def alignment_and_uniformity(
         the first captions of two images. Of each `mean` and `variance` of the distance over its `pairs`; None where
         there are no pairs.
     """
-    images, texts = (each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), _TINY) for each in (images, texts))
+    images = images / np.maximum(np.linalg.norm(images, axis=1, keepdims=True), _TINY)
+    texts = texts / np.maximum(np.linalg.norm(texts, axis=1, keepdims=True), _TINY)
     _, first = np.unique(caption_image, return_index=True)
-    order = np.argsort(caption_image, kind="stable")
-    grouped, most = caption_image[order], int(np.bincount(caption_image).max())
-    shifts = ((shift, np.flatnonzero(grouped[shift:] == grouped[:-shift])) for shift in range(1, most))
-    together = (_distances(texts, order[start], texts, order[start + shift]) for shift, start in shifts)
     return {
         "image_text": _figures(_distances(texts, np.arange(len(texts)), images, caption_image)),
-        "text_text": _figures(part for parts in together for part in parts),
+        "text_text": _figures(_distances_within(texts, caption_image)),
         "images": _figures(_all_distances(images)),
         "texts": _figures(_all_distances(texts[first])),
     }
 
 
+def _distances_within(texts: np.ndarray, caption_image: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the distances of all pairs of captions of one image, each pair once."""
+    order = np.argsort(caption_image, kind="stable")
+    grouped = caption_image[order]
+    for shift in range(1, np.bincount(caption_image).max()):
+        start = np.flatnonzero(grouped[shift:] == grouped[:-shift])
+        yield from _distances(texts, order[start], texts, order[start + shift])
+
+
 def _distances(
     first: np.ndarray, first_rows: np.ndarray, second: np.ndarray, second_rows: np.ndarray
 ) -> Iterator[np.ndarray]:
+    """Yield the distances of pairs of rows, some at a time."""
     height = max(1, _BLOCK_VALUES // first.shape[1])
     for start in range(0, len(first_rows), height):
         rows = slice(start, start + height)
@@ -157,21 +149,25 @@ def _distances(
 
 
 def _all_distances(embeddings: np.ndarray) -> Iterator[np.ndarray]:
-    """Distances of all pairs of rows, each pair once."""
+    """Yield the distances of all pairs of rows, each pair once."""
     count = len(embeddings)
     height = max(1, _BLOCK_VALUES // count)
     for start in range(0, count, height):
         rows = np.arange(start, min(start + height, count))
         cosines = embeddings[rows] @ embeddings[start:].T
-        later = np.arange(start, count)[None, :] > rows[:, None]
+        later = np.arange(start, count) > rows[:, None]
         yield np.sqrt(np.maximum(0.0, 2.0 - 2.0 * cosines[later]))
 
 
 def _figures(parts: Iterator[np.ndarray]) -> dict[str, float | int | None]:
-    pairs, total, squares = 0, 0.0, 0.0
+    pairs = 0
+    total = 0.0
+    squares = 0.0
     for part in parts:
         distances = part.astype(np.float64)
-        pairs, total, squares = pairs + len(part), total + distances.sum(), squares + (distances**2).sum()
+        pairs += len(part)
+        total += distances.sum()
+        squares += (distances**2).sum()
     if not pairs:
         return {"pairs": 0, "mean": None, "variance": None}
     mean = float(total / pairs)

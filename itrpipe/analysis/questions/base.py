@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,9 @@ from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
 from itrpipe.features.declaration import is_given, read_model
 from itrpipe.methods.declaration import MethodSettings
-from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.registry import settings_of
-from itrpipe.storage.artifact import Manifest, existing_input
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.models.declaration import BackboneSettings, settings_of
+from itrpipe.storage.artifact import existing_input
+from itrpipe.storage.disk import write_json
 from itrpipe.training.settings import method_of
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 
 SENTENCES = "sentences_"
-"""What the input name of a generator's sentences begins with; its name follows."""
+"""Begins the name of an input: the sentences of a generator, whose name follows."""
 
 
 class EvaluatedModel:
@@ -36,37 +34,35 @@ class EvaluatedModel:
         job: the `itrpipe.stages.base.Job` of the evaluation.
 
     Attributes:
+        job: which has the folder for answers, the progress, and the metrics that tables show.
         settings: of the evaluation.
         prepare: folder of the dataset.
         trained, manifest: the model's artifact.
-        sentences: generator -> folder of its negative sentences.
         folder: where answers go.
-        work: where what only resuming needs goes.
-        device: as users name it, `auto` too.
         block: images or captions per forward pass.
-        made: makes the parts of a map, in a folder of that name; see `itrpipe.stages.base.Job`.
-        reporter: shows progress.
         warn: shows a warning and keeps it.
-        metrics: numbers that tables show; a question may add some.
     """
 
     def __init__(self, job: Any) -> None:
-        self.settings, trained = job.settings, read_model(job.inputs)
+        model = read_model(job.inputs)
+        self.job = job
+        self.settings = job.settings
         self.prepare: Path = job.inputs["prepare"].folder
-        self.trained: Path = trained.folder
-        self.manifest: Manifest = trained.manifest
-        self.sentences: dict[str, Path] = {
-            name: job.inputs[f"{SENTENCES}{name}"].folder for name in job.settings.discriminate
-        }
+        self.trained: Path = model.folder
+        self.manifest = model.manifest
         self.folder: Path = job.folder
-        self.work: Path = job.work
-        self.device, self.block = job.execution.device, job.execution.encode_block
-        self.made, self.reporter, self.warn, self.metrics = job.made, job.reporter, job.warn, job.metrics
+        self.block = job.execution.encode_block
+        self.warn = job.warn
 
     @property
     def is_single(self) -> bool:
         """Tell whether one model is evaluated; most questions are about one."""
         return not self.settings.ensemble_with
+
+    @property
+    def sampling(self) -> tuple[int, float]:
+        """Return how many test sets are resampled, and the share of them inside an interval."""
+        return self.settings.bootstrap_samples, self.settings.interval_level
 
     @property
     def backbone(self) -> type[BackboneSettings]:
@@ -80,12 +76,12 @@ class EvaluatedModel:
 
     @functools.cached_property
     def place(self) -> str:
-        """The device, `cpu` or `cuda`."""
-        return resolve_device(self.device)
+        """Return the device, `cpu` or `cuda`."""
+        return resolve_device(self.job.execution.device)
 
     @functools.cached_property
     def saved(self) -> SavedModel:
-        """The model, in evaluation mode, on the device."""
+        """Open the model in evaluation mode, on the device."""
         from itrpipe.training.saved import load_model
 
         saved = load_model(self.trained)
@@ -93,12 +89,27 @@ class EvaluatedModel:
         return saved
 
     def existing(self, name: str) -> Path:
-        """The artifact that the model was trained on.
+        """Return the folder of an artifact that the model was trained on.
 
         Raises:
             MissingInputError: it was removed since.
         """
         return existing_input(self.trained, self.manifest, name)
+
+    def data(self, parse: Path | None = None) -> Any:
+        """Open the evaluated split as the model reads it.
+
+        Args:
+            parse: folder of scene graphs, for models that read phrases.
+
+        Raises:
+            MissingInputError: what the model was trained on was removed since.
+        """
+        from itrpipe.training.data import Sources, reopened
+
+        sources = Sources(self.existing("prepare"), self.existing("extract"), parse)
+        split = self.settings.split
+        return reopened(self.saved, sources, [split])[split]
 
 
 BLIND = "without the image"
@@ -108,7 +119,7 @@ BESIDE = (
 )
 
 
-def blind_number(found: Mapping[str, Any] | None) -> Number | None:
+def blind_number(found: Any) -> Number | None:
     """Return what models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
     return None if found is None else Number.of(found, marked=found["guessed"])
 
@@ -135,18 +146,26 @@ def trigrams_of(evaluation: EvaluatedModel, split: SplitScores) -> Trigrams:
 
 @functools.cache
 def questions() -> tuple[ModuleType, ...]:
-    """All questions, by name."""
-    names = sorted(path.stem for path in Path(__file__).parent.glob("*.py"))
-    modules = (importlib.import_module(f"{__package__}.{name}") for name in names if name not in ("__init__", "base"))
-    return tuple(modules)
+    """Return all questions, by name."""
+    names = {path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "base"}
+    return tuple(importlib.import_module(f"{__package__}.{name}") for name in sorted(names))
 
 
-def answers_text(folder: Path) -> str:
-    """Return what was measured in an evaluation, as lines."""
-    found = []
-    for shown in (each for question in questions() for each in getattr(question, "SHOWN", ())):
-        path = folder / shown.file
-        table = shown.table([("this model", [read_checked_json(path)])]) if path.is_file() else None
-        if table is not None and not shown.usual:
-            found += ["", *as_lines(table)]
-    return "\n".join(found)
+def answer_questions(evaluation: EvaluatedModel, split: SplitScores) -> str:
+    """Answer all questions that can be asked of a model, and return what they found, as lines.
+
+    Args:
+        evaluation: of the model.
+        split: scores that were ranked.
+    """
+    lines = []
+    for question in questions():
+        figures = question.answer(evaluation, split)
+        if figures is None:
+            continue
+        for shown in question.SHOWN:
+            write_json(evaluation.folder / shown.file, figures)
+            table = shown.table([("this model", [figures])])
+            if table is not None and not shown.usual:
+                lines += ["", *as_lines(table)]
+    return "\n".join(lines)

@@ -19,13 +19,13 @@ from itrpipe.datasets.benchmarks import SUITES, Benchmark, Pair, named, read_ben
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import Interval, group_mean_interval, mean_intervals
+from itrpipe.evaluation.intervals import Interval, as_figures, group_mean_interval, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.declaration import feature_settings, passes_of
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import BENCHMARKS, SCENES_FILE, read_manifest
-from itrpipe.storage.disk import make_folder, require_space, write_json
+from itrpipe.storage.disk import make_folder, require_space
 from itrpipe.storage.tables import rows_of, write_table
 from itrpipe.synthesis.blind import FEWEST, Pairs, Trigrams, blind_accuracy, blind_points, refined
 
@@ -51,24 +51,26 @@ _MEASURES = {
 }
 
 
-def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
-    """Name of each row, measure in it, and what has both."""
+def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
+    """Yield the name of each row, the measure in it, and the figures that have it."""
     for name, whole in found.items():
-        guessed = ", ".join(whole["guessed"])
-        summed = f"all but {guessed}" if guessed else "all"
-        for category, own in {summed: whole, **whole["categories"]}.items():
-            for measure in (each for each in _MEASURES if each in own):
-                row = _TITLES.get(name, name), f"{category}{_MEASURES[measure]} ({own['pairs']:,} pairs)"
-                yield row, measure, own
+        summed = "all"
+        if whole["guessed"]:
+            summed = f"all but {', '.join(whole['guessed'])}"
+        for category, figures in {summed: whole, **whole["categories"]}.items():
+            for measure, words in _MEASURES.items():
+                if measure in figures:
+                    row = _TITLES.get(name, name), f"{category}{words} ({figures['pairs']:,} pairs)"
+                    yield row, measure, figures
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
-    return {row: Number.of(own[measure]) for row, measure, own in _rows(found)}
+def _cells(found: Any) -> Cells:
+    return {row: Number.of(figures[measure]) for row, measure, figures in _rows(found)}
 
 
-def _blind_cells(found: Mapping[str, Any]) -> Cells:
+def _blind_cells(found: Any) -> Cells:
     """Return what models without images answer, in the rows of accuracies."""
-    return {row: blind_number(own["blind"]) for row, measure, own in _rows(found) if measure == "accuracy"}
+    return {row: blind_number(figures["blind"]) for row, measure, figures in _rows(found) if measure == "accuracy"}
 
 
 SHOWN = (
@@ -85,69 +87,74 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked of single models, where benchmarks are named."""
-    return evaluation.is_single and bool(evaluation.settings.benchmark)
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes benchmarks.json and benchmark_pairs.parquet.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model on the named benchmarks; benchmark_pairs.parquet has the scores of every pair.
 
     Raises:
         MissingInputError: what the model was trained on was removed since.
         DataError: an image of a benchmark cannot be used.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
+    if not (evaluation.is_single and evaluation.settings.benchmark):
+        return None
     from itrpipe.analysis.sentences import compared, sentence_parser
 
-    settings, parse, extract = evaluation.settings, sentence_parser(evaluation), evaluation.existing("extract")
+    parse = sentence_parser(evaluation)
+    extract = evaluation.existing("extract")
     trigrams = trigrams_of(evaluation, split)
-    figures, tables = dict[str, Any](), []
-    for asked in map(named, settings.benchmark):
-        name, measures = asked.name, ("pairs",)
+    figures, tables = {}, []
+    for asked in map(named, evaluation.settings.benchmark):
+        name = asked.name
         if asked.folder:
-            benchmark, measures = read_benchmark(asked), SUITES[name].measures
-            pairs, (ids, features) = benchmark.pairs, _features_of(benchmark, name, evaluation, extract)
+            benchmark = read_benchmark(asked)
+            measures = SUITES[name].measures
+            pairs = benchmark.pairs
+            ids, features = _features_of(benchmark, name, evaluation, extract)
+            images = np.unique([pair.file for pair in pairs], return_inverse=True)[1]
         else:
-            pairs, features = pairs_of_scenes(evaluation, split, trigrams), FeatureFile.open(extract / FEATURES)
+            measures = ("pairs",)
+            pairs = pairs_of_scenes(evaluation, split, trigrams)
+            features = FeatureFile.open(extract / FEATURES)
             ids = [pair.file for pair in pairs]
+            images = _rows_of(ids, split)
         table = pa.Table.from_pylist([pair._asdict() for pair in pairs], _PAIRS)
-        images = pa.array(ids, pa.string())
-        captions, negatives = (
-            pa.table({"image_id": images, "text": table[column]}) for column in ("caption", "negative")
-        )
-        shown = Split("test", pa.table({"image_id": images.unique()}), captions)
+        image_ids = pa.array(ids, pa.string())
+        captions = pa.table({"image_id": image_ids, "text": table["caption"]})
+        negatives = pa.table({"image_id": image_ids, "text": table["negative"]})
+        shown = Split("test", pa.table({"image_id": image_ids.unique()}), captions)
         rows = np.arange(len(pairs))
         negative_scores, scores = compared(evaluation, parse, shown, features, negatives, rows, name)
-        files, categories, groups = (np.array(table[column].to_pylist()) for column in ("file", "category", "group"))
-        images = np.unique(files, return_inverse=True)[1] if asked.folder else _rows_of(files, split)
-        texts = Pairs([pair.caption for pair in pairs], [pair.negative for pair in pairs], images)
+        categories = np.array(table["category"].to_pylist())
+        groups = np.array(table["group"].to_pylist())
+        texts = Pairs(table["caption"].to_pylist(), table["negative"].to_pylist(), images)
         blind = blind_points(texts, categories, trigrams)
         scored = ScoredPairs(scores, negative_scores, images, categories, groups, blind)
-        if tied := int(np.isclose(scores, negative_scores, rtol=0, atol=_TIED).sum()):
+        tied = np.count_nonzero(np.isclose(scores, negative_scores, rtol=0, atol=_TIED))
+        if tied:
             evaluation.warn(
                 f"{name}: {tied:,} of {len(pairs):,} negatives score like their caption, as where both differ in case "
                 "alone or behind the last token that the model reads; they count as wrong"
             )
-        columns = {"score": scores, "negative_score": negative_scores, "right": scored.right}
-        for column, values in columns.items():
+        for column, values in (("score", scores), ("negative_score", negative_scores), ("right", scored.right)):
             table = table.append_column(column, pa.array(values))
         tables.append(table.add_column(0, "benchmark", pa.array([name] * len(pairs), pa.string())))
-        chances = settings.bootstrap_samples, settings.interval_level
-        found = figures[name] = benchmark_figures(scored, measures, *chances)
-        told = [(measure, f"{found[measure]['value']:.1f} %") for measure in _MEASURES if measure in found]
-        summary = ", ".join(text if measure == "accuracy" else f"{measure} {text}" for measure, text in told)
-        evaluation.metrics[f"{name} benchmark"] = summary
-    write_json(evaluation.folder / BENCHMARKS, figures)
+        figures[name] = benchmark_figures(scored, measures, *evaluation.sampling)
+        parts = []
+        for measure in _MEASURES:
+            if measure in figures[name]:
+                percent = f"{figures[name][measure]['value']:.1f} %"
+                parts.append(percent if measure == "accuracy" else f"{measure} {percent}")
+        evaluation.job.metrics[f"{name} benchmark"] = ", ".join(parts)
     write_table(evaluation.folder / BENCHMARK_PAIRS, pa.concat_tables(tables))
+    return figures
 
 
 _TEXTS = ("id", "file", "category", "group", "caption", "negative")
-_PAIRS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("box", pa.list_(pa.int32()))])
+_PAIRS = pa.schema(dict.fromkeys(_TEXTS, pa.string()) | {"box": pa.list_(pa.int32())})
 
 
 def pairs_of_scenes(evaluation: EvaluatedModel, split: SplitScores, trigrams: Trigrams) -> list[Pair]:
-    """Hard negatives that the embedded dataset makes of the captions of a split, one of an image and category.
+    """Return hard negatives of captions of a split of the embedded dataset, one of an image and category.
 
     They are refined against models without images, and of every category as many as of the rarest, but for `FEWEST`.
 
@@ -165,21 +172,27 @@ def pairs_of_scenes(evaluation: EvaluatedModel, split: SplitScores, trigrams: Tr
             f"{evaluation.prepare}: no caption of the split {evaluation.settings.split} can be edited; prepare more "
             "images, or leave --benchmark scenes out"
         )
-    images = _rows_of([each.image_id for each in every], split)
-    texts = Pairs([each.caption for each in every], [each.negative for each in every], images)
-    of_kind = [np.flatnonzero([each.category == category for each in every]) for category in CATEGORIES]
-    kept = [rows[refined(texts.only(rows), trigrams)] for rows in of_kind]
-    single = [rows[np.unique(images[rows], return_index=True)[1]] for rows in kept]
-    fair = [rows[refined(texts.only(rows), trigrams)] for rows in single]
+    image_ids, captions, negatives, categories = zip(*every, strict=True)
+    images = _rows_of(image_ids, split)
+    texts = Pairs(captions, negatives, images)
+    fair = []
+    for category in CATEGORIES:
+        rows = np.flatnonzero(np.array(categories) == category)
+        rows = rows[refined(texts.only(rows), trigrams)]
+        rows = rows[np.unique(images[rows], return_index=True)[1]]
+        fair.append(rows[refined(texts.only(rows), trigrams)])
     most = max(FEWEST, min(map(len, fair)))
-    chosen = sorted(row for rows in fair for row in np.random.default_rng(0).permutation(rows)[:most].tolist())
-    return [
-        Pair(f"{each.image_id}/{each.category}", each.image_id, each.caption, each.negative, each.category)
-        for each in (every[row] for row in chosen)
-    ]
+    chosen = []
+    for rows in fair:
+        chosen += np.random.default_rng(0).permutation(rows)[:most].tolist()
+    pairs = []
+    for row in sorted(chosen):
+        image_id, caption, negative, category = every[row]
+        pairs.append(Pair(f"{image_id}/{category}", image_id, caption, negative, category))
+    return pairs
 
 
-def _rows_of(image_ids: Sequence[str] | np.ndarray, split: SplitScores) -> np.ndarray:
+def _rows_of(image_ids: Sequence[str], split: SplitScores) -> np.ndarray:
     """Return the rows of images in a split; int64."""
     return rows_of(pa.array(image_ids, pa.string()), pa.array(split.image_ids, pa.string()))
 
@@ -187,7 +200,7 @@ def _rows_of(image_ids: Sequence[str] | np.ndarray, split: SplitScores) -> np.nd
 def _features_of(
     benchmark: Benchmark, name: str, evaluation: EvaluatedModel, extract: Path
 ) -> tuple[list[str], FeatureFile]:
-    """Extracts the images of a benchmark as those of the dataset were; every image, or part of one, once.
+    """Extract the images of a benchmark as those of the dataset were; every image, or part of one, once.
 
     Returns:
         Id of each pair's image, and the features.
@@ -197,42 +210,44 @@ def _features_of(
     """
     from itrpipe.features.extraction import ImageFiles, extractions, join_features, notes_of
 
-    shown = {}
-    rows = [shown.setdefault((pair.file, pair.box), len(shown)) for pair in benchmark.pairs]
-    ids, files = [str(row) for row in range(len(shown))], [file for file, _ in shown]
-    facts, problems = check_images(
-        benchmark.root, files, lambda work: evaluation.made(work, f"benchmarks/{name}/checked")
-    )
+    job = evaluation.job
+    parts = list(dict.fromkeys((pair.file, pair.box) for pair in benchmark.pairs))
+    ids = {part: str(row) for row, part in enumerate(parts)}
+    files = [file for file, _ in parts]
+    facts, problems = check_images(benchmark.root, files, lambda work: job.made(work, f"benchmarks/{name}/checked"))
     if problems:
         file, reason = next(iter(problems.items()))
         raise DataError(
             f"benchmark {name}: {len(problems):,} of {len(set(files)):,} images cannot be used "
             f"({benchmark.root / file} {reason}); correct them"
         )
-    boxes = np.array([box or (0, 0, facts[file].width, facts[file].height) for file, box in shown], dtype=np.int64)
-    has_boxes = any(box is not None for _, box in shown)
+    boxes = np.array([box or (0, 0, facts[file].width, facts[file].height) for file, box in parts], dtype=np.int64)
     sizes = boxes[:, [3, 2]] - boxes[:, [1, 0]]
+    has_boxes = any(box is not None for _, box in parts)
     images = ImageFiles(benchmark.root.absolute(), files, sizes, boxes=boxes if has_boxes else None)
     manifest = read_manifest(extract)
     settings = feature_settings(manifest.settings).model_validate(manifest.settings)
-    passes = extractions(passes_of(manifest.conf, settings), images, device=evaluation.device)
+    passes = extractions(passes_of(manifest.conf, settings), images, device=job.execution.device)
     if other := [note for note in notes_of(passes) if note not in manifest.messages]:
         raise DataError(
             f"{extract} was not made by the extractor as it is now ({other[0]}), so that the images of a benchmark "
             "would be read by another one; extract the dataset again, or leave --benchmark out"
         )
-    path = evaluation.work / "benchmark_features" / name / FEATURES
+    path = job.work / "benchmark_features" / name / FEATURES
     make_folder(path.parent)
-    require_space(path, sum(own.spec.bytes_needed(len(ids)) for own in passes.values()), path.name)
-    made = [evaluation.made(work, f"benchmarks/{name}/{each}") for each, work in passes.items()]
-    if failed := join_features(path, ids, [part for own in made for part in own.paths], "+".join(passes)):
+    require_space(path, sum(work.spec.bytes_needed(len(ids)) for work in passes.values()), path.name)
+    made = []
+    for extractor, work in passes.items():
+        made += job.made(work, f"benchmarks/{name}/{extractor}").paths
+    failed = join_features(path, list(ids.values()), made, "+".join(passes))
+    if failed:
         row = min(failed)
         raise DataError(
             f"benchmark {name}: {len(failed):,} of {len(ids):,} images have no features "
             f"({images.root / images.files[row]}: {failed[row]}); evaluate with other features, or without this "
             "benchmark"
         )
-    return [ids[row] for row in rows], FeatureFile.open(path)
+    return [ids[pair.file, pair.box] for pair in benchmark.pairs], FeatureFile.open(path)
 
 
 class ScoredPairs(NamedTuple):
@@ -255,16 +270,16 @@ class ScoredPairs(NamedTuple):
 
     @property
     def right(self) -> np.ndarray:
-        """bool [P], negatives that score below their caption."""
+        """Return which negatives score below their caption, bool [P]."""
         return self.scores > self.negative_scores
 
     def only(self, rows: np.ndarray) -> ScoredPairs:
-        """Some of them, by a mask."""
+        """Return some of them, by a mask."""
         return ScoredPairs(*(column[rows] for column in self))
 
 
 def benchmark_figures(pairs: ScoredPairs, measures: Sequence[str], samples: int, level: float) -> dict[str, Any]:
-    """Figures of a benchmark and of each of its categories, ready for JSON.
+    """Return the figures of a benchmark and of each of its categories, ready for JSON.
 
     Args:
         pairs: of one model; one at least.
@@ -278,30 +293,34 @@ def benchmark_figures(pairs: ScoredPairs, measures: Sequence[str], samples: int,
     """
 
     def figures(part: ScoredPairs) -> dict[str, Any]:
-        found = {name: each for key in measures for name, each in MEASURES[key](part, samples, level).items()}
-        counts = {"pairs": len(part.scores), "images": len(np.unique(part.images))}
         blind = blind_accuracy(part.blind, part.images, samples, level)
-        return counts | {name: each._asdict() for name, each in found.items()} | {"blind": blind}
+        found = {"pairs": len(part.scores), "images": len(np.unique(part.images)), "blind": blind}
+        for measure in measures:
+            found |= as_figures(MEASURES[measure](part, samples, level))
+        return found
 
-    names = [name for name in np.unique(pairs.categories).tolist() if name]
-    categories = {name: figures(pairs.only(pairs.categories == name)) for name in names}
-    guessed = [name for name, own in categories.items() if own["blind"]["guessed"]]
+    categories = {}
+    for name in np.unique(pairs.categories[pairs.categories != ""]).tolist():
+        categories[name] = figures(pairs.only(pairs.categories == name))
+    guessed = [name for name, found in categories.items() if found["blind"]["guessed"]]
     fair = ~np.isin(pairs.categories, guessed)
-    whole = figures(pairs.only(fair) if fair.any() else pairs)
-    return whole | {"guessed": guessed if fair.any() else [], "categories": categories}
+    if not fair.any():
+        return figures(pairs) | {"guessed": [], "categories": categories}
+    return figures(pairs.only(fair)) | {"guessed": guessed, "categories": categories}
 
 
 def accuracy(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
-    """`accuracy`: percent of the negatives that score below their caption; images are resampled with all their pairs.
+    """Return `accuracy`: percent of the negatives that score below their caption.
+
+    Images are resampled with all their pairs.
 
     Source: SugarCrepe (Hsieh et al., 2023), section 4; the micro accuracy of ARO.
     """
-    images, rows = np.unique(pairs.images, return_inverse=True)
-    return mean_intervals({"accuracy": 100.0 * pairs.right}, rows, len(images), samples, level)
+    return mean_intervals({"accuracy": 100.0 * pairs.right}, pairs.images, samples, level)
 
 
 def macro(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
-    """`macro`: mean of the accuracies of all groups, percent; nothing where no pair has a group.
+    """Return `macro`: mean of the accuracies of all groups, percent; nothing where no pair has a group.
 
     Images are resampled with all their pairs.
 
@@ -310,14 +329,11 @@ def macro(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]
     grouped = pairs.only(pairs.groups != "")
     if not len(grouped.scores):
         return {}
-    images, rows = np.unique(grouped.images, return_inverse=True)
-    names, groups = np.unique(grouped.groups, return_inverse=True)
-    sizes = (len(images), len(names))
-    return {"macro": group_mean_interval(100.0 * grouped.right, rows, groups, sizes, samples, level)}
+    return {"macro": group_mean_interval(100.0 * grouped.right, grouped.images, grouped.groups, samples, level)}
 
 
 def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
-    """`text`, `image` and `group` scores of examples, percent; examples are resampled.
+    """Return `text`, `image` and `group` scores of examples, percent; examples are resampled.
 
     A group has two pairs: image 0 with caption 0 and caption 1 as its negative, and image 1 the other way round. With
     s(c, i) the score of a caption and an image,
@@ -331,9 +347,8 @@ def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interv
     sides = np.argsort(pairs.groups, kind="stable").reshape(-1, 2)  # [E, 2]
     text = pairs.right[sides].all(axis=1)
     image = (pairs.scores[sides] > pairs.negative_scores[sides[:, ::-1]]).all(axis=1)
-    found = {"text": text, "image": image, "group": text & image}
-    percent = {name: np.where(each, 100.0, 0.0) for name, each in found.items()}
-    return mean_intervals(percent, np.arange(len(sides)), len(sides), samples, level)
+    percent = {"text": 100.0 * text, "image": 100.0 * image, "group": 100.0 * (text & image)}
+    return mean_intervals(percent, np.arange(len(sides)), samples, level)
 
 
 MEASURES: dict[str, Callable[[ScoredPairs, int, float], dict[str, Interval]]] = {

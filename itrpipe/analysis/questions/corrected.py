@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import numpy as np
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.decisions import DISPUTED, UNSURE, read_decisions
 from itrpipe.datasets.truth import DIFFERS, FITS, PairSet
-from itrpipe.evaluation.metrics import COMPARED, SIDES
+from itrpipe.evaluation.metrics import COMPARED, ranks_of_matches
 from itrpipe.evaluation.rankings import rankings
-from itrpipe.evaluation.results import Figures, oracle_ranks, with_matches
+from itrpipe.evaluation.results import Figures, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import CORRECTED
-from itrpipe.storage.disk import write_json
 
 DEPTH = 10
 """Places of a ranking that the recalls look at."""
@@ -30,14 +28,14 @@ _SHOWN = {
 }
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
+def _cells(found: Any) -> Cells:
     judged = min(found["judged_percent"].values())
-    cells = {}
+    cells = {("", f"of the first {DEPTH} places judged, %"): Number(judged)}
     for name, title in _SHOWN.items():
         cells[title, "with pairs that fit"] = Number.of(found["corrected"][name])
         if name in COMPARED:  # which no further match can lower
             cells[title, "at most"] = Number.of(found["at_most"][name])
-    return {("", f"of the first {DEPTH} places judged, %"): Number(judged), **cells}
+    return cells
 
 
 SHOWN = (
@@ -53,13 +51,8 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked where a file of decisions is named."""
-    return bool(evaluation.settings.decisions)
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes corrected.json.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure recall with the decisions of a file, where one is named.
 
     `corrected` counts what fits as right and all that nobody judged as wrong; `at_most`, of recalls and RSum alone,
     counts as right whatever was not judged among the first ten, too. An interval that knows how much was judged goes
@@ -69,44 +62,50 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     Raises:
         DataError: the file is damaged, or no pair of this split was judged.
     """
+    if not evaluation.settings.decisions:
+        return None
     verdicts = read_decisions(Path(evaluation.settings.decisions).expanduser()).verdicts
-    groups = (FITS,), (DIFFERS,), (DISPUTED, UNSURE)
-    fits, differs, unsure = (verdicts.pairs(split.image_ids, split.caption_ids, *group) for group in groups)
+    fits = verdicts.pairs(split.image_ids, split.caption_ids, FITS)
+    differs = verdicts.pairs(split.image_ids, split.caption_ids, DIFFERS)
+    unsure = verdicts.pairs(split.image_ids, split.caption_ids, DISPUTED, UNSURE)
     unjudged, judged = _first_places(split, fits, differs)
-    most = _figures(evaluation, split, fits, unjudged)
-    found = {
+    at_most = _figures(evaluation, split, fits, unjudged)
+    return {
         "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(unsure)},
         "judged_percent": judged,
         "corrected": _figures(evaluation, split, fits),
-        "at_most": {name: most[name] for name in COMPARED},
+        "at_most": {name: at_most[name] for name in COMPARED},
     }
-    write_json(evaluation.folder / CORRECTED, found)
 
 
-def _first_places(split: SplitScores, *known: PairSet) -> tuple[PairSet, dict[str, float]]:
-    """The pairs among the first places of both directions that nobody judged, and the percent of places that were.
+def _first_places(split: SplitScores, fits: PairSet, differs: PairSet) -> tuple[PairSet, dict[str, float]]:
+    """Return the pairs among the first places of both directions that nobody judged, and the percent that were.
 
     Own pairs need no judgement.
     """
-    depth, ids = min(DEPTH, *split.matrix.shape), (split.image_ids.tolist(), split.caption_ids.tolist())
-    found, judged = [], {}
-    for side, (indices, _) in zip(SIDES, rankings(split.matrix, depth, *ids), strict=True):
-        queries = np.broadcast_to(np.arange(len(indices))[:, None], indices.shape)
-        images, captions = (queries, indices) if side == SIDES[0] else (indices, queries)
+    depth = min(DEPTH, *split.matrix.shape)
+    best_captions, best_images = rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist())
+    captions, _ = best_captions
+    images, _ = best_images
+    pairs = {
+        "i2t": (captions.ravel(), np.repeat(np.arange(len(captions)), depth)),
+        "t2i": (np.repeat(np.arange(len(images)), depth), images.ravel()),
+    }
+    unjudged, judged = [], {}
+    for side, (captions, images) in pairs.items():
         others = split.caption_image[captions] != images
-        told = np.any([pairs.has(captions, images) for pairs in known], axis=0)
+        told = fits.has(captions, images) | differs.has(captions, images)
         judged[side] = round(100 * float((told & others).sum() / max(1, others.sum())), 3)
-        found.append([each[others & ~told] for each in (captions, images)])
-    captions, images = map(np.concatenate, zip(*found, strict=True))
+        unjudged.append(np.stack([captions, images])[:, others & ~told])
+    captions, images = np.concatenate(unjudged, axis=1)
     return PairSet.of(captions, images, len(split.image_ids)), judged
 
 
 def _figures(evaluation: EvaluatedModel, split: SplitScores, *added: PairSet) -> Figures:
-    """Every metric with all correct matches counted: the own ones and those added."""
-    captions = np.concatenate([np.arange(len(split.caption_ids)), *(each.caption_rows for each in added)])
-    images = np.concatenate([split.caption_image, *(each.image_rows for each in added)])
-    matches = PairSet.of(captions, images, len(split.image_ids))
-    ranks, pairs = oracle_ranks(split, matches), (matches.image_rows, matches.caption_rows)
-    settings = evaluation.settings
-    options = settings.bootstrap_samples, settings.interval_level
-    return with_matches(split.matrix, split.caption_image, ranks, pairs, *options)
+    """Return every metric with all correct matches counted: the own ones and those added."""
+    captions = [np.arange(len(split.caption_ids)), *(pairs.caption_rows for pairs in added)]
+    images = [split.caption_image, *(pairs.image_rows for pairs in added)]
+    matches = PairSet.of(np.concatenate(captions), np.concatenate(images), len(split.image_ids))
+    pairs = matches.image_rows, matches.caption_rows
+    ranks = ranks_of_matches(split.matrix, *pairs)
+    return with_matches(split.matrix, split.caption_image, ranks, pairs, *evaluation.sampling)

@@ -15,36 +15,36 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.analysis.questions.base import BESIDE, BLIND, EvaluatedModel, blind_number, trigrams_of
+from itrpipe.analysis.questions.base import BESIDE, BLIND, SENTENCES, EvaluatedModel, blind_number, trigrams_of
 from itrpipe.config import conf_title
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import mean_intervals
+from itrpipe.evaluation.intervals import as_figures, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import DISCRIMINATION
-from itrpipe.storage.disk import write_json
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
 from itrpipe.synthesis.sentences import SentenceFile
 
 
-def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    """Yield the name of each row and its figures: of all sentences of a generator, and of each kind of edit."""
     for name, whole in found.items():
         conf, *written = name.split(".")  # by whom, and the seed
         title = ", ".join([conf_title("synthesize", conf) or conf, *written])
-        for kind, own in {"": whole, **whole.get("kinds", {})}.items():
-            told = f": {TITLES.get(kind, kind)}" if kind else ""
-            yield ("", f"{title}{told} ({own['sentences']:,} sentences)"), own
+        yield ("", f"{title} ({whole['sentences']:,} sentences)"), whole
+        for kind, figures in whole.get("kinds", {}).items():
+            yield ("", f"{title}: {TITLES.get(kind, kind)} ({figures['sentences']:,} sentences)"), figures
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
-    return {row: Number.of(own["percent"]) for row, own in _rows(found)}
+def _cells(found: Any) -> Cells:
+    return {row: Number.of(figures["percent"]) for row, figures in _rows(found)}
 
 
-def _blind_cells(found: Mapping[str, Any]) -> Cells:
-    return {row: blind_number(own.get("blind")) for row, own in _rows(found)}
+def _blind_cells(found: Any) -> Cells:
+    return {row: blind_number(figures.get("blind")) for row, figures in _rows(found)}
 
 
 TITLES = {"exchange": "two attributes exchanged", "ends": "ends of a relation exchanged", "side": "left and right"}
@@ -65,21 +65,42 @@ def gained_and_lost(
     Args:
         own, others: what evaluations of each wrote, by seed.
     """
-    gains, losses, first = [], [], own[0] if own else {}
-    for name, kind in [(name, kind) for name, whole in first.items() for kind in whole.get("kinds", {})]:
-        sides = [[each.get(name, {}).get("kinds", {}).get(kind) for each in side] for side in (own, others)]
-        if not sides[1] or not all(each and each["sentences"] for side in sides for each in side):
-            continue
-        ours, theirs = ([each["percent"] for each in side] for side in sides)
-        means = [float(np.mean([each["value"] for each in side])) for side in (ours, theirs)]
-        blind = sides[0][0]["blind"]
-        if abs(means[0] - means[1]) < _GAIN or blind["guessed"]:
-            continue
-        told = f"{means[0]:.1f} % (baseline {means[1]:.1f} %, without the image {blind['value']:.1f} %)"
-        for found, upper, lower in ((gains, ours, theirs), (losses, theirs, ours)):
-            if min(each["low"] for each in upper) > max(each["high"] for each in lower):
-                found.append(f"{TITLES.get(kind, kind)} in {told}")
+    gains, losses = [], []
+    first = own[0] if own else {}
+    for name, whole in first.items():
+        for kind, figures in whole.get("kinds", {}).items():
+            ours = _percentages(own, name, kind)
+            theirs = _percentages(others, name, kind)
+            if not ours or not theirs or figures["blind"]["guessed"]:
+                continue
+            mean = float(np.mean([each["value"] for each in ours]))
+            baseline = float(np.mean([each["value"] for each in theirs]))
+            if abs(mean - baseline) < _GAIN:
+                continue
+            text = (
+                f"{TITLES.get(kind, kind)} in {mean:.1f} % (baseline {baseline:.1f} %, without the image "
+                f"{figures['blind']['value']:.1f} %)"
+            )
+            if _lies_above(ours, theirs):
+                gains.append(text)
+            if _lies_above(theirs, ours):
+                losses.append(text)
     return gains, losses
+
+
+def _percentages(contents: Sequence[Mapping[str, Any]], name: str, kind: str) -> list[Mapping[str, float]]:
+    """Return the percentage of a kind by seed; none where a seed has no sentences of it."""
+    found = []
+    for content in contents:
+        figures = content.get(name, {}).get("kinds", {}).get(kind)
+        if not figures or not figures["sentences"]:
+            return []
+        found.append(figures["percent"])
+    return found
+
+
+def _lies_above(upper: Sequence[Mapping[str, float]], lower: Sequence[Mapping[str, float]]) -> bool:
+    return min(each["low"] for each in upper) > max(each["high"] for each in lower)
 
 
 SHOWN = (
@@ -95,60 +116,60 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked of single models, where generators of sentences are named."""
-    return evaluation.is_single and bool(evaluation.settings.discriminate)
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes discrimination.json.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model on the sentences of the named generators.
 
     Raises:
         MissingInputError: what the model was trained on was removed since.
         DataError: sentences are of other captions.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
+    if not (evaluation.is_single and evaluation.settings.discriminate):
+        return None
     from itrpipe.analysis.sentences import compared, sentence_parser
 
-    settings, parse = evaluation.settings, sentence_parser(evaluation)
-    rows = PreparedDataset.open(evaluation.existing("prepare")).split(settings.split)
+    parse = sentence_parser(evaluation)
+    rows = PreparedDataset.open(evaluation.existing("prepare")).split(evaluation.settings.split)
     rows = rows.without(np.setdiff1d(rows.image_ids, split.image_ids).tolist())
-    features, found = FeatureFile.open(evaluation.existing("extract") / FEATURES), {}
+    features = FeatureFile.open(evaluation.existing("extract") / FEATURES)
     trigrams = trigrams_of(evaluation, split)
-    for name, folder in evaluation.sentences.items():
-        kept, owners = kept_sentences(folder, rows)
+    found = {}
+    for name in evaluation.settings.discriminate:
+        kept, owners = kept_sentences(evaluation.job.inputs[f"{SENTENCES}{name}"].folder, rows)
         scores = captions = np.empty(0, dtype=np.float32)
         if len(kept):
             scores, captions = compared(evaluation, parse, rows, features, kept, owners, name)
-        texts = [rows.texts[row] for row in owners.tolist()]
-        pairs = Pairs(texts, kept["text"].to_pylist(), rows.caption_image[owners])
+        images = rows.caption_image[owners]
+        pairs = Pairs([rows.texts[row] for row in owners.tolist()], kept["text"].to_pylist(), images)
         kinds = np.array(kept["kind"].to_pylist(), str)
-        columns = owners, pairs.images, scores, captions, blind_points(pairs, kinds, trigrams)
-        named = [kind for kind in np.unique(kinds).tolist() if kind]
-        each = {kind: _figures(columns, kinds == kind, settings) for kind in named}
-        guessed = [kind for kind, own in each.items() if own["blind"] and own["blind"]["guessed"]]
-        found[name] = {**_figures(columns, ~np.isin(kinds, guessed), settings), "kinds": each}
+        blind = blind_points(pairs, kinds, trigrams)
+        columns = owners, images, scores, captions, blind
+        by_kind = {}
+        for kind in np.unique(kinds[kinds != ""]).tolist():
+            by_kind[kind] = _figures(columns, kinds == kind, evaluation.sampling)
+        guessed = [kind for kind, figures in by_kind.items() if figures["blind"]["guessed"]]
+        found[name] = {**_figures(columns, ~np.isin(kinds, guessed), evaluation.sampling), "kinds": by_kind}
         if found[name]["percent"] is not None:
-            evaluation.metrics[f"preferred to {name}"] = f"{found[name]['percent']['value']:.1f} %"
-    write_json(evaluation.folder / DISCRIMINATION, found)
+            evaluation.job.metrics[f"preferred to {name}"] = f"{found[name]['percent']['value']:.1f} %"
+    return dict(sorted(found.items()))
 
 
-def _figures(columns: Sequence[np.ndarray], rows: np.ndarray, settings: Any) -> dict[str, Any]:
+def _figures(columns: Sequence[np.ndarray], rows: np.ndarray, sampling: tuple[int, float]) -> dict[str, Any]:
     """Return figures of some sentences: see `discrimination`, and what models without images tell."""
-    owners, images, scores, captions, blind = (each[rows] for each in columns)
-    chances = settings.bootstrap_samples, settings.interval_level
-    told = blind_accuracy(blind, images, *chances) if len(owners) else None
-    return {"blind": told, **discrimination(owners, images, scores, captions, *chances)}
+    owners, images, scores, captions, blind = (column[rows] for column in columns)
+    found = discrimination(owners, images, scores, captions, *sampling)
+    found["blind"] = blind_accuracy(blind, images, *sampling) if len(owners) else None
+    return found
 
 
 def kept_sentences(folder: Path, split: Split) -> tuple[pa.Table, np.ndarray]:
-    """Sentences of an artifact of `synthesize` for captions of a split, and the row [S] of each one's caption.
+    """Return sentences of an artifact of `synthesize` for captions of a split, and the row [S] of each one's caption.
 
     Raises:
         DataError: it has sentences, but none of them for these captions; or a file is damaged.
     """
     file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "image_id", "text", "kind"))
+    kept = file.read(("caption_id", "image_id", "text", "kind"))
     owners = rows_of(kept["caption_id"], split.captions["caption_id"].combine_chunks())
     if len(kept) and owners.max() < 0:
         raise DataError(
@@ -176,10 +197,8 @@ def discrimination(
         their captions: value, low and high, None without a sentence; how many `sentences` there are, and of how many
         `captions`.
     """
-    counts = {"sentences": len(owners), "captions": len(np.unique(owners))}
-    if not len(owners):
-        return {"percent": None, "gap": None, **counts}
-    used, rows = np.unique(images, return_inverse=True)
-    values = {"percent": 100.0 * (scores < caption_scores), "gap": scores.astype(np.float64) - caption_scores}
-    found = mean_intervals(values, rows, len(used), samples, level)
-    return {name: each._asdict() for name, each in found.items()} | counts
+    found = {"percent": None, "gap": None, "sentences": len(owners), "captions": len(np.unique(owners))}
+    if len(owners):
+        values = {"percent": 100.0 * (scores < caption_scores), "gap": scores.astype(np.float64) - caption_scores}
+        found |= as_figures(mean_intervals(values, images, samples, level))
+    return found

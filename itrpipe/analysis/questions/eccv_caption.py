@@ -18,26 +18,24 @@ from typing import Any
 import numpy as np
 
 from itrpipe.analysis.questions.base import EvaluatedModel
+from itrpipe.analysis.settings import ECCV_PACKAGE
 from itrpipe.errors import DataError
-from itrpipe.evaluation.metrics import CUTOFFS, SIDES, precision_of_matches, query_ranks, recall
+from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, precision_of_matches, query_ranks, recall
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import ECCV_CAPTION
-from itrpipe.storage.disk import write_json
 
-PACKAGE = "eccv_caption"
 Truth = Mapping[str, Mapping[int, Sequence[int]]]
 """`i2t` -> image id -> caption ids, and `t2i` -> caption id -> image ids, with COCO's own ids."""
 _TITLES = {"map_at_r": "mAP@R", "r_precision": "R-P", "r1": "R@1"}
-_SIDES = {"i2t": "Image → text", "t2i": "Text → image"}
 
 
 def _cells(part: str, titles: Mapping[str, str], found: Mapping[str, Any]) -> Cells:
-    return {
-        (side_title, title): Number.of(found[part][f"{side}_{name}"])
-        for side, side_title in _SIDES.items()
-        for name, title in titles.items()
-    }
+    cells = {}
+    for side, side_title in (("i2t", "Image → text"), ("t2i", "Text → image")):
+        for name, title in titles.items():
+            cells[side_title, title] = Number.of(found[part][f"{side}_{name}"])
+    return cells
 
 
 SHOWN = (
@@ -57,21 +55,18 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked where the option is given."""
-    return evaluation.settings.eccv
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes eccv_caption.json.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure with the matches of the package, where that is asked for.
 
     Raises:
         DataError: the split is not COCO's 5K test split.
     """
+    if not evaluation.settings.eccv:
+        return None
     ids = (split.image_ids.tolist(), split.caption_ids.tolist())
     found = eccv_caption_metrics(split.matrix, *ids, *ground_truth())
-    package = {"package": f"{PACKAGE} {metadata.version(PACKAGE)}"}
-    write_json(evaluation.folder / ECCV_CAPTION, package | found)
+    found["package"] = f"{ECCV_PACKAGE} {metadata.version(ECCV_PACKAGE)}"
+    return found
 
 
 def ground_truth() -> tuple[Truth, Truth, Truth]:
@@ -84,14 +79,14 @@ def ground_truth() -> tuple[Truth, Truth, Truth]:
     with warnings.catch_warnings():
         # It recommends two packages that would make its own computation faster, which is not used.
         warnings.simplefilter("ignore")
-        found = import_module(PACKAGE).Metrics()
+        found = import_module(ECCV_PACKAGE).Metrics()
     return found.coco_gts, found.eccv_gts, found.cxc_gts
 
 
 def eccv_caption_metrics(
     scores: np.ndarray, image_ids: Sequence[str], caption_ids: Sequence[str], own: Truth, eccv: Truth, cxc: Truth
 ) -> dict[str, Any]:
-    """Metrics of both sets of matches. Candidates are the 5,000 images and 25,000 captions of the package.
+    """Return metrics of both sets of matches. Candidates are the 5,000 images and 25,000 captions of the package.
 
     Args:
         scores: [N, T] score of image n with caption t.
@@ -106,50 +101,53 @@ def eccv_caption_metrics(
     Raises:
         DataError: the scores lack an image or a caption of COCO's 5K test split, or one is NaN or infinite.
     """
-    images, captions = _positions(image_ids, own["i2t"], "image"), _positions(caption_ids, own["t2i"], "caption")
+    images = _positions(image_ids, own["i2t"], "image")
+    captions = _positions(caption_ids, own["t2i"], "caption")
     if (len(images), len(captions)) != scores.shape:
         scores = scores[np.ix_(list(images.values()), list(captions.values()))]
-        images, captions = ({name: place for place, name in enumerate(each)} for each in (images, captions))
-    found = {"eccv_caption": {}, "cxc": {}}
-    for side, queries, candidates in zip(SIDES, (images, captions), (captions, images), strict=True):
+        images = {name: row for row, name in enumerate(images)}
+        captions = {name: row for row, name in enumerate(captions)}
+    by_eccv = {}
+    by_cxc = {}
+    for side, matrix, queries, candidates in (
+        ("i2t", scores, images, captions),
+        ("t2i", scores.T, captions, images),
+    ):
         rows, *matches = _matches(eccv[side], queries, candidates)
-        chosen = scores[rows]
-        average, r_precision = precision_of_matches(chosen, *matches)
-        found["eccv_caption"] |= {
-            f"{side}_queries": len(rows),
-            f"{side}_map_at_r": 100.0 * float(average.mean()),
-            f"{side}_r_precision": 100.0 * float(r_precision.mean()),
-            f"{side}_r1": recall(query_ranks(chosen, *matches), 1),
-        }
+        average, r_precision = precision_of_matches(matrix[rows], *matches)
+        by_eccv[f"{side}_queries"] = len(rows)
+        by_eccv[f"{side}_map_at_r"] = 100.0 * float(average.mean())
+        by_eccv[f"{side}_r_precision"] = 100.0 * float(r_precision.mean())
+        by_eccv[f"{side}_r1"] = recall(query_ranks(matrix[rows], *matches), 1)
         rows, *matches = _matches(cxc[side], queries, candidates)
-        # Where every row is a query, there is no need for another copy of them all.
-        ranks = query_ranks(scores[rows] if len(rows) < len(scores) else scores, *matches)
-        found["cxc"] |= {f"{side}_queries": len(rows), **{f"{side}_r{k}": recall(ranks, k) for k in CUTOFFS}}
-        scores = scores.T
-    found["cxc"]["rsum"] = sum(found["cxc"][f"{side}_r{k}"] for side in SIDES for k in CUTOFFS)
-    return found
+        ranks = query_ranks(matrix[rows], *matches)
+        by_cxc[f"{side}_queries"] = len(rows)
+        for k in CUTOFFS:
+            by_cxc[f"{side}_r{k}"] = recall(ranks, k)
+    by_cxc[RSUM] = sum(by_cxc[name] for name in RECALLS)
+    return {"eccv_caption": by_eccv, "cxc": by_cxc}
 
 
 def _matches(
     truth: Mapping[int, Sequence[int]], rows: Mapping[int, int], columns: Mapping[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows [q], rising, of the queries of a ground truth, and its matches [M] as number of the query and column.
+    """Return rows [q], rising, of the queries of a ground truth, and its matches [M] as number of the query and column.
 
     The ground truth names two captions that are none of the 25,000. They are left out here, whereas the package's
     own figures count them as never found, which makes its mAP@R of images lower by less than 0.01.
     """
-    queries = sorted((query for query in truth if query in rows), key=rows.__getitem__)
-    pairs = [
-        (number, columns[candidate])
-        for number, query in enumerate(queries)
-        for candidate in sorted({each for each in truth[query] if each in columns})
-    ]
-    query, candidate = np.array(pairs, dtype=np.int64).T
-    return np.array([rows[each] for each in queries]), query, candidate
+    found = sorted(rows[query] for query in truth if query in rows)
+    number = {row: number for number, row in enumerate(found)}
+    pairs = set()
+    for query, candidates in truth.items():
+        if query in rows:
+            pairs |= {(number[rows[query]], columns[each]) for each in candidates if each in columns}
+    queries, candidates = np.array(sorted(pairs), dtype=np.int64).T
+    return np.array(found), queries, candidates
 
 
 def _positions(ids: Sequence[str], wanted: Mapping[int, Any], what: str) -> dict[int, int]:
-    """COCO id -> position among `ids`, of the ids that are wanted."""
+    """Return COCO id -> position among `ids`, of the ids that are wanted."""
     place = {int(name): number for number, name in enumerate(ids) if name.isdecimal()}
     missing = [each for each in wanted if each not in place]
     if missing:

@@ -7,7 +7,6 @@ Shapes: A anchors, M candidates of an anchor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES
-from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
     from itrpipe.learning.false_negatives import Gaussians
@@ -32,7 +30,7 @@ ANCHORS, DEPTH = 500, 20
 """Anchors of each direction, and the hardest candidates of each."""
 
 
-def _cells(direction: str, found: Mapping[str, Any]) -> Cells:
+def _cells(direction: str, found: Any) -> Cells:
     hardest = found["hardest"][direction]
     return {
         ("", "likely, %"): Number.of(hardest["likely_percent"]),
@@ -47,26 +45,38 @@ _MEANING = (
     "true: correct matches, where the dataset knows them. Area: under the ROC curve of the probability, of correct "
     "matches against the others; of similarity: of the bare similarity."
 )
-SHOWN = tuple(
-    Measured(f"Estimated false negatives, {what}", FALSE_NEGATIVES, partial(_cells, direction), _MEANING, marks=False)
-    for direction, what in zip(DIRECTIONS, ("captions for images", "images for captions"), strict=True)
+SHOWN = (
+    Measured(
+        "Estimated false negatives, captions for images",
+        FALSE_NEGATIVES,
+        partial(_cells, "texts_for_images"),
+        _MEANING,
+        marks=False,
+    ),
+    Measured(
+        "Estimated false negatives, images for captions",
+        FALSE_NEGATIVES,
+        partial(_cells, "images_for_texts"),
+        _MEANING,
+        marks=False,
+    ),
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked of single models whose method estimates them."""
-    return evaluation.is_single and "false-negatives" in evaluation.method.answers
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model whose method estimates them, on the training split whichever is evaluated.
 
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write false_negatives.json and .parquet, about the training split whichever is evaluated."""
+    false_negatives.parquet has the candidates.
+    """
+    if not (evaluation.is_single and "false-negatives" in evaluation.method.answers):
+        return None
     trained = evaluation.manifest.settings
     embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, "train")
     matches = known_pairs(evaluation.prepare, embeddings.image_ids, embeddings.caption_ids)
     settings: Any = evaluation.method.model_validate(trained["loss"])
     figures, candidates = analyse(embeddings, matches, settings, trained["batch_size"])
-    write_json(evaluation.folder / FALSE_NEGATIVES, figures)
     pq.write_table(candidates, evaluation.folder / HARD_CANDIDATES)
+    return figures
 
 
 def analyse(
@@ -89,65 +99,81 @@ def analyse(
     from itrpipe.learning.false_negatives import estimate_gaussians
 
     gaussians = estimate_gaussians(
-        *(embeddings.images, embeddings.texts, embeddings.caption_image),
+        embeddings.images,
+        embeddings.texts,
+        embeddings.caption_image,
         batch_size=batch_size,
         mask_same_image=settings.mask_same_image,
         source=settings.negative_source,
         ties=settings.ties,
         floor=True,
     )
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"hardest": {}}
     for row, name in enumerate(("matches", "mismatches")):
-        mean, variance = gaussians.mean[row].item(), gaussians.variance[row].item()
-        figures[name] = {"mean": number(mean), "variance": number(variance), "count": int(gaussians.count[row])}
-    figures["hardest"], tables = {}, []
-    for name in DIRECTIONS:
-        figures["hardest"][name], table = _hardest_candidates(embeddings, matches, name, settings, gaussians)
+        figures[name] = {
+            "mean": number(gaussians.mean[row].item()),
+            "variance": number(gaussians.variance[row].item()),
+            "count": int(gaussians.count[row]),
+        }
+    tables = []
+    for direction in DIRECTIONS:
+        table = _hardest_candidates(embeddings, matches, direction, settings, gaussians)
+        figures["hardest"][direction] = _figures(table)
         tables.append(table)
     return figures, pa.concat_tables(tables)
 
 
 def _hardest_candidates(
     embeddings: SplitEmbeddings, matches: PairSet | None, direction: str, settings: Fne, gaussians: Gaussians
-) -> tuple[dict[str, Any], pa.Table]:
-    """Return how well probability and similarity tell correct matches from other hard candidates, and these."""
+) -> pa.Table:
+    """Return the hardest candidates of some anchors of one direction."""
     import torch
 
     from itrpipe.learning.false_negatives import false_negative_probability
 
-    order = 1 if direction == DIRECTIONS[0] else -1
-    ids = (embeddings.image_ids, embeddings.caption_ids)[::order]
-    owners = (np.arange(len(embeddings.images)), embeddings.caption_image)[::order]
-    vectors = (embeddings.images, embeddings.texts)[::order]
-    anchors = np.sort(np.random.default_rng(0).permutation(len(ids[0]))[:ANCHORS])
-    similarities = torch.from_numpy(vectors[0][anchors]) @ torch.from_numpy(vectors[1][:]).T  # [A, M]
-    similarities.masked_fill_(torch.from_numpy(owners[0][anchors, None] == owners[1]), float("-inf"))
+    images = (embeddings.images, embeddings.image_ids, np.arange(len(embeddings.images)))
+    texts = (embeddings.texts, embeddings.caption_ids, embeddings.caption_image)
+    by_image = direction == DIRECTIONS[0]
+    (own, own_ids, own_owners), (others, other_ids, other_owners) = (images, texts) if by_image else (texts, images)
+    anchors = np.sort(np.random.default_rng(0).permutation(len(own))[:ANCHORS])
+    similarities = torch.from_numpy(own[anchors]) @ torch.from_numpy(others[:]).T  # [A, M]
+    similarities.masked_fill_(torch.from_numpy(own_owners[anchors, None] == other_owners), float("-inf"))
     best = similarities.topk(min(DEPTH, similarities.shape[1]), dim=1)
     row, rank = np.nonzero(np.isfinite(best.values.numpy()))
-    similarity, columns = (each.numpy()[row, rank] for each in (best.values, best.indices))
-    likely = false_negative_probability(
+    similarity = best.values.numpy()[row, rank]
+    candidates = best.indices.numpy()[row, rank]
+    probability = false_negative_probability(
         torch.from_numpy(similarity), gaussians, settings.prior, monotone=settings.monotone
-    ).numpy()
-    figures = {"candidates": len(row), "likely_percent": number(100 * (likely > 0.5).mean())}
-    figures |= dict.fromkeys(("true_percent", "roc_area", "roc_area_of_similarity"))
+    )
     match = pa.nulls(len(row), pa.bool_())
     if matches is not None:
-        match = matches.has(*(anchors[row], columns)[::-order])
-        figures["true_percent"] = number(100 * match.mean())
-        figures["roc_area"] = number(roc_area(likely, match))
-        figures["roc_area_of_similarity"] = number(roc_area(similarity, match))
-    table = {
+        pairs = (candidates, anchors[row]) if by_image else (anchors[row], candidates)
+        match = matches.has(*pairs)
+    columns = {
         "direction": [direction] * len(row),
-        "anchor_id": pa.array(ids[0][anchors[row]].tolist(), pa.string()),
+        "anchor_id": pa.array(own_ids[anchors[row]].tolist(), pa.string()),
         "rank": pa.array(rank, pa.int32()),
-        "candidate_id": pa.array(ids[1][columns].tolist(), pa.string()),
+        "candidate_id": pa.array(other_ids[candidates].tolist(), pa.string()),
         "similarity": similarity,
-        "probability": likely,
+        "probability": probability.numpy(),
         "true_match": match,
     }
-    return figures, pa.table(table)
+    return pa.table(columns)
+
+
+def _figures(candidates: pa.Table) -> dict[str, Any]:
+    """Return how well probability and similarity tell correct matches from other hard candidates."""
+    likely = candidates["probability"].to_numpy()
+    figures = {"candidates": len(likely), "likely_percent": number(100 * (likely > 0.5).mean())}
+    figures |= dict.fromkeys(("true_percent", "roc_area", "roc_area_of_similarity"))
+    if not candidates["true_match"].null_count:
+        match = candidates["true_match"].to_numpy()
+        figures["true_percent"] = number(100 * match.mean())
+        figures["roc_area"] = number(roc_area(likely, match))
+        figures["roc_area_of_similarity"] = number(roc_area(candidates["similarity"].to_numpy(), match))
+    return figures
 
 
 def number(value: float | None) -> float | None:
-    """Rounded for JSON, which has no NaN."""
+    """Round a number for JSON, which has no NaN."""
     return None if value is None or not np.isfinite(value) else round(float(value), 6)

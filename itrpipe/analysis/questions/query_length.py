@@ -5,7 +5,6 @@ Source: AsCL (Gong et al.), Fig. 5, which samples 1,000 captions; its bounds are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,12 @@ from itrpipe.evaluation.metrics import CUTOFFS, ranks, recall
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import QUERY_LENGTH
-from itrpipe.storage.disk import write_json
 
 SHORTEST = (1, 8, 10, 12, 15)
 """Least number of words of each bucket: up to 7, 8 and 9, 10 and 11, 12 to 14, 15 and more."""
 
 
-def _cells(found: Sequence[Mapping[str, Any]]) -> Cells:
+def _cells(found: Any) -> Cells:
     cells = {}
     for bucket in found:
         words = f"{bucket['from']} to {bucket['to']}"
@@ -46,24 +44,19 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked of every model."""
-    return True
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes query_length.json, where any caption has words: of given embeddings they may not be known."""
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure any model, where any caption has words: of given embeddings they may not be known."""
     captions = PreparedDataset.open(evaluation.prepare).split(evaluation.settings.split)
     counts = pc.call_function("list_value_length", [captions.tokens]).to_pylist()
-    if any(counts):
-        words = dict(zip(captions.caption_ids.tolist(), counts, strict=True))
-        lengths = np.array([words[caption] for caption in split.caption_ids.tolist()])
-        found = ranks(split.matrix, split.caption_image).texts_to_images
-        write_json(evaluation.folder / QUERY_LENGTH, recall_by_length(found, lengths))
+    if not any(counts):
+        return None
+    words = dict(zip(captions.caption_ids.tolist(), counts, strict=True))
+    lengths = np.array([words[caption] for caption in split.caption_ids.tolist()])
+    return recall_by_length(ranks(split.matrix, split.caption_image).texts_to_images, lengths)
 
 
 def recall_by_length(ranks: np.ndarray, words: np.ndarray) -> list[dict[str, Any]]:
-    """Recall of caption queries in each bucket of lengths.
+    """Return the recall of caption queries in each bucket of lengths.
 
     Args:
         ranks: [T] 0-based ranks of the image of each caption.
@@ -74,10 +67,12 @@ def recall_by_length(ranks: np.ndarray, words: np.ndarray) -> list[dict[str, Any
         `t2i_r5` and `t2i_r10` in percent, None where the bucket is empty.
     """
     bucket = np.maximum(np.searchsorted(SHORTEST, words, side="right") - 1, 0)
-    ends = [*(start - 1 for start in SHORTEST[1:]), None]
+    longest = [*(start - 1 for start in SHORTEST[1:]), None]
     found = []
-    for number, (start, end) in enumerate(zip(SHORTEST, ends, strict=True)):
+    for number, (start, end) in enumerate(zip(SHORTEST, longest, strict=True)):
         own = ranks[bucket == number]
-        recalls = {f"t2i_r{k}": recall(own, k) if len(own) else None for k in CUTOFFS}
-        found.append({"from": start, "to": end, "captions": len(own), **recalls})
+        figures = {"from": start, "to": end, "captions": len(own)}
+        for k in CUTOFFS:
+            figures[f"t2i_r{k}"] = recall(own, k) if len(own) else None
+        found.append(figures)
     return found

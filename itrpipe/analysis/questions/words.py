@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import WORDS
-from itrpipe.storage.disk import write_json
 
 _COLUMNS = {
     ("Rightly judged", "all words"): "all",
@@ -22,15 +20,25 @@ _COLUMNS = {
 }
 
 
-def _cells(found: Mapping[str, Any]) -> Cells:
-    told = found | found["discrimination"]
-    return {key: Number.of(told[name] and told[name]["percent"]) for key, name in _COLUMNS.items()}
+def _cells(found: Any) -> Cells:
+    figures = found | found["discrimination"]
+    cells = {}
+    for key, name in _COLUMNS.items():
+        cells[key] = None
+        if figures[name] is not None:
+            cells[key] = Number.of(figures[name]["percent"])
+    return cells
 
 
-def _perplexities(found: Mapping[str, Any]) -> Cells:
-    fluency = found.get("fluency") or {}
-    names = {"captions": "captions", "written": "with wrong words", "corrected": "corrected"}
-    return {(fluency["name"], title): Number.of(fluency[name]) for name, title in names.items() if fluency}
+def _perplexities(found: Any) -> Cells:
+    fluency = found.get("fluency")
+    if fluency is None:
+        return {}
+    return {
+        (fluency["name"], "captions"): Number.of(fluency["captions"]),
+        (fluency["name"], "with wrong words"): Number.of(fluency["written"]),
+        (fluency["name"], "corrected"): Number.of(fluency["corrected"]),
+    }
 
 
 SHOWN = (
@@ -47,33 +55,31 @@ SHOWN = (
 )
 
 
-def asks(evaluation: EvaluatedModel) -> bool:
-    """Asked of single models whose backbone can judge words."""
-    return evaluation.is_single and "words" in evaluation.backbone.answers
-
-
-def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Write words.json, where the model was trained for it.
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure a single model whose backbone can judge words, where it was trained for it.
 
     Raises:
         MissingInputError: what the model was trained on was removed since.
     """
+    if not (evaluation.is_single and "words" in evaluation.backbone.answers):
+        return None
     from itrpipe.analysis.words import WordTest, has_word_heads
     from itrpipe.synthesis.language_model import LanguageModel
-    from itrpipe.training.data import Sources, reopened
 
-    name, saved = evaluation.settings.language_model, evaluation.saved
+    name = evaluation.settings.language_model
+    saved = evaluation.saved
     if not has_word_heads(saved):
         if name:
             evaluation.warn("the tokenizer does not map pieces to characters: no perplexity was measured")
-        return
-    graphs = evaluation.existing("parse") if saved.config["loss"]["mask"] == "phrases" else None
-    sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))
-    tested = evaluation.settings.split
-    data = reopened(saved, sources, [tested])[tested]
-    model = LanguageModel(name, evaluation.place, evaluation.warn) if name else None
-    test = WordTest(saved, data, evaluation.place, graphs)
-    figures = test.run(language_model=model)
+        return None
+    graphs = None
+    if saved.config["loss"]["mask"] == "phrases":
+        graphs = evaluation.existing("parse")
+    data = evaluation.data()
+    model = None
+    if name:
+        model = LanguageModel(name, evaluation.place, evaluation.warn)
+    figures = WordTest(saved, data, evaluation.place, graphs).run(language_model=model)
     if model is not None:
-        figures["fluency"] = {"name": Path(name).name, **figures["fluency"]}
-    write_json(evaluation.folder / WORDS, figures)
+        figures["fluency"]["name"] = Path(name).name
+    return figures

@@ -1,16 +1,15 @@
 """The contract of an extractor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from itrpipe.features.store import FeatureSpec
 
-Images = torch.Tensor | Sequence[torch.Tensor]
+Images = Tensor | Sequence[Tensor]
 """Images [B, 3, H, W] uint8, or where their sizes differ B images [3, H, W] uint8. RGB."""
 
 
@@ -65,6 +64,6 @@ def channels_first(image: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(image.transpose(2, 0, 1))
 
 
-def stacked(images: Images) -> torch.Tensor:
+def stacked(images: Images) -> Tensor:
     """Images of one size as [B, 3, H, W]."""
-    return images if isinstance(images, torch.Tensor) else torch.stack(list(images))
+    return images if isinstance(images, Tensor) else torch.stack(list(images))

@@ -8,25 +8,18 @@ Source: Anderson et al., Bottom-Up and Top-Down Attention for Image Captioning a
 3.1, and the tool that wrote the published feature files.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from itrpipe.features.declaration import RegionSettings
 from itrpipe.features.extractors.base import Extractor, Images, channels_first
 from itrpipe.features.store import FeatureSpec
-
-# Bits in a word of a set of boxes.
-_WORD = 64
 
 
 class Proposals(NamedTuple):
@@ -143,15 +136,18 @@ def region_rows(found: Proposals, nms: float, settings: RegionSettings) -> dict[
     probabilities = pad_sequence(list(found.probabilities.split(counts)), batch_first=True)
     confidence = surviving_confidence(found.overlaps, probabilities, nms).cpu()  # one transfer for the whole batch
     limits = settings.min_regions, settings.max_regions, settings.min_score
-    kept = [select_regions(row[:count], *limits) for row, count in zip(confidence, counts, strict=True)]
-    starts = accumulate(counts[:-1], initial=0)
-    rows = torch.cat([own + start for own, start in zip(kept, starts, strict=True)]).to(found.vectors.device)
-    parts = zip(found.boxes, found.extents, strict=True)
-    fractions = torch.cat([boxes / boxes.new_tensor([*extent, *extent]) for boxes, extent in parts])
+    kept = []
+    fractions = []
+    first = 0
+    for image, boxes in enumerate(found.boxes):
+        kept.append(first + select_regions(confidence[image, : len(boxes)], *limits))
+        fractions.append(boxes / boxes.new_tensor(found.extents[image] * 2))
+        first += len(boxes)
+    rows = torch.cat(kept).to(found.vectors.device)
     scores, labels = found.probabilities[rows].max(dim=1)
     values = {
         "regions": found.vectors[rows].half(),
-        "boxes": fractions[rows].clamp(0, 1),
+        "boxes": torch.cat(fractions)[rows].clamp(0, 1),
         "labels": (labels + found.first_label).to(torch.int16),
         "scores": scores,
     }
@@ -173,8 +169,7 @@ def surviving_confidence(overlaps: Tensor, probabilities: Tensor, nms: float) ->
 
     In each class the boxes come by falling probability, of equal ones the one with the higher index first; a box is
     suppressed if it overlaps by more than `nms` one that came before it and was not. All classes of all images take
-    the P steps together. What is suppressed in a class is a set of boxes of one bit each, so that a step costs B * C
-    operations on P / 64 words.
+    the P steps together.
 
     Args:
         overlaps: [B, P, P] intersection over union, symmetric.
@@ -184,22 +179,15 @@ def surviving_confidence(overlaps: Tensor, probabilities: Tensor, nms: float) ->
     Returns:
         [B, P] largest probability of a class in which the box survives, 0 if there is none.
     """
-    batch, boxes, classes = probabilities.shape
-    by_class = probabilities.transpose(1, 2).reshape(batch * classes, boxes)
-    places = torch.arange(_WORD, device=overlaps.device)
-    covers = (overlaps > nms) & ~torch.eye(boxes, dtype=torch.bool, device=overlaps.device)
-    words = F.pad(covers, (0, -boxes % _WORD)).unflatten(-1, (-1, _WORD))
-    covered = (words * (torch.ones_like(places) << places)).sum(dim=-1).flatten(0, 1)  # [B * P, P / 64]
-    first_box = torch.arange(batch, device=overlaps.device).mul_(boxes).repeat_interleave(classes)  # in `covered`
-    suppressed = covered.new_zeros(batch * classes, covered.shape[-1])
-    for box in _falling(by_class).T.contiguous():  # [B * C], the next box of each class
-        word = suppressed.gather(1, (box // _WORD).unsqueeze(1))
-        survives = ((word >> (box % _WORD).unsqueeze(1)) & 1) - 1  # all bits, or none
-        suppressed |= covered[box + first_box] & survives
-    # A survivor's bit stays clear: the boxes it overlaps and that came earlier had been suppressed themselves.
-    gone = ((suppressed.unsqueeze(-1) >> places) & 1).bool().flatten(-2)[..., :boxes]
-    confidence = by_class.masked_fill(gone, 0).view(batch, classes, boxes)
-    return confidence.amax(dim=1) if classes else probabilities.new_zeros(batch, boxes)
+    by_class = probabilities.mT.contiguous()  # [B, C, P]
+    covers = (overlaps > nms) & ~torch.eye(overlaps.shape[-1], dtype=torch.bool, device=overlaps.device)
+    image = torch.arange(len(covers), device=covers.device)[:, None]
+    suppressed = torch.zeros_like(by_class, dtype=torch.bool)
+    for box in _falling(by_class).unbind(dim=-1):  # [B, C], the next box of each class
+        survives = ~suppressed.gather(-1, box[..., None])
+        suppressed |= covers[image, box] & survives
+    # A survivor stays unsuppressed: the boxes it overlaps and that came earlier had been suppressed themselves.
+    return by_class.masked_fill(suppressed, 0).amax(dim=1)
 
 
 def select_regions(confidence: Tensor, minimum: int, maximum: int, threshold: float) -> Tensor:
@@ -259,7 +247,7 @@ def place_anchors(cell: Tensor, rows: int, columns: int, stride: int, start: flo
     return (torch.stack([x, y, x, y], dim=-1).view(-1, 1, 4) + cell).flatten(0, 1)
 
 
-def moved(deltas: Tensor, centres: Tensor, sides: Tensor) -> Tensor:
+def shift_boxes(deltas: Tensor, centres: Tensor, sides: Tensor) -> Tensor:
     """Moves and stretches boxes. Source: Faster R-CNN, Eq. 2.
 
     Args:

@@ -4,21 +4,19 @@ Published features are used with more than one version of a dataset, so rows are
 found by a name, or else by its captions, of which published files have the first five.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from itrpipe.engine.work import Part, Work, cut, numbered
+from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import IMPORTERS, FeatureSettings
 from itrpipe.features.store import TYPES, FeatureSpec, stored_rows
@@ -75,7 +73,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Reads some entries in memory that does not grow with E; `checked` checks the values.
+        """Reads some entries in memory that does not grow with E; `checked_rows` checks the values.
 
         Args:
             entries: [n] int64, rising. The next call's entries are larger as a rule, and smaller where a part is made
@@ -174,16 +172,17 @@ class Entries(Source):
                 found = self.entry(place)
                 regions = len(found["regions"])
                 rows["count"][position] = count = found.get("count", regions)
-                for name, (_, *shape) in ((name, shape) for name, shape in self.spec.items() if shape):
-                    if np.shape(found[name]) != (regions, *shape):
-                        raise ValueError(f"{name} have shape {np.shape(found[name])} and not {(regions, *shape)}")
+                for name in self.spec.keys() - {"count"}:
+                    shape = (regions, *self.spec[name][1:])
+                    if np.shape(found[name]) != shape:
+                        raise ValueError(f"{name} have shape {np.shape(found[name])} and not {shape}")
                     rows[name][position, :count] = found[name][:count]
                 if "size" in found:
                     rows.setdefault("size", np.zeros((n, 2), np.int64))[position] = found["size"]
         return rows
 
 
-def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
+def checked_rows(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
     """Reads some entries as they are stored. All that importers read is checked here and in `stored_rows`.
 
     Args:
@@ -202,13 +201,14 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
     with reading(source.path, "features", AGAIN), np.errstate(all="ignore"):  # damaged numbers are refused below
         arrays = source.read(entries, sizes)
         there = arrays.get("size")
-        boxes = arrays.get("boxes")
         if there is not None:
             ratio = (there[:, 1] * sizes[:, 0]) / (there[:, 0] * sizes[:, 1])
             for row in np.flatnonzero(~(np.maximum(ratio, 1 / ratio) <= 1 + ASPECT_SLACK)).tolist():
                 refused[row] = f"is another picture: {there[row]} pixels high and wide, here {sizes[row]}"
-        if boxes is not None:
-            boxes = boxes if there is None else boxes / there[:, None, [1, 0, 1, 0]]
+        if "boxes" in arrays:
+            boxes = arrays["boxes"]
+            if there is not None:
+                boxes = boxes / there[:, None, [1, 0, 1, 0]]
             for row in np.flatnonzero((boxes[..., 2:] < boxes[..., :2] - BOX_SLACK).any(axis=(1, 2))).tolist():
                 refused[row] = "has a box that ends before it starts"
             inside = (boxes >= -BOX_SLACK) & (boxes <= 1 + BOX_SLACK)
@@ -270,7 +270,8 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
     counts = {len(key) for key in by_captions}
     entries = []
     found_by_captions = 0
-    agrees = dict[str, bool]()
+    compared = 0
+    different = []
     for image in images:
         entries_of_names = set()
         for text in (image.image_id, image.file):
@@ -282,19 +283,20 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
             found_by_captions += 1
             entry = next((by_captions[own[:count]] for count in counts if own[:count] in by_captions), entry)
         elif captions[entry] and len(own) >= len(captions[entry]):
-            agrees[image.image_id] = own[: len(captions[entry])] == captions[entry]
+            compared += 1
+            if own[: len(captions[entry])] != captions[entry]:
+                different.append(image.image_id)
         entries.append(entry)
-    different = [name for name, same in agrees.items() if not same]
-    if len(different) * 2 > len(agrees):
+    if len(different) * 2 > compared:
         raise DataError(
-            f"{source.path}: {len(different)} of {len(agrees)} images found by name have other captions than in the "
+            f"{source.path}: {len(different)} of {compared} images found by name have other captions than in the "
             f"dataset, first '{different[0]}': the ids number another dataset; remove *_ids.txt to match by captions."
         )
     times = Counter(entries)
-    if wrong := [place for place, entry in enumerate(entries) if entry < 0 or times[entry] > 1]:
+    wrong = [place for place, entry in enumerate(entries) if entry < 0 or times[entry] > 1]
+    if wrong:
         image = images[wrong[0]]
-        entry = entries[wrong[0]]
-        reason = _REASONS.get(entry, "an entry that is another image's as well")
+        reason = _REASONS.get(entries[wrong[0]], "an entry that is another image's as well")
         raise DataError(
             f"{source.path} has {reason} for '{image.image_id}' ({image.file}), and {len(wrong)} of the {len(images)} "
             f"images of the dataset are not found; its {len(source.names)} names are like "
@@ -382,11 +384,12 @@ class Import(Work[Source]):
     def parts(self) -> list[Part]:
         """Images in the order of the published file: disks are fast at reading it from beginning to end."""
         entries, _ = self._match
-        blocks = (part.content for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART))
-        return numbered(
-            (len(rows), (rows, entries[rows], self.sizes[rows], [self.images[row].image_id for row in rows.tolist()]))
-            for rows in blocks
-        )
+        parts = []
+        for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART):
+            rows = part.content
+            names = [self.images[row].image_id for row in rows]
+            parts.append(replace(part, content=(rows, entries[rows], self.sizes[rows], names)))
+        return parts
 
     def open(self) -> Source:
         """The published features."""
@@ -401,4 +404,4 @@ class Import(Work[Source]):
         from itrpipe.storage.parts import write_arrays
 
         rows, entries, sizes, names = part.content
-        write_arrays(path, {"rows": rows, **checked(worker, names, entries, sizes)}, {})
+        write_arrays(path, {"rows": rows, **checked_rows(worker, names, entries, sizes)}, {})

@@ -240,7 +240,7 @@ class ContrastiveMethod(Method[Contrastive]):
         """
         settings = self.settings
         own = [name for name in ("temperature", "bias") if getattr(settings, name) == OWN]
-        pretrained = model.pretrained_scale() if own else (0.0, 0.0)
+        pretrained = model.pretrained_scale if own else (0.0, 0.0)
         if not pretrained:
             raise UsageError(
                 f"loss.{own[0]} = own is that of a pretrained joint model, such as CLIP or SigLIP, and this model "

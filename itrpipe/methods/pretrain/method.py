@@ -154,7 +154,7 @@ class PretrainMethod(Method[Pretrain]):
         matches = torch.zeros(pairs.shape, dtype=torch.int64, device=states.device)
         matches[:, 0] = 1
         scores = model.rank_score(states).view(pairs.shape)
-        logits = model.match_logits(states)
+        logits = model.pair_logits(states, model.match)
         matching = F.cross_entropy(logits, matches.flatten())
         ranking = F.cross_entropy(scores, torch.zeros_like(matches[:, 0]))
 

@@ -1,7 +1,5 @@
 """Declaration of AsCL."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field
@@ -33,9 +31,8 @@ class Ascl(BackboneSettings):
     max_words: Length = Field(default=60, description="Words kept of a caption.")
     embed_dim: Width = Field(default=1024, description="Width D of the joint space of images and captions.")
     heads: Depth = Field(default=8, description="Attention heads of the fusion; D is a multiple of it.")
-    fusion: Literal["paper", "released", "none"] = Field(
-        default="paper",
-        description="Attention with learned matrices, without any as in released code, or the mean vectors alone.",
+    fusion: Literal["paper", "none"] = Field(
+        default="paper", description="Attention with learned matrices, or the mean vectors alone."
     )
     u1: float = Field(default=0.8, ge=0.0, le=1.0, description="Share of the local score of a pair; Flickr30K: 0.6.")
     text_width: Width = Field(default=128, description="Hidden width of a random text encoder.")

@@ -29,18 +29,16 @@ most work, is never computed; of all queries of a pair the mean x is. Pairs are 
 keeps its inputs only and is computed a second time in the backward pass (`torch.utils.checkpoint`).
 
 Source: Gong, Mai and Huang, "AsCL: An Asymmetry-sensitive Contrastive Learning Method for Image-Text Retrieval with
-Cross-Modal Fusion", II-A and II-C. The gate, the variant without matrices, and that regions and the whole image's
-vector have unit length, and words not, are in the code of the authors' later method ACF-R only.
+Cross-Modal Fusion", II-A and II-C. The gate, and that regions and the whole image's vector have unit length, and words
+not, are in the code of the authors' later method ACF-R only.
 
 Shapes: B images, T captions, N pairs, R regions, W words, D width, G width of the vector of a whole image, H heads,
 d = D / H; N items of Q queries over C items of S context vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,19 +52,18 @@ from itrpipe.models.base import (
     RegionEncoding,
     TextBatch,
     WordEncoding,
+    at_least_single,
     changed,
+    first_places,
     inner_products,
+    mean_of_first,
     rows_of,
     tiled_scores,
     unit_vectors,
 )
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_text
+from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_tower
 from itrpipe.models.scan.network import NORM_EPSILON
-from itrpipe.models.vectors import at_least_single, first_places, mean_of_first
-
-RELEASED_SCALES = {"to_words": 4.0, "to_regions": 9.0}
-"""Fixed factors of the products that replace 1 / sqrt(d) in the released code."""
 
 TILE = 16
 """Images of a tile, and captions."""
@@ -119,7 +116,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
                 raise DataError(_NO_VECTOR)
             # The paper projects G to D and then by X_g: two linear layers with nothing between, which are one.
             self.project_whole = nn.Linear(global_dim, width)
-            self.fusion = CrossModalFusion(width, settings.heads, settings.fusion, settings.u1)
+            self.fusion = CrossModalFusion(width, settings.heads, settings.u1)
         if settings.text != RANDOM and not settings.tune_text:
             self.freeze("text")
 
@@ -176,7 +173,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
 
 @dataclass(frozen=True)
-class Side:
+class FusionSide:
     """Images or captions as those that look and those that are looked at.
 
     Attributes:
@@ -206,17 +203,16 @@ class CrossModalFusion(nn.Module):
     Args:
         width: D.
         heads: H, a divisor of D.
-        variant: `paper`, or `released`: heads are slices of the vectors themselves, without matrices, and the products
-            have fixed factors.
         u1: share of the local score.
     """
 
-    def __init__(self, width: int, heads: int, variant: Literal["paper", "released"], u1: float) -> None:
+    def __init__(self, width: int, heads: int, u1: float) -> None:
         super().__init__()
-        scales = RELEASED_SCALES if variant == "released" else dict.fromkeys(RELEASED_SCALES)
         self.u1 = u1
-        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales.values())
-        self.global_text, self.global_regions = nn.Linear(width, width), nn.Linear(width, width)
+        self.to_words = HeadedAttention(width, heads)
+        self.to_regions = HeadedAttention(width, heads)
+        self.global_text = nn.Linear(width, width)
+        self.global_regions = nn.Linear(width, width)
         self.gate = nn.Linear(2 * width, width)
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
@@ -228,7 +224,7 @@ class CrossModalFusion(nn.Module):
         """Scores [B, T] of every image with every caption."""
         order = texts.lengths.argsort(descending=True, stable=True)  # captions of a tile have about one length
 
-        def captions() -> Iterator[tuple[Tensor, Side]]:
+        def captions() -> Iterator[tuple[Tensor, FusionSide]]:
             for rows in order.split(TILE):
                 own = texts.lengths[rows]
                 yield rows, self._side(texts.words[rows, : int(own.max())], own)
@@ -237,7 +233,7 @@ class CrossModalFusion(nn.Module):
         sides = [self._side(each.regions, each.count, each.whole) for each in blocks]
         return tiled_scores(sides, captions(), self._scores, recompute=True)
 
-    def _side(self, vectors: Tensor, count: Tensor | None, whole: Tensor | None = None) -> Side:
+    def _side(self, vectors: Tensor, count: Tensor | None, whole: Tensor | None = None) -> FusionSide:
         """Images, which have a whole, or captions."""
         asks, answers = (self.to_regions, self.to_words) if whole is None else (self.to_words, self.to_regions)
         real = first_places(vectors, count)
@@ -246,12 +242,12 @@ class CrossModalFusion(nn.Module):
         asked, compared, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in matrices)
         output = answers.output.unflatten(0, (asks.heads, -1))
         values = torch.einsum("nshd,hde->nhse", keys, output).flatten(1, 2)
-        return Side(vectors, real, asked, compared, keys, values, values @ values.mT, whole)
+        return FusionSide(vectors, real, asked, compared, keys, values, values @ values.mT, whole)
 
-    def _scores(self, images: Side, captions: Side) -> Tensor:
+    def _scores(self, images: FusionSide, captions: FusionSide) -> Tensor:
         """S [..., B, T] of every image with every caption."""
-        of_regions, words = found(images, captions, self.to_words.scale)  # [..., T, B], [..., T, B, D]
-        of_words, regions = found(captions, images, self.to_regions.scale)  # [..., B, T], [..., B, T, D]
+        of_regions, words = attend(images, captions)  # [..., T, B], [..., T, B, D]
+        of_words, regions = attend(captions, images)  # [..., B, T], [..., B, T, D]
         assert images.whole is not None
         whole = images.whole[..., None, :].expand_as(regions)
         seen = self.global_regions(regions)
@@ -270,34 +266,29 @@ class HeadedAttention(nn.Module):
     Args:
         width: D.
         heads: H.
-        scale: factor of the products of a variant without matrices; None for the paper's matrices and 1 / sqrt(d).
 
     Attributes:
-        query, key, output: [D, D] Z^X, Z^Y and Z^O, the heads side by side, applied from the right; identities in the
-            variant without.
-        heads, scale: H, and the factor of the products.
+        query, key, output: [D, D] Z^X, Z^Y and Z^O, the heads side by side, applied from the right.
+        heads: H.
     """
 
-    query: Tensor
-    key: Tensor
-    output: Tensor
-
-    def __init__(self, width: int, heads: int, scale: float | None) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.scale = heads, (width // heads) ** -0.5 if scale is None else scale
-        for name in ("query", "key", "output"):
-            if scale is None:
-                setattr(self, name, nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width))))
-            else:
-                self.register_buffer(name, torch.eye(width), persistent=False)
+        self.heads = heads
+        self.query = nn.Parameter(torch.empty(width, width))
+        self.key = nn.Parameter(torch.empty(width, width))
+        self.output = nn.Parameter(torch.empty(width, width))
+        for matrix in self.parameters():
+            nn.init.xavier_uniform_(matrix)
 
 
-def found(queries: Side, context: Side, scale: float) -> tuple[Tensor, Tensor]:
+def attend(queries: FusionSide, context: FusionSide) -> tuple[Tensor, Tensor]:
     """Look up what every item finds in every one of the other side (Eq. 1).
 
     Returns:
         Mean cosines [..., C, N] of vectors with what they find, and the means [..., C, N, D] of what they find.
     """
+    scale = queries.asked.shape[-1] ** -0.5
     products = scale * torch.einsum("...nqhd,...cshd->...cnqhs", queries.asked, context.keys)
     closed = ~context.real[..., :, None, None, None, :]
     weights = products.masked_fill(closed, float("-inf")).softmax(dim=-1).flatten(-2)  # [..., C, N, Q, H S]
@@ -339,7 +330,7 @@ def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> Encod
 
 def restored(description: Mapping[str, Any]) -> Encoders:
     """The encoders of a trained model's `description`, their weights still random."""
-    return Encoders(text=restored_text(description["text"]), global_dim=description["global_dim"])
+    return Encoders(text=restored_tower(description["text"]), global_dim=description["global_dim"])
 
 
 def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encoders) -> AsclEncoder:

@@ -1,7 +1,5 @@
 """Declaration of BFAN."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Source: Liu et al., "Focus Your Attention: A Bidirectional Focal Attention Netwo
 ACM MM 2019. Its encoders are SCAN's, always with the bidirectional GRU.
 """
 
-from __future__ import annotations
-
 from itrpipe.models.bfan.declaration import Bfan
 from itrpipe.models.scan.network import Attention, CrossAttention, CrossAttentionModel
 

@@ -24,7 +24,6 @@ class DualEncoder(BackboneSettings):
 
     papers = (FNE,)
     opens_encoders = True
-    answers = frozenset({"word-maps"})
     multiples = (("width", "heads"),)
 
     images: Literal["pixels", "regions", "region-tokens", "global"] = Field(

@@ -13,8 +13,6 @@ Shapes: B images, R regions, n tokens of an image, T captions, W tokens of a cap
 width of a token, of a tower's vector, or of an embedding.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +26,6 @@ from torch import Tensor, nn
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.hub import TEXT_KINDS, TOKENIZERS, VISION_KINDS, Kind, find_folder, quiet
 from itrpipe.features.towers import (
-    Grid,
     Seen,
     kind_of,
     load_tensors,
@@ -38,11 +35,20 @@ from itrpipe.features.towers import (
     see,
 )
 from itrpipe.models.base import DualEncoder as Base
-from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise, real_count
+from itrpipe.models.base import (
+    ImageBatch,
+    ImageEncoding,
+    TextBatch,
+    TextEncoding,
+    boxes_of,
+    first_places,
+    l2_normalise,
+    mean_of_first,
+    real_count,
+)
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.uniter.network import NORM_EPSILON, EncoderLayers, RegionEmbedding, initialise
-from itrpipe.models.vectors import first_places, mean_of_first
 from itrpipe.models.vsepp.network import mean_of_regions
 from itrpipe.storage.disk import reading
 
@@ -104,7 +110,7 @@ class Tower(nn.Module):
         return tokens[torch.arange(len(tokens), device=tokens.device), lengths - 1]
 
     def description(self) -> dict[str, Any]:
-        """Everything but the weights, for `restored_vision` and `restored_text`."""
+        """Everything but the weights, for `restored_tower`."""
         config = json.loads(self.network.config.to_json_string(use_diff=False))
         return {
             "network": type(self.network).__name__,
@@ -152,25 +158,17 @@ class VisionTower(Tower):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns vectors [B, D] of images [B, 3, h, w] uint8 of the frame's size."""
-        seen = self._see(pixels)
+        seen = self.see(pixels)
         return self.pooled(seen.tokens, None, seen.own)
 
-    def tokens(self, pixels: Tensor) -> Tensor:
-        """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8; the cells of `grid` are the last, row by row."""
-        return self._see(pixels).tokens
-
-    @torch.no_grad()
-    def grid(self) -> Grid:
-        """The cells of the frame that have tokens, found by running the network once."""
-        return self._see(torch.zeros(1, 3, *self.frame, dtype=torch.uint8, device=self.mean.device)).grid
-
-    def _see(self, pixels: Tensor) -> Seen:
+    def see(self, pixels: Tensor) -> Seen:
+        """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8, and the cells of the last, row by row."""
         assert pixels.shape[1:] == (3, *self.frame)
         assert pixels.dtype == torch.uint8
         return see(self.network, (pixels.float() - self.mean) / self.std)
 
     def description(self) -> dict[str, Any]:
-        """Everything but the weights, for `restored_vision`."""
+        """Everything but the weights, for `restored_tower`."""
         colours = {"mean": self.mean.flatten().tolist(), "std": self.std.flatten().tolist()}
         return {**super().description(), "frame": list(self.frame), **colours}
 
@@ -263,13 +261,8 @@ class RegionTower(nn.Module):
         Raises:
             DataError: the images have no boxes and the model was trained with some.
         """
-        if self.boxes and images.boxes is None:
-            raise DataError(
-                "this model was trained on features with boxes, which these have not; extract them as those were"
-            )
         count = real_count(images)
-        boxes = None if images.boxes is None else images.boxes.float()
-        states = self.embedding(images.regions.float(), boxes)
+        states = self.embedding(images.regions.float(), boxes_of(images) if self.boxes else None)
         if self.start is not None:
             states = torch.cat([self.start.expand(len(states), 1, -1), states], dim=1)
             count = None if count is None else count + 1
@@ -305,7 +298,7 @@ class TransformerDualEncoder(Base):
         scale: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
-        self._scale = scale
+        self.pretrained_scale = scale
         self.settings = settings
         self.vision = vision
         self.text = text
@@ -320,18 +313,20 @@ class TransformerDualEncoder(Base):
         # transformers projects an encoder's own vector and a pooler's without a bias; so do we, to be opened there.
         own = isinstance(vision, VisionTower) and vision.pool == text.pool == "own"
         bias = not (own and kind_of(text.network, TEXT_KINDS).own == "pooler")
-        self.project_images = self.project_texts = nn.Identity()
+        self.project_images = self.project_texts = self.dropout = nn.Identity()
         if settings.embed_dim:
+            self.dropout = nn.Dropout(settings.dropout)
             self.project_images = nn.Linear(width, self.embed_dim, bias)
             self.project_texts = nn.Linear(text.width, self.embed_dim, bias)
-        for tower in self.encoders().values() if settings.gradient_checkpointing else ():
-            network: Any = tower.network
-            if not network.supports_gradient_checkpointing:
-                raise UsageError(f"{type(network).__name__} has no gradient checkpointing; leave it out")
-            network.config.use_cache = False  # else transformers says on the terminal that it turns it off
-            # Releases of transformers 5 before the newest know the old name alone, which the newest warns of.
-            enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
-            enable({"use_reentrant": False})
+        if settings.gradient_checkpointing:
+            for tower in self.encoders().values():
+                network: Any = tower.network
+                if not network.supports_gradient_checkpointing:
+                    raise UsageError(f"{type(network).__name__} has no gradient checkpointing; leave it out")
+                network.config.use_cache = False  # else transformers says on the terminal that it turns it off
+                # Releases of transformers 5 before the newest know the old name alone, which the newest warns of.
+                enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
+                enable({"use_reentrant": False})
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
@@ -346,66 +341,23 @@ class TransformerDualEncoder(Base):
             vectors = images.global_.float()
         else:
             vectors = mean_of_regions(images)
-        vectors = self.project_images(self._dropped(vectors))
+        vectors = self.project_images(self.dropout(vectors))
         return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        vectors = self.project_texts(self._dropped(self.text(texts.tokens, texts.lengths, texts.in_training)))
+        vectors = self.project_texts(self.dropout(self.text(texts.tokens, texts.lengths, texts.in_training)))
         return TextEncoding(l2_normalise(vectors.float(), dim=-1))
-
-    def _dropped(self, vectors: Tensor) -> Tensor:
-        """Return the vectors [N, D] that a projection reads; without one, all of them."""
-        if not self.settings.embed_dim:
-            return vectors
-        return F.dropout(vectors, self.settings.dropout, self.training)
 
     def encoders(self) -> dict[str, nn.Module]:
         """`vision`, where images are pixels, and `text`."""
-        vision = {"vision": self.vision} if isinstance(self.vision, VisionTower) else {}
-        return {**vision, "text": self.text}
+        return {name: getattr(self, name) for name in self.settings.encoders()}
 
     def description(self) -> dict[str, Any]:
         """The networks without their weights, for `restored`."""
         vision = self.vision.description() if isinstance(self.vision, VisionTower) else None
         boxes = isinstance(self.vision, RegionTower) and self.vision.boxes
-        return {"vision": vision, "text": self.text.description(), "scale": self._scale, "boxes": boxes}
-
-    def pretrained_scale(self) -> tuple[float, float] | None:
-        """Return those of CLIP and SigLIP as they were opened; training moves a scale of the method's."""
-        return self._scale
-
-    @property
-    def has_word_maps(self) -> bool:
-        """Return whether `word_maps` is defined: images are pixels, and both sides the mean of their tokens."""
-        return isinstance(self.vision, VisionTower) and self.vision.pool == self.text.pool == "mean"
-
-    def word_maps(self, images: ImageBatch, texts: TextBatch) -> Tensor:
-        """Return what each word of caption k finds at each place of image k, of a model that has word maps.
-
-        With x_p and t_w the projected tokens, x and t their means, the map of word w is m_w[p] = <x_p, t_w> / (|x||t|).
-        The score of the pair is <x, t> / (|x||t|), hence the mean of m_w[p] over all p and w, exactly. A bias of the
-        projections is part of every token, which leaves this true.
-
-        Args:
-            images: B images.
-            texts: B captions.
-
-        Returns:
-            [B, n, W], n tokens of an image as `VisionTower.tokens` orders them; zero behind the length of a caption.
-        """
-        assert self.has_word_maps
-        assert isinstance(self.vision, VisionTower)
-        assert images.pixels is not None
-        parts = images.pixels.split(_IMAGES_AT_ONCE)
-        places = self.project_images(torch.cat([self.vision.tokens(part) for part in parts])).float()
-        words = self.project_texts(self.text.tokens(texts.tokens, texts.lengths)).float()
-        words = words.masked_fill(~first_places(words, texts.lengths)[..., None], 0)  # a bias has filled the padding
-        image = places.mean(dim=1)
-        text = words.sum(dim=1) / texts.lengths[:, None]
-        lengths = torch.linalg.vector_norm(image, dim=1) * torch.linalg.vector_norm(text, dim=1)  # |x| |t|
-        products = torch.einsum("bpd,bwd->bpw", places, words)
-        return products / lengths.masked_fill(lengths == 0, 1.0)[:, None, None]
+        return {"vision": vision, "text": self.text.description(), "scale": self.pretrained_scale, "boxes": boxes}
 
 
 @dataclass(frozen=True)
@@ -476,8 +428,8 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
 def restored(description: Mapping[str, Any]) -> Encoders:
     """The encoders of a trained model's `description`, their weights still random."""
     return Encoders(
-        None if description["vision"] is None else restored_vision(description["vision"]),
-        restored_text(description["text"]),
+        description["vision"] and restored_tower(description["vision"]),
+        restored_tower(description["text"]),
         scale=description["scale"] and tuple(description["scale"]),
         boxes=description["boxes"],
     )
@@ -494,18 +446,25 @@ def build(settings: DualEncoder, image_dim: int, vocabulary_size: int, encoders:
     """
     vision = encoders.vision
     if settings.images == "region-tokens":
-        pool = "mean" if settings.image_pool == "auto" else settings.image_pool
-        sizes = settings.width, settings.heads, settings.vision_layers
-        vision = RegionTower(image_dim, *sizes, pool, encoders.boxes)
+        pool = "cls" if settings.image_pool == "cls" else "mean"
+        vision = RegionTower(image_dim, settings.width, settings.heads, settings.vision_layers, pool, encoders.boxes)
     sizes = settings.width, settings.heads, settings.text_layers, settings.max_words
     text = encoders.text or random_text(vocabulary_size, *sizes, settings.text_pool)
     return TransformerDualEncoder(settings, vision, text, image_dim, encoders.scale)
 
 
-def restored_vision(description: Mapping[str, Any]) -> VisionTower:
-    """Makes a tower of `VisionTower.description` with random weights, to be filled."""
-    colours = description["mean"], description["std"]
-    return VisionTower(*_rebuilt(description, VISION_KINDS), colours, tuple(description["frame"]))
+def restored_tower(description: Mapping[str, Any]) -> Any:
+    """Makes a tower of `VisionTower.description` or `TextTower.description` with random weights, to be filled."""
+    name = description["network"]
+    pool = description["pool"]
+    kind = next(kind for kind in (*VISION_KINDS.values(), *TEXT_KINDS.values()) if kind.network == name)
+    made = getattr(transformers, name)
+    network = made(made.config_class.from_dict(description["config"]), **kind.options(pool == "own"))
+    for part in description["identities"]:
+        setattr(network, part, nn.Identity())
+    if "frame" not in description:
+        return TextTower(network, pool)
+    return VisionTower(network, pool, (description["mean"], description["std"]), tuple(description["frame"]))
 
 
 def pretrained_text(name: str, revision: str, wanted: str) -> Encoders:
@@ -524,7 +483,7 @@ def pretrained_text(name: str, revision: str, wanted: str) -> Encoders:
     opened = open_network(name, revision, TEXT_KINDS, TOKENIZERS, _WITH_TOKENIZERS, pooled=wanted == "own")
     folder = opened.folder
     network = opened.network
-    config = opened.network.config
+    config = network.config
     tokenizer = load_tokenizer(folder)
     if opened.kind.network in _OF_ONE_LENGTH and tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
@@ -559,11 +518,6 @@ def random_text(vocabulary_size: int, width: int, heads: int, layers: int, max_w
     return TextTower(transformers.BertModel(transformers.BertConfig(**sizes), add_pooling_layer=pool == "own"), pool)
 
 
-def restored_text(description: Mapping[str, Any]) -> TextTower:
-    """Makes a tower of `TextTower.description` with random weights, to be filled."""
-    return TextTower(*_rebuilt(description, TEXT_KINDS))
-
-
 def _sizes(width: int, heads: int, layers: int) -> dict[str, Any]:
     return {
         "hidden_size": width,
@@ -574,7 +528,7 @@ def _sizes(width: int, heads: int, layers: int) -> dict[str, Any]:
 
 
 def _pool(wanted: str, kind: Kind, model: str, side: str) -> str:
-    """The pooling that `auto` stands for: that of CLIP and SigLIP, which are trained by it, else the mean.
+    """Return the pooling; `auto` stands for that of CLIP and SigLIP, which are trained by it, else for the mean.
 
     Args:
         wanted: the setting.
@@ -590,19 +544,9 @@ def _pool(wanted: str, kind: Kind, model: str, side: str) -> str:
             f"{model} has no {side} vector of its own, as CLIP, SigLIP and networks with a pooler have; give --set "
             f"model.{side}_pool=mean"
         )
-    return wanted if wanted != "auto" else "own" if kind.own == "trained" else "mean"
-
-
-def _rebuilt(description: Mapping[str, Any], kinds: Mapping[str, Kind]) -> tuple[Any, str]:
-    """The network of a tower's description with random weights, one of the given kinds, and its pooling."""
-    name = description["network"]
-    pool = description["pool"]
-    kind = next(kind for kind in kinds.values() if kind.network == name)
-    made = getattr(transformers, name)
-    network = made(made.config_class.from_dict(description["config"]), **kind.options(pool == "own"))
-    for part in description["identities"]:
-        setattr(network, part, nn.Identity())
-    return network, pool
+    if wanted == "auto":
+        return "own" if kind.own == "trained" else "mean"
+    return wanted
 
 
 def find_tokenizer(model: str, revision: str) -> Any:

@@ -21,9 +21,6 @@ lengths, so that padding costs little; a tile is such a group against a block of
 only its inputs and is computed a second time in the backward pass (`torch.utils.checkpoint`), unless the whole matrix
 is small.
 
-On a GPU torch compiles the attention once many pairs were scored: what lies between the products then takes a third of
-the passes over memory. Where it cannot compile, the same functions run as they are.
-
 Only the product of regions and words may run in bfloat16; the attention, its norms and the Gram matrices stay in
 single precision, since a focal mask is decided by the sign of small differences.
 
@@ -34,14 +31,11 @@ by ReLU, the published code has a leaky ReLU of slope 0.1; the code is followed.
 Shapes: B images, R regions, T captions, W words, D embedding width.
 """
 
-from __future__ import annotations
-
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,7 +43,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from itrpipe.errors import reason_of
 from itrpipe.models.base import (
     SCORERS,
     ImageBatch,
@@ -57,6 +50,8 @@ from itrpipe.models.base import (
     RegionEncoding,
     TextBatch,
     WordEncoding,
+    at_least_single,
+    first_places,
     placed_regions,
     region_width,
     rows_of,
@@ -65,12 +60,7 @@ from itrpipe.models.base import (
 )
 from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.models.scan.declaration import Scan
-from itrpipe.models.vectors import at_least_single, first_places
 from itrpipe.models.vsepp.network import GruTextEncoder, image_projection, pack
-
-Products = Literal["fp32", "bf16"]
-Attended = Callable[..., Tensor]
-"""`attended_scores`, compiled or not."""
 
 NORM_EPSILON = 1e-8
 """Added to the norms that divide A; a cosine whose two lengths multiply to less is zero."""
@@ -83,9 +73,6 @@ KEPT_VALUES = {"cpu": 1 << 22, "cuda": 1 << 25}
 
 SMALLEST_GROUP = 32
 """Captions that share a group whatever their lengths: fewer would leave vector units idle."""
-
-COMPILED_FROM = 10**7
-"""Pairs that a process has scored on a GPU before the attention is compiled, which takes about a minute."""
 
 _WITHIN_ONE = ("clipped_l2norm", "clipped_l1norm", "softmax")
 _MILD = 30.0
@@ -160,13 +147,10 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
 
     def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [B, T] of every image with every caption, in tiles."""
-        device = images.regions.device.type
-        rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-        return score_matrix(images, texts, self.scoring, "bf16" if rounded else "fp32")
+        return score_matrix(images, texts, self.scoring)
 
     def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
-        assert len(images.regions) == len(texts.words)
         with torch.autocast(images.regions.device.type, enabled=False):
             regions = side(images.regions, images.count)
             words = side(texts.words, texts.lengths)
@@ -236,19 +220,13 @@ def side(vectors: Tensor, count: Tensor | None, attended: bool = True) -> Side:
     return Side(rows, gram, padding)
 
 
-def score_matrix(
-    images: RegionEncoding,
-    texts: WordEncoding,
-    scoring: CrossAttention,
-    products: Products = "fp32",
-) -> Tensor:
-    """Scores of every image with every caption.
+def score_matrix(images: RegionEncoding, texts: WordEncoding, scoring: CrossAttention) -> Tensor:
+    """Scores of every image with every caption; under bfloat16 autocast the products of regions and words are rounded.
 
     Args:
         images: [B, R, D] vectors, of which the published models scale all to unit length.
         texts: [T, W, D] vectors, likewise.
         scoring: the directions and their options.
-        products: precision of the products of regions and words.
 
     Returns:
         [B, T] scores, in single precision (double for double input).
@@ -257,6 +235,7 @@ def score_matrix(
     words = texts.words
     lengths = texts.lengths
     device = regions.device.type
+    rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
     width = regions.shape[1]
     block = max(1, int(TILE_VALUES[device] ** 0.5) // width)
     recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
@@ -270,8 +249,7 @@ def score_matrix(
     with torch.autocast(device, enabled=False):
         parts = (rows_of(images, slice(start, start + block)) for start in range(0, len(regions), block))
         blocks = [side(part.regions, part.count, words_attend) for part in parts]
-        attended = _compiling.chosen(device, len(regions) * len(words))
-        tile = partial(tile_scores, scoring=scoring, products=products, attended=attended)
+        tile = partial(tile_scores, scoring=scoring, rounded=rounded)
         return tiled_scores(blocks, captions(), tile, recompute)
 
 
@@ -294,54 +272,19 @@ def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, i
         start = stop
 
 
-def tile_scores(
-    images: Side, captions: Side, scoring: CrossAttention, products: Products, attended: Attended
-) -> Tensor:
-    """Scores [B, T] of all images with all captions at once; `attended` does what `attended_scores` does."""
+def tile_scores(images: Side, captions: Side, scoring: CrossAttention, rounded: bool) -> Tensor:
+    """Scores [B, T] of all images with all captions at once; `rounded`: with products in bfloat16."""
     to_regions = scoring.words_to_regions
     to_words = scoring.regions_to_words
     if to_regions is None:
         assert to_words is not None
-        return attended(_affinity(captions, images, products), captions, images, to_words, False).T
-    affinity = _affinity(images, captions, products)  # [B, R, W, T]
-    scores = attended(affinity, images, captions, to_regions, False)
+        return attended_scores(_affinity(captions, images, rounded), captions, images, to_words, False).T
+    affinity = _affinity(images, captions, rounded)  # [B, R, W, T]
+    scores = attended_scores(affinity, images, captions, to_regions, False)
     if to_words is None:
         return scores
     flipped = affinity.permute(3, 2, 1, 0).contiguous()  # [T, W, R, B]
-    return scores + attended(flipped, captions, images, to_words, False).T
-
-
-@dataclass
-class Compiling:
-    """Chooses between `attended_scores` and what torch compiles of it.
-
-    Args:
-        device: type of the devices that it is compiled for.
-    """
-
-    device: str = "cuda"
-    _pairs: float = 0.0
-
-    def chosen(self, device: str, pairs: int) -> Attended:
-        """Return what scores so many further pairs, in the forward as in the backward pass."""
-        if device != self.device:
-            return attended_scores
-        self._pairs += pairs
-        return self._compiled if self._pairs >= COMPILED_FROM else attended_scores
-
-    @cached_property
-    def _compiled(self) -> Attended:
-        compiled = torch.compile(attended_scores, dynamic=True)
-        contexts, queries = (side(torch.ones(count, 3, 2, device=self.device), None) for count in (4, 5))
-        try:
-            compiled(torch.ones(4, 3, 3, 5, device=self.device), contexts, queries, Attention(1.0), False)
-        except Exception as error:  # torch raises errors of its own, of the compiler and of the system
-            warnings.warn(f"torch cannot compile the attention, which takes longer: {reason_of(error)}", stacklevel=2)
-            return attended_scores
-        return compiled
-
-
-_compiling = Compiling()
+    return scores + attended_scores(flipped, captions, images, to_words, False).T
 
 
 def attended_scores(affinity: Tensor, context: Side, queries: Side, attention: Attention, paired: bool) -> Tensor:
@@ -452,9 +395,9 @@ AGGREGATIONS: dict[str, tuple[float, Callable[[Tensor, Tensor, float], Tensor]]]
 """Name -> relevance of padding; and score [C, N] of relevances [C, Q, N], given counts [N] or [C, 1] and lambda_lse."""
 
 
-def _affinity(context: Side, queries: Side, products: Products) -> Tensor:
+def _affinity(context: Side, queries: Side, rounded: bool) -> Tensor:
     """Inner products [C, S, Q, N] of all vectors of C items with all of N items, by one matrix product."""
-    product = _Product.apply(context.rows, queries.rows, products)
+    product = _Product.apply(context.rows, queries.rows, rounded)
     assert isinstance(product, Tensor)
     return product.view(*context.gram.shape[:2], *queries.gram.shape[1::-1])
 
@@ -463,22 +406,22 @@ class _Product(torch.autograd.Function):
     """left [M, D] times right [N, D] transposed; its gradients are products in the same precision."""
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, products: Products) -> Tensor:
+    def forward(ctx: Any, left: Tensor, right: Tensor, rounded: bool) -> Tensor:
         ctx.save_for_backward(left, right)
-        ctx.products = products
-        return _product(left, right, products)
+        ctx.rounded = rounded
+        return _product(left, right, rounded)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         left, right = ctx.saved_tensors
-        of_left = _product(gradient, right.T, ctx.products)
-        of_right = _product(gradient.T, left.T, ctx.products)
+        of_left = _product(gradient, right.T, ctx.rounded)
+        of_right = _product(gradient.T, left.T, ctx.rounded)
         return of_left.to(left.dtype), of_right.to(right.dtype), None
 
 
-def _product(left: Tensor, right: Tensor, products: Products) -> Tensor:
-    if products == "bf16":
+def _product(left: Tensor, right: Tensor, rounded: bool) -> Tensor:
+    if rounded:
         return left.bfloat16() @ right.bfloat16().T
     if left.device.type == "cpu" and left.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         # On AMD, oneDNN is twice as fast as the library that `@` calls.

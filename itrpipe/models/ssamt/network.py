@@ -41,13 +41,13 @@ from itrpipe.models.base import (
     Matcher,
     Tensors,
     TextBatch,
+    first_places,
     inner_products,
     tiled_scores,
     unit_vectors,
 )
 from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter.network import EncoderLayers, initialise
-from itrpipe.models.vectors import first_places
 
 MaskRule = Literal["paper", "strict", "none"]
 NUM_KINDS = 3
@@ -208,7 +208,6 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
     def relevance(self, images: SsamtImages, texts: SsamtTexts) -> Relevance:
         """The pairs of image k with caption k through the inter encoder."""
-        assert len(images.pooled) == len(texts.pooled)
         rows = torch.arange(len(images.pooled), device=images.real.device)
         return self._relevance_at(images, texts, rows, rows)
 

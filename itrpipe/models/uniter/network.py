@@ -33,8 +33,6 @@ published files of both.
 Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequence, d width, V token ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +45,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.features.hub import read_state, refuse_not_finite
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch, WordEncoding
+from itrpipe.models.base import ImageBatch, Matcher, TextBatch, WordEncoding, boxes_of
 from itrpipe.models.uniter.declaration import Uniter
 
 NORM_EPSILON = 1e-12
@@ -121,12 +119,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         Raises:
             DataError: the features have no boxes.
         """
-        if images.boxes is None:
-            raise DataError(
-                "UNITER reads the boxes of regions, which these features have not; give others by --features, or where "
-                "the regions are the cells of a grid extract them again with --set grid=[ROWS,COLUMNS]"
-            )
-        regions = self.image(images.regions.float(), images.boxes.float(), self.text.kind.weight[1])
+        regions = self.image(images.regions.float(), boxes_of(images), self.text.kind.weight[1])
         count = torch.full((len(regions),), regions.shape[1], device=regions.device)
         return UniterImages(regions, count if images.count is None else images.count)
 
@@ -145,7 +138,6 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
 
     def score_pairs(self, images: UniterImages, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k, float32."""
-        assert len(images.count) == len(texts.lengths)
         return self.score_at(images, texts, *torch.arange(len(images.count)).expand(2, -1))
 
     def score_at(self, images: UniterImages, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor) -> Tensor:
@@ -199,16 +191,15 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         found = torch.cat(parts)
         return found[torch.cat(order).argsort().to(found.device)]
 
-    def match_logits(self, start: Tensor) -> Tensor:
-        """[N, 2] of the last states [N, d] of the first position; 1 is a match."""
-        return self._pooled(start, self.match)
-
     def rank_score(self, start: Tensor) -> Tensor:
         """Scores [N] of the last states [N, d] of the first position."""
-        return self._pooled(start, self.rank).squeeze(-1)
+        return self.pair_logits(start, self.rank).squeeze(-1)
 
-    def _pooled(self, start: Tensor, head: nn.Linear) -> Tensor:
-        """Apply a head to the pooled first position, in single precision: bfloat16 would make ties of scores."""
+    def pair_logits(self, start: Tensor, head: nn.Linear) -> Tensor:
+        """Apply `rank` or `match`, whose second logit is a match, to the last states [N, d] of the first position.
+
+        In single precision: bfloat16 would make ties of scores.
+        """
         with torch.autocast(start.device.type, enabled=False):
             return head(torch.tanh(self.pooler(start.float())))
 
@@ -287,17 +278,17 @@ class RegionEmbedding(nn.Module):
     def __init__(self, width: int, image_dim: int, boxes: bool = True) -> None:
         super().__init__()
         self.region = nn.Linear(image_dim, width)
-        self.box = nn.Linear(BOX_NUMBERS, width) if boxes else None
+        if boxes:
+            self.box = nn.Linear(BOX_NUMBERS, width)
         self.region_norm = nn.LayerNorm(width, eps=NORM_EPSILON)
-        self.box_norm = nn.LayerNorm(width, eps=NORM_EPSILON) if boxes else None
+        if boxes:
+            self.box_norm = nn.LayerNorm(width, eps=NORM_EPSILON)
         self.norm = nn.LayerNorm(width, eps=NORM_EPSILON)
 
     def forward(self, features: Tensor, boxes: Tensor | None, kind: Tensor | None = None) -> Tensor:
         """[B, R, D_in] features with boxes [B, R, 4], where they are read, to [B, R, d]; `kind` [d] is added to all."""
         states = self.region_norm(self.region(features))
-        if self.box is not None:
-            assert boxes is not None
-            assert self.box_norm is not None
+        if boxes is not None:
             sides = boxes[..., 2:] - boxes[..., :2]
             numbers = torch.cat([boxes, sides, sides.prod(dim=-1, keepdim=True)], dim=-1)  # [B, R, 7]
             states = states + self.box_norm(self.box(numbers))

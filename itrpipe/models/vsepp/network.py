@@ -6,8 +6,6 @@ Source: Faghri et al., "VSE++: Improving Visual-Semantic Embeddings with Hard Ne
 for one vector per image; on region features the regions are averaged first, as later papers do.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,10 +19,11 @@ from itrpipe.models.base import (
     ImageEncoding,
     TextBatch,
     TextEncoding,
+    at_least_single,
     l2_normalise,
+    mean_of_first,
     real_count,
 )
-from itrpipe.models.vectors import at_least_single, mean_of_first
 from itrpipe.models.vsepp.declaration import Vsepp
 
 _ORDER_TILE_VALUES = 1 << 24

@@ -1,7 +1,5 @@
 """Declaration of VSRN."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

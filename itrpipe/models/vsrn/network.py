@@ -17,8 +17,6 @@ network is S2VT with attention (Venugopalan et al., ICCV 2015) as published with
 Shapes: B images, R regions, D width, H width of the captioner, P caption tokens in total, V token ids.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,12 +31,12 @@ from itrpipe.models.base import (
     ImageEncoding,
     TextBatch,
     TextEncoding,
+    at_least_single,
     l2_normalise,
     placed_regions,
     real_count,
     region_width,
 )
-from itrpipe.models.vectors import at_least_single
 from itrpipe.models.vsepp.network import GruTextEncoder, gru_step, image_projection
 from itrpipe.models.vsrn.declaration import Vsrn
 

@@ -5,7 +5,6 @@
 const $ = (id) => document.getElementById(id);
 const AT_ONCE = 60;
 const AROUND = "1500px";
-const maps = "maps" in $("drop").dataset;
 const compares = "compares" in $("drop").dataset;
 const dropped = new Map(); // key -> address of a photograph that this page has
 let asked = null;
@@ -48,52 +47,7 @@ function item(answer) {
   }
   found.querySelector(".captions summary").textContent = `${others.length} more caption${others.length > 1 ? "s" : ""}`;
   if (!others.length) found.querySelector(".captions").remove();
-  if (maps && asked.q) found.querySelector(".why").addEventListener("toggle", () => explain(found, answer), { once: true });
-  else found.querySelector(".why").remove();
   return found;
-}
-
-async function explain(found, answer) {
-  const place = found.querySelector(".words");
-  try {
-    const { words } = await get("/api/why", { q: asked.q, image: answer.image });
-    for (const word of words) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = `${word.text.slice(word.start, word.end)} ${word.word_score.toFixed(2)}`;
-      for (const event of ["click", "focus", "pointerenter"]) button.addEventListener(event, () => draw(found, word, button));
-      place.append(button);
-    }
-    const best = words.reduce((most, each, at) => (each.word_score > words[most].word_score ? at : most), 0);
-    if (words.length) draw(found, words[best], place.children[best]);
-  } catch (error) {
-    place.textContent = error.message;
-  }
-}
-
-function draw(found, word, pressed) {
-  const image = found.querySelector("img");
-  const canvas = found.querySelector("canvas");
-  canvas.hidden = false;
-  canvas.width = image.clientWidth;
-  canvas.height = image.clientHeight;
-  const scale = Math.min(canvas.width / image.naturalWidth, canvas.height / image.naturalHeight);
-  const [width, height] = [image.naturalWidth * scale, image.naturalHeight * scale];
-  const [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2];
-  const [x0, y0, x1, y1] = word.area;
-  const [across, down] = [((x1 - x0) * width) / word.columns, ((y1 - y0) * height) / word.rows];
-  const largest = Math.max(...word.values.map(Math.abs)) || 1;
-  const brush = canvas.getContext("2d");
-  brush.clearRect(0, 0, canvas.width, canvas.height);
-  brush.fillStyle = getComputedStyle(document.body).getPropertyValue("--heat");
-  word.values.forEach((value, place) => {
-    brush.globalAlpha = 0.75 * Math.max(0, value / largest);
-    const [column, row] = [place % word.columns, Math.floor(place / word.columns)];
-    brush.fillRect(left + x0 * width + column * across, top + y0 * height + row * down, across + 0.5, down + 0.5);
-  });
-  for (const button of found.querySelectorAll(".words button")) {
-    button.setAttribute("aria-pressed", String(button === pressed));
-  }
 }
 
 async function fill(part) {

@@ -1,7 +1,5 @@
 """Declaration of the bottom-up-attention detector; read without torch."""
 
-from __future__ import annotations
-
 from itrpipe.features.declaration import Precision, RegionSettings
 
 

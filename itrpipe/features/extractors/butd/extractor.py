@@ -27,7 +27,14 @@ from torchvision.models.resnet import Bottleneck, ResNet, resnet101
 from torchvision.ops import FrozenBatchNorm2d, clip_boxes_to_image, nms, roi_pool
 
 from itrpipe.features.extractors.butd.declaration import Butd
-from itrpipe.features.extractors.regions import Detector, Proposals, box_overlaps, in_bfloat16, moved, place_anchors
+from itrpipe.features.extractors.regions import (
+    Detector,
+    Proposals,
+    box_overlaps,
+    in_bfloat16,
+    place_anchors,
+    shift_boxes,
+)
 from itrpipe.features.hub import RANDOM_NOTE, download, fill, local_weights, read_state, same_random_numbers
 
 # Pixels to which an image is resized.
@@ -189,7 +196,7 @@ def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, size: tuple[int, int
     """
     sides = anchors[:, 2:] - anchors[:, :2] + 1
     # x2 comes out one too large for a box with both ends inside. The original does so too.
-    boxes = moved(deltas, anchors[:, :2] + sides / 2, sides)
+    boxes = shift_boxes(deltas, anchors[:, :2] + sides / 2, sides)
     boxes = clip_boxes_to_image(boxes, (size[0] - 1, size[1] - 1))
     large = (boxes[:, 2:] - boxes[:, :2] + 1 >= _SMALLEST_SIDE * scale).all(dim=1)
     boxes = boxes[large]

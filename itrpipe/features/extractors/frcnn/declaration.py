@@ -1,7 +1,5 @@
 """Declaration of torchvision's Faster R-CNN; read without torch."""
 
-from __future__ import annotations
-
 from pydantic import ValidationInfo, field_validator
 
 from itrpipe.features.declaration import Count, Fraction, Precision, RegionSettings, Side

@@ -48,14 +48,14 @@ def build(settings: Frcnn, device: torch.device) -> FrcnnExtractor:
         MissingInputError: there is no such file, or torchvision's weights cannot be fetched.
         DataError: the weights are damaged or of another network.
     """
-    network, notes = load_network(settings)
+    network, notes = _load_network(settings)
     network.eval().requires_grad_(False)
     if settings.precision == "bf16":
         in_bfloat16(network, "backbone", "rpn.head.conv", "roi_heads.box_head")
     return FrcnnExtractor(network.to(memory_format=torch.channels_last).to(device), settings, device, notes)
 
 
-def load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
+def _load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
     """Returns the network with the weights that the settings name, and notes for the user.
 
     Raises:
@@ -110,7 +110,7 @@ def _fetched(name: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Prepare:
+class StretchThin:
     """Puts the channels first; the scaling gives fractions of grey levels, so it runs on the device.
 
     An image so thin that torchvision's scaling would leave no pixel of its short side is stretched to two.
@@ -139,15 +139,15 @@ class FrcnnExtractor(Detector):
     """The detector; its labels are torchvision's, from 1, since 0 is the background.
 
     Attributes:
-        transform: see `Prepare`.
+        transform: see `StretchThin`.
     """
 
-    transform: Prepare
+    transform: StretchThin
     width = REGION_DIM
 
     def __init__(self, network: Any, settings: Frcnn, device: torch.device, notes: tuple[str, ...] = ()) -> None:
         super().__init__(network, settings, device, notes)
-        self.transform = Prepare(settings.long_side)
+        self.transform = StretchThin(settings.long_side)
         self.nms = settings.nms
 
     def group(self, height: int, width: int) -> tuple[int, int]:

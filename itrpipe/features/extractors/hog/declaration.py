@@ -1,7 +1,5 @@
 """Declaration of histograms of gradients and colours; read without torch."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from itrpipe.features.declaration import REGIONS, FeatureSettings

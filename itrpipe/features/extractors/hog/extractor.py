@@ -8,13 +8,12 @@ the mean colour of 2 x 2 parts. The global vector is the same without the means,
 (Lazebnik et al., "Beyond bags of features", CVPR 2006, Sec. 3).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from itrpipe.features.extractors.base import Extractor, Images, stacked
 from itrpipe.features.extractors.hog.declaration import Hog
@@ -68,14 +67,14 @@ class HogExtractor(Extractor):
         colours = torch.stack([rgb.mean(1), red - green, (red + green - 2 * blue) / 2], dim=1)
         gradients = gradient_votes(colours[:, 0])
         shares = colour_votes(colours)
-        cells = [gradient_histograms(gradients, self._grid), colour_histograms(shares, self._grid)]
-        regions = torch.cat([*cells, in_cells(colours, self._grid, MEANS)], dim=2)
-        levels = [part for n in _LEVELS for part in (gradient_histograms(gradients, n), colour_histograms(shares, n))]
-        # Each level as long as the other, whatever its number of parts.
-        whole = torch.cat([each.flatten(1) / math.sqrt(each.shape[1]) for each in levels], dim=1)
+        regions = [*histograms(gradients, shares, self._grid), in_cells(colours, self._grid, MEANS)]
+        levels = []
+        for side in _LEVELS:
+            for part in histograms(gradients, shares, side):
+                levels.append(part.flatten(1) / side)  # each level as long as the other, whatever its number of cells
         return {
-            "regions": regions.half().cpu().numpy(),
-            "global": whole.half().cpu().numpy(),
+            "regions": torch.cat(regions, dim=2).half().cpu().numpy(),
+            "global": torch.cat(levels, dim=1).half().cpu().numpy(),
             "count": np.full(len(colours), self.spec.regions, dtype=np.int16),
             "boxes": np.repeat(self._boxes[None], len(colours), axis=0),
         }
@@ -84,7 +83,7 @@ class HogExtractor(Extractor):
 build = HogExtractor
 
 
-def gradient_votes(lightness: torch.Tensor) -> torch.Tensor:
+def gradient_votes(lightness: Tensor) -> Tensor:
     """For every pixel of [B, H, W] the length of its gradient, shared by the two nearest orientations, [B, 9, H, W].
 
     Borders have no gradient across them.
@@ -95,41 +94,45 @@ def gradient_votes(lightness: torch.Tensor) -> torch.Tensor:
     place = torch.atan2(down, across).remainder(math.pi)[:, None] * (ORIENTATIONS / math.pi)
     below = place.floor()
     share = place - below
-    return _votes(
-        torch.cat([below, below + 1], 1).long(), torch.cat([length * (1 - share), length * share], 1), ORIENTATIONS
-    )
+    places = torch.cat([below, below + 1], dim=1).long()
+    return _votes(places, torch.cat([length * (1 - share), length * share], dim=1), ORIENTATIONS)
 
 
-def colour_votes(colours: torch.Tensor) -> torch.Tensor:
+def colour_votes(colours: Tensor) -> Tensor:
     """One for the bin of every pixel's colour, [B, 100, H, W], of opponent colours [B, 3, H, W]."""
 
-    def bins(values: torch.Tensor, count: int) -> torch.Tensor:
+    def bins(values: Tensor, count: int) -> Tensor:
         return (values * count).long().clamp(0, count - 1)
 
     lightness = bins(colours[:, 0], LIGHTNESS)
-    first, second = (bins((colours[:, index] + _RANGE) / (2 * _RANGE), OPPONENT) for index in (1, 2))
+    first, second = bins((colours[:, 1:] + _RANGE) / (2 * _RANGE), OPPONENT).unbind(1)
     place = ((lightness * OPPONENT + first) * OPPONENT + second)[:, None]
     return _votes(place, torch.ones_like(place, dtype=colours.dtype), COLOURS)
 
 
-def _votes(places: torch.Tensor, weights: torch.Tensor, count: int) -> torch.Tensor:
+def _votes(places: Tensor, weights: Tensor, count: int) -> Tensor:
     """Sums of weights [B, n, H, W] by their places among `count`, round and round, [B, count, H, W]."""
     votes = weights.new_zeros(len(weights), count, *weights.shape[2:])
     return votes.scatter_add_(1, places % count, weights)
 
 
-def gradient_histograms(votes: torch.Tensor, grid: int) -> torch.Tensor:
-    """Histograms of length 1 of the cells of a grid, [B, grid², 144], of votes [B, 9, H, W]."""
-    found = in_cells(votes, grid, PARTS)
-    return found / (found.norm(dim=2, keepdim=True) + _FLOOR)
+def histograms(gradients: Tensor, colours: Tensor, grid: int) -> list[Tensor]:
+    """Histograms of the cells of a grid.
+
+    Args:
+        gradients: votes [B, 9, H, W].
+        colours: votes [B, 100, H, W].
+        grid: cells on each side.
+
+    Returns:
+        Gradients [B, grid², 144], of length 1, and square roots of the shares of the colours [B, grid², 100].
+    """
+    oriented = in_cells(gradients, grid, PARTS)
+    oriented = oriented / (oriented.norm(dim=2, keepdim=True) + _FLOOR)
+    return [oriented, in_cells(colours, grid, 1).sqrt()]
 
 
-def colour_histograms(votes: torch.Tensor, grid: int) -> torch.Tensor:
-    """Square roots of the shares of the colours in the cells of a grid, [B, grid², 100], of votes [B, 100, H, W]."""
-    return in_cells(votes, grid, 1).sqrt()
-
-
-def in_cells(values: torch.Tensor, grid: int, parts: int) -> torch.Tensor:
+def in_cells(values: Tensor, grid: int, parts: int) -> Tensor:
     """Means of [B, C, H, W] in parts * parts parts of the cells of a grid, row by row, [B, grid², C * parts²]."""
     pooled = F.adaptive_avg_pool2d(values, grid * parts)
     return F.unfold(pooled, parts, stride=parts).mT.contiguous()

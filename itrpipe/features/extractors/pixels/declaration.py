@@ -1,7 +1,5 @@
 """Declaration of decoded images; read without torch."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from itrpipe.features.declaration import FeatureSettings, ImageSide

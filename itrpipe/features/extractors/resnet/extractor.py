@@ -8,8 +8,6 @@ Source: "Deep Residual Learning for Image Recognition" (ResNet), "Designing Netw
 "A ConvNet for the 2020s" (ConvNeXT), "ConvNeXt V2".
 """
 
-from __future__ import annotations
-
 import torch
 
 from itrpipe.features.extractors.resnet.declaration import Resnet

@@ -1,7 +1,5 @@
 """Declaration of the detector of the embedded dataset; read without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

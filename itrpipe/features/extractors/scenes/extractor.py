@@ -7,8 +7,6 @@ dozen regions: everything works on whole batches.
 Source: Faster R-CNN (Ren et al. 2015), sections 3.1 and 3.3; Bottom-Up Attention (Anderson et al. 2018), section 3.1.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -18,8 +16,8 @@ from torch import Tensor, nn
 from torchvision.ops import Conv2dNormActivation, clip_boxes_to_image, roi_align
 
 from itrpipe.errors import DataError
-from itrpipe.features.extractors.base import Extractor, Images, channels_first
-from itrpipe.features.extractors.regions import box_overlaps, moved, place_anchors, surviving_confidence
+from itrpipe.features.extractors.base import Extractor, Images, channels_first, stacked
+from itrpipe.features.extractors.regions import box_overlaps, place_anchors, shift_boxes, surviving_confidence
 from itrpipe.features.extractors.scenes.declaration import WEIGHTS, Scenes
 from itrpipe.features.hub import fill, read_state
 from itrpipe.features.store import FeatureSpec
@@ -85,13 +83,14 @@ class ScenesExtractor(Extractor):
         Raises:
             DataError: the images have another size or type.
         """
-        if not isinstance(images, torch.Tensor) or images.shape[1:] != (3, HEIGHT, WIDTH):
-            shapes = sorted({tuple(image.shape) for image in images})
-            raise DataError(
-                f"images of shape {shapes[0]} are no images of scenes, which are {(3, HEIGHT, WIDTH)}; "
-                "name a dataset of photographs, or another extractor."
-            )
-        found = {name: each.cpu().numpy() for name, each in self._model(images.to(self._device)).items()}
+        for image in images:
+            if image.shape != (3, HEIGHT, WIDTH):
+                raise DataError(
+                    f"images of shape {tuple(image.shape)} are no images of scenes, which are {(3, HEIGHT, WIDTH)}; "
+                    "name a dataset of photographs, or another extractor."
+                )
+        rows = self._model(stacked(images).to(self._device))
+        found = {name: values.cpu().numpy() for name, values in rows.items()}
         return {**found, "count": np.full(len(images), REGIONS, dtype=np.int16)}
 
 
@@ -170,10 +169,10 @@ class ScenesDetector(nn.Module):
         objectness = self.objectness(hidden).permute(0, 2, 3, 1).flatten(1)  # [B, A]
         deltas = self.anchor_deltas(hidden).permute(0, 2, 3, 1).reshape(len(cells), -1, 4)  # [B, A, 4]
         best = objectness.float().topk(_CANDIDATES, dim=1).indices  # [B, K]
-        boxes = decode(take(deltas.float(), best), self.anchors[best])  # [B, K, 4]
+        boxes = decode(pick(deltas.float(), best), self.anchors[best])  # [B, K, 4]
         keep, _ = suppress(boxes, _PROPOSAL_OVERLAP)
         # A stable sort keeps both groups in order of their scores: the best suppressed boxes fill up.
-        return take(boxes, torch.sort((~keep).to(torch.uint8), dim=1, stable=True).indices[:, :_PROPOSALS])
+        return pick(boxes, (~keep).byte().argsort(dim=1, stable=True)[:, :_PROPOSALS])
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> dict[str, Tensor]:
@@ -187,26 +186,26 @@ class ScenesDetector(nn.Module):
         scores, kinds = self.kinds(appearance).softmax(dim=-1)[..., : len(KINDS)].max(dim=-1)  # [B, 40]
         boxes = decode(self.region_deltas(appearance) * boxes.new_tensor(_DELTA_SCALE), boxes)
         order = scores.argsort(dim=1, descending=True, stable=True)
-        chosen = take(order, spread(take(boxes, order), _REGION_OVERLAP, REGIONS - 1))
-        appearance = take(appearance, chosen)
-        kinds = take(kinds, chosen)
+        chosen = pick(order, spread(pick(boxes, order), _REGION_OVERLAP, REGIONS - 1))
+        appearance = pick(appearance, chosen)
+        kinds = pick(kinds, chosen)
         seen = torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)
         regions = torch.cat([appearance, F.relu(self.attribute_hidden(seen))], dim=-1)  # [B, 11, 256]
-        boxes = take(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
+        boxes = pick(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
         return {
             "regions": torch.cat([F.relu(self.whole_image(pooled))[:, None], regions], dim=1).half(),
             "boxes": torch.cat([boxes.new_tensor([0, 0, 1, 1]).expand(len(boxes), 1, 4), boxes], dim=1),
             "labels": F.pad(kinds, (1, 0), value=-1).to(torch.int16),
-            "scores": F.pad(take(scores, chosen), (1, 0), value=1.0),
+            "scores": F.pad(pick(scores, chosen), (1, 0), value=1.0),
             "global": pooled.half(),
         }
 
 
 def decode(deltas: Tensor, anchors: Tensor) -> Tensor:
-    """Returns boxes [..., 4]: `anchors` moved by `deltas` [..., 4], as of `moved`, and cut to the image."""
+    """Returns boxes [..., 4]: `anchors` moved by `deltas` [..., 4], as of `shift_boxes`, and cut to the image."""
     sides = anchors[..., 2:] - anchors[..., :2]
     finite = torch.cat([deltas[..., :2], deltas[..., 2:].clamp(max=_LARGEST_LOG_SCALE)], dim=-1)
-    return clip_boxes_to_image(moved(finite, anchors[..., :2] + sides / 2, sides), (HEIGHT, WIDTH))
+    return clip_boxes_to_image(shift_boxes(finite, anchors[..., :2] + sides / 2, sides), (HEIGHT, WIDTH))
 
 
 def suppress(boxes: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
@@ -237,12 +236,12 @@ def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
         count: how many indices are wanted.
     """
     keep, blocks = suppress(boxes, threshold)
-    suppressor = (blocks & keep[:, :, None]).to(torch.uint8).argmax(dim=1)  # the first box that suppresses each
+    suppressor = (blocks & keep[:, :, None]).byte().argmax(dim=1)  # the first box that suppresses each
     group = torch.where(keep, torch.arange(boxes.shape[1], device=boxes.device), suppressor)  # [B, K]
     rank = (group[:, :, None] == group[:, None, :]).triu(diagonal=1).sum(dim=1)  # earlier boxes of the same group
-    return torch.sort(rank, dim=1, stable=True).indices[:, :count]
+    return rank.argsort(dim=1, stable=True)[:, :count]
 
 
-def take(values: Tensor, indices: Tensor) -> Tensor:
+def pick(values: Tensor, indices: Tensor) -> Tensor:
     """Returns `values` [B, K, ...] at `indices` [B, n] of each image: [B, n, ...]."""
     return values[torch.arange(len(values), device=values.device)[:, None], indices]

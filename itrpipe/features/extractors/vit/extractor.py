@@ -28,6 +28,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from itrpipe.features.declaration import NetworkSettings
 from itrpipe.features.extractors.base import Extractor, Images, stacked
@@ -103,7 +104,7 @@ class GridExtractor(Extractor):
         }
 
     @torch.inference_mode()
-    def _see(self, images: torch.Tensor) -> Seen:
+    def _see(self, images: Tensor) -> Seen:
         pixels = self._normalise(images.to(self._device, non_blocking=True))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             return see(self.network, pixels.contiguous(memory_format=self._memory_format))

@@ -1,7 +1,5 @@
 """Declaration of arrays in files; read without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal

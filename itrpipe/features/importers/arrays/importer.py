@@ -8,8 +8,6 @@ Rows beyond `count` become zero; without `count`, all regions of every image are
 `image_id`, `ids` or `names`, or lines of a text file, whose path is relative to the folder of the arrays.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +72,8 @@ class ArraysSource(Source):
             )
         self.names = [str(each).strip() for each in names]
         for name, array in found.items():
-            if array.shape != (needed := (len(names), *self.spec[name])):
+            needed = (len(names), *self.spec[name])
+            if array.shape != needed:
                 raise DataError(f"{path}: {name} have shape {array.shape} and not {needed}, as other arrays say.")
         shown = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
         self.summary = f"arrays of {path.name}: {len(names):,} images; {shown}"
@@ -87,7 +86,9 @@ class ArraysSource(Source):
             beyond = np.arange(self.spec.regions) >= rows["count"][:, None]  # [n, R]
             for name in rows.keys() - {"count", "global", "pixels"}:
                 rows[name][beyond] = 0
-        return rows | ({"size": sizes} if self._in_pixels else {})
+        if self._in_pixels:
+            rows["size"] = sizes
+        return rows
 
 
 open_source = ArraysSource

@@ -10,11 +10,10 @@ pixels of the image as it is on disk. Ids count without the background class, as
 one source: extraction on several GPUs writes one file each, and some name an image in two of them.
 """
 
-from __future__ import annotations
-
 import base64
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +27,10 @@ _COLUMNS = {
     6: ("name", "width", "height", "count", "boxes", "regions"),
     10: ("name", "height", "width", *_CLASSES, "count", "boxes", "regions"),
 }
+_NUMBERS = "6 or 10"
 _INTEGERS = ("labels", "attributes")
-# A line takes 0.4 to 1.1 MB, and what comes before its features 6 kB for 100 regions.
-_HEAD_BYTES = 16_384
 _LONGEST_LINE = 1 << 26
+"""Bytes; a line of 100 regions takes 1.1 MB."""
 
 
 class TsvSource(Entries):
@@ -49,68 +48,47 @@ class TsvSource(Entries):
         self._width = 0
         self._counts = set[int]()
         for file in _files(path):
-            with file.open("rb", buffering=_HEAD_BYTES) as stream:
-                number = 0
-                size = file.stat().st_size
-                while stream.tell() < size:
-                    number += 1
+            with file.open("rb") as stream:
+                lines = iter(partial(stream.readline, _LONGEST_LINE), b"")
+                start = 0
+                for number, line in enumerate(lines, 1):
                     with reading(f"{file}, line {number}", "features", "remove the line or extract it again"):
-                        self._add_line(file, stream)
+                        self._add_line(line, Place(file, start, len(line.rstrip(b"\r\n"))))
+                    start += len(line)
         tool = "LXMERT's" if "labels" in self._columns else "bottom-up-attention's"
         self.describe(f"{tool} TSV", self._counts, self._width, self._columns)
 
-    def _add_line(self, file: Path, stream: BinaryIO) -> None:
-        """Notes the next line, unless it is blank.
-
-        The number of regions tells where a line ends. So features are read only of the first line, which tells how wide
-        they are, and of lines that do not end there.
-        """
-        start = stream.tell()
-        line = stream.readline(_HEAD_BYTES if self._width else _LONGEST_LINE)
+    def _add_line(self, line: bytes, place: Place) -> None:
+        """Notes a line and its place, unless it is blank."""
         if not line.strip():
             return
-        tabs = len(self._columns) - 1
-        while not line.endswith(b"\n") and line.count(b"\t") < tabs and (more := stream.readline(_HEAD_BYTES)):
-            line += more
         self._columns = self._columns or _COLUMNS.get(line.count(b"\t") + 1, ())
         fields = self._fields(line)
-        regions = int(_bare(fields["count"]))
-        if regions < 0:
-            raise ValueError(f"it has {regions} regions")
-        stop = start + len(line) - len(fields["regions"]) + -(-4 * regions * self._width // 3) * 4
-        stream.seek(stop - 1)
-        last = stream.readline(3)
-        if line.endswith(b"\n") or not last or last[1:].strip():
-            stream.seek(start)
-            line = stream.readline(_LONGEST_LINE)
-            stop = start + len(line.rstrip(b"\r\n"))
-            size = _values(self._fields(line)["regions"], "<f4").size
-            self._width = self._width or size // max(1, regions)
-            if size != regions * self._width or bool(size) != bool(regions):
-                raise ValueError(f"{size:,} numbers are not {regions} regions of width {self._width}: it is cut off")
-        name = _bare(fields["name"]).decode()
-        if not name:
+        regions = int(fields["count"])
+        size = _values(fields["regions"], "<f4").size
+        self._width = self._width or size // max(1, regions)
+        if size != regions * self._width or bool(size) != bool(regions):
+            raise ValueError(f"{size:,} numbers are not {regions} regions of width {self._width}: it is cut off")
+        if not fields["name"]:
             raise ValueError("it names no image")
-        self.add(name, Place(file, start, stop - start))
+        self.add(fields["name"].decode(), place)
         self._counts.add(regions)
 
     def _fields(self, line: bytes) -> dict[str, bytes]:
         fields = line.split(b"\t")
         if len(fields) != len(self._columns):
-            needed = len(self._columns) or " or ".join(map(str, _COLUMNS))
-            raise ValueError(f"it has {len(fields)} columns and should have {needed}")
-        return dict(zip(self._columns, fields, strict=True))
+            raise ValueError(f"it has {len(fields)} columns and should have {len(self._columns) or _NUMBERS}")
+        return dict(zip(self._columns, map(_bare, fields), strict=True))
 
     def entry(self, place: Place) -> dict[str, Any]:
         """See `Entries`."""
         fields = self._fields(place.content())
-        regions = int(_bare(fields["count"]))
-        size = [int(_bare(fields[side])) for side in ("height", "width")]
-        return {"size": size} | {
-            name: _values(fields[name], "<i8" if name in _INTEGERS else "<f4").reshape(regions, *shape[1:])
-            for name, shape in self.spec.items()
-            if name != "count"
-        }
+        regions = int(fields["count"])
+        found: dict[str, Any] = {"size": [int(fields["height"]), int(fields["width"])]}
+        for name in self.spec.keys() - {"count"}:
+            dtype = "<i8" if name in _INTEGERS else "<f4"
+            found[name] = _values(fields[name], dtype).reshape(regions, *self.spec[name][1:])
+        return found
 
 
 open_source = TsvSource
@@ -123,7 +101,7 @@ def layout(path: Path) -> Layout | None:
         return None
     with found[0].open("rb") as file:
         known = 1 + file.readline(_LONGEST_LINE).count(b"\t") in _COLUMNS
-    return Layout(found, "" if known else f"{' or '.join(map(str, _COLUMNS))} columns in {found[0].name}")
+    return Layout(found, "" if known else f"{_NUMBERS} columns in {found[0].name}")
 
 
 def _files(path: Path) -> list[Path]:
@@ -133,7 +111,6 @@ def _files(path: Path) -> list[Path]:
 
 def _values(text: bytes, dtype: str) -> np.ndarray:
     """The values of a field in base64, whose padding some tools leave out."""
-    text = _bare(text)
     return np.frombuffer(base64.b64decode(text + b"=" * (-len(text) % 4), validate=True), dtype)
 
 

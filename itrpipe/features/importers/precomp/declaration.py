@@ -1,7 +1,5 @@
 """Declaration of `*_precomp` folders; read without torch."""
 
-from __future__ import annotations
-
 from itrpipe.features.declaration import Count, FeatureSettings
 
 

@@ -10,8 +10,7 @@ A folder holds, for each of the splits `train`, `dev`, `test` and `testall` it h
 | `{split}_global.npy` | [n, G] floating point (optional, in all splits or in none)                                   |
 """
 
-from __future__ import annotations
-
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ _SPLITS = ("train", "dev", "test", "testall")
 _REPEAT_SAMPLES = 8
 
 
-class Split(NamedTuple):
+class PrecompSplit(NamedTuple):
     """One split of a precomp folder.
 
     Attributes:
@@ -88,14 +87,16 @@ class PrecompSource(Source):
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """See `Source`."""
         numbers, rows = self._places[:, entries]
-        found: dict[str, list[np.ndarray]] = {}
+        found = defaultdict[str, list[np.ndarray]](list)
         for number in np.unique(numbers):
             split = self._splits[number]
             own = rows[numbers == number]
             for key, array in split.arrays.items():
-                found.setdefault(key, []).append(take(array, own * (array.shape[0] // len(split.ids))))
-        same = {key: np.broadcast_to(each, (len(entries), *each.shape)) for key, each in self._same.items()}
-        return {key: each[0] if len(each) == 1 else np.concatenate(each) for key, each in found.items()} | same
+                found[key].append(take(array, own * (array.shape[0] // len(split.ids))))
+        arrays = {key: np.concatenate(parts) for key, parts in found.items()}
+        for key, value in self._same.items():
+            arrays[key] = np.broadcast_to(value, (len(entries), *value.shape))
+        return arrays
 
 
 open_source = PrecompSource
@@ -103,19 +104,25 @@ open_source = PrecompSource
 
 def layout(path: Path) -> Layout | None:
     """Arrays named as those of precomp folders; images without ids and captions cannot be told apart."""
-    splits = _splits_in(path)
-    found = [path / f"{name}_{kind}" for name in splits for kind in ("ims.npy", "caps.txt", "ids.txt", "global.npy")]
-    found = [file for file in found if file.is_file()] or sorted(path.glob("*_ims.npy"))
-    named = {file.name.split("_")[0] for file in found if file.suffix == ".txt"}
-    lacks = [f"{name}_ids.txt or {name}_caps.txt" for name in splits if name not in named]
-    return Layout(found, next(iter(lacks), "") if splits else f"{_SPLITS[0]}_ims.npy") if found else None
+    files = []
+    lacks = ""
+    for name in _splits_in(path):
+        parts = [path / f"{name}_{part}" for part in ("ims.npy", "caps.txt", "ids.txt", "global.npy")]
+        parts = [file for file in parts if file.is_file()]
+        files += parts
+        if not any(file.suffix == ".txt" for file in parts):
+            lacks = lacks or f"{name}_ids.txt or {name}_caps.txt"
+    if files:
+        return Layout(files, lacks)
+    others = sorted(path.glob("*_ims.npy"))
+    return Layout(others, f"{_SPLITS[0]}_ims.npy") if others else None
 
 
 def _splits_in(path: Path) -> list[str]:
     return [name for name in _SPLITS if (path / f"{name}_ims.npy").is_file()]
 
 
-def _open_split(path: Path, name: str) -> Split:
+def _open_split(path: Path, name: str) -> PrecompSplit:
     arrays: dict[str, FileRows] = {}
     for key, kind, shape in (("regions", "ims", "[images, regions, width]"), ("global", "global", "[images, width]")):
         file = path / f"{name}_{kind}.npy"
@@ -123,20 +130,23 @@ def _open_split(path: Path, name: str) -> Split:
             array = arrays[key] = open_arrays(file)[""]
             if array.dtype.kind != "f" or len(array.shape) != shape.count(",") + 1 or 0 in array.shape:
                 raise DataError(f"{file} has type {array.dtype} and shape {array.shape}; floats {shape} are needed")
-    texts = {kind: file for kind in ("caps", "ids") if (file := path / f"{name}_{kind}.txt").is_file()}
-    lines = {kind: np.array(lines_of(file), dtype=object) for kind, file in texts.items()}
+    lines = {}
+    for kind in ("caps", "ids"):
+        file = path / f"{name}_{kind}.txt"
+        if file.is_file():
+            lines[kind] = np.array(lines_of(file), dtype=object)
     rows = arrays["regions"].shape[0]
     images = rows // (_repeats(arrays["regions"]) if len(lines.get("caps", ())) == rows else 1)
     if "global" in arrays and arrays["global"].shape[0] not in (images, rows):
         raise DataError(f"{arrays['global'].where} has {arrays['global'].shape[0]} rows for {images} images")
     remedy = f"name the images in {name}_ids.txt, one a line, and take {name}_caps.txt away if it does not fit"
     groups = {"caps": [[]] * images, "ids": [[""]] * images}
-    for kind, file in texts.items():
-        with reading(file, f"as many lines for each of {images} images", remedy):
-            groups[kind] = lines[kind].reshape(images, -1).tolist()
-            if kind == "ids" and (len({*lines[kind]}) < images or any(len({*each}) > 1 for each in groups[kind])):
+    for kind, texts in lines.items():
+        with reading(path / f"{name}_{kind}.txt", f"as many lines for each of {images} images", remedy):
+            groups[kind] = texts.reshape(images, -1).tolist()
+            if kind == "ids" and (len({*texts}) < images or any(len({*names}) > 1 for names in groups[kind])):
                 raise ValueError("an image has several names, or a name several images")
-    return Split(arrays, [each[0].strip() for each in groups["ids"]], groups["caps"])
+    return PrecompSplit(arrays, [each[0].strip() for each in groups["ids"]], groups["caps"])
 
 
 def _repeats(regions: FileRows) -> int:
@@ -146,13 +156,16 @@ def _repeats(regions: FileRows) -> int:
         DataError: the first image comes several times in a row and others do not.
     """
     rows = regions.shape[0]
-    keys = (regions.read(row, row + 1).tobytes() for row in range(rows))
-    first = next(keys)
-    repeats = next((row for row, key in enumerate(keys, 1) if key != first), rows)
-    samples = range(0, rows, max(1, rows // repeats // _REPEAT_SAMPLES) * repeats)
-    groups = (regions.read(start, start + repeats).tobytes() for start in samples)
-    if any(group != group[: len(group) // repeats] * repeats for group in groups):
-        raise DataError(f"{regions.where}: not every image is there {repeats} times, as the first is; fetch it again")
+    first = regions.read(0, 1)
+    repeats = 1
+    while repeats < rows and np.array_equal(regions.read(repeats, repeats + 1), first, equal_nan=True):
+        repeats += 1
+    for start in range(0, rows, max(1, rows // repeats // _REPEAT_SAMPLES) * repeats):
+        group = regions.read(start, start + repeats)
+        if not np.array_equal(group, np.broadcast_to(group[0], group.shape), equal_nan=True):
+            raise DataError(
+                f"{regions.where}: not every image is there {repeats} times, as the first is; fetch it again"
+            )
     return repeats
 
 

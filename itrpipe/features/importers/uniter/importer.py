@@ -16,8 +16,6 @@ Regions are stored by falling confidence. Of those surer than `min_score` at lea
 Source: UNITER (Chen et al., 2020), image features of the published code.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

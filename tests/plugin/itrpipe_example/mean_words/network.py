@@ -2,8 +2,7 @@
 
 from torch import nn
 
-from itrpipe.models.base import DualEncoder, ImageEncoding, TextEncoding, l2_normalise
-from itrpipe.models.vectors import mean_of_first
+from itrpipe.models.base import DualEncoder, ImageEncoding, TextEncoding, l2_normalise, mean_of_first
 
 
 class MeanWordsEncoder(DualEncoder):

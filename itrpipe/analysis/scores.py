@@ -1,0 +1,108 @@
+"""Scores of the models that are evaluated, on one split: read, computed, or the mean of those of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from itrpipe.analysis.settings import SCORED, EvaluateSettings
+from itrpipe.datasets.prepared import LEAKED, PreparedDataset
+from itrpipe.errors import DataError
+from itrpipe.evaluation.metrics import PROTOCOLS
+from itrpipe.features.declaration import model_inputs
+from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_embeddings, read_scores, write_scores
+from itrpipe.mining.filters import DuplicateCaptions
+from itrpipe.models.declaration import settings_of
+from itrpipe.storage.artifact import existing_input
+from itrpipe.training.data import Sources
+from itrpipe.training.encoding import Scoring
+
+
+def evaluated_scores(job: Any) -> SplitScores:
+    """Return the scores of the evaluated model, or the mean of those of several.
+
+    Args:
+        job: the `itrpipe.stages.base.Job` of the evaluation.
+
+    Raises:
+        DataError: a file is damaged, or the models were trained on different images or captions of the split.
+        MissingInputError: a file has no such split, or what a model without embeddings was trained on was removed.
+    """
+    names = model_inputs(job.inputs)
+    return mean_scores(((job.inputs[name].folder, _model_scores(job, name)) for name in names), job.settings.split)
+
+
+def mean_scores(models: Iterable[tuple[Path, SplitScores]], split: str) -> SplitScores:
+    """Return the mean of the scores of several models as they are, in single precision.
+
+    Args:
+        models: the folder of each model, for messages, and its scores, which are overwritten.
+        split: name of the split, for messages.
+
+    Raises:
+        DataError: they are of different images or captions.
+    """
+    models = iter(models)
+    folder, mean = next(models)
+    count = 1
+    for other_folder, other in models:
+        for rows in ("image_ids", "caption_ids", "caption_image"):
+            if getattr(mean, rows).tolist() != getattr(other, rows).tolist():
+                raise DataError(
+                    f"{other_folder}: its {rows.replace('_', ' ')} of split {split} are not those of {folder}, so "
+                    "their scores cannot be averaged; train both on the same dataset"
+                )
+        mean.matrix[:] += other.matrix
+        count += 1
+    mean.matrix[:] /= count
+    return mean
+
+
+def _model_scores(job: Any, name: str) -> SplitScores:
+    """Return the scores of one model: of its embeddings, or those that its own evaluation has written, or computed."""
+    split = job.settings.split
+    scored = job.inputs.get(f"{SCORED}{name}")
+    if scored is not None:
+        return read_scores(scored.folder / SCORES, split)
+    model = job.inputs[name]
+    if EMBEDDINGS in model.manifest.outputs:
+        found = read_embeddings(model.folder / EMBEDDINGS, split)
+        return SplitScores(found.scores(), found.image_ids, found.caption_ids, found.caption_image)
+    read = ["prepare", "extract"]
+    if settings_of(job.settings.backbone).reads_phrases:
+        read.append("parse")  # other models may have been trained on sentences that it helped to write
+    folders = {source: existing_input(model.folder, model.manifest, source).absolute() for source in read}
+    sources = Sources(**folders, train_share=model.manifest.settings["train_share"])
+    work = Scoring(model.folder.absolute(), sources, job.execution.encode_block, job.execution.device, split)
+    scores = work.join(job.made(work).paths)
+    (job.folder / SCORES).unlink(missing_ok=True)  # of an interrupted run
+    write_scores(job.folder / SCORES, split, scores)
+    return scores
+
+
+def caveats(prepared: Any, settings: EvaluateSettings, truth_is_known: bool) -> Iterator[str]:
+    """Yield what scores on a split have to be read with: repeated captions, leaks, and protocols that do not apply.
+
+    Args:
+        prepared: the `itrpipe.stages.base.Artifact` of the dataset.
+        settings: of the evaluation.
+        truth_is_known: whether the dataset knows all correct matches, those of repeated captions too.
+
+    Raises:
+        DataError: a file of the dataset is damaged.
+    """
+    split = PreparedDataset.open(prepared.folder, tokens=False).split(settings.split)
+    repeated = DuplicateCaptions(split.texts, split.caption_image).report()["captions_of_other_images"]
+    if repeated and not truth_is_known:
+        yield (
+            f"{repeated:,} of {len(split.texts):,} captions are also those of another image, where they count as "
+            "wrong, and ties do, too: no model reaches 100 %"
+        )
+    if leaks := prepared.manifest.metrics.get("leaks"):
+        yield LEAKED.format(leaks)
+    images = len(split.image_ids)
+    for name in settings.protocols:
+        least = PROTOCOLS[name].images
+        if least > images:
+            yield f"{name} needs {least:,} images, {settings.split} has {images:,}"

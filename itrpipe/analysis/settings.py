@@ -1,0 +1,178 @@
+"""Settings of an evaluation: the model, what is asked of it, and what cannot be asked together."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from itrpipe.config import Outside, Settings
+from itrpipe.datasets import benchmarks
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.declaration import NOT_HERE, FeatureSettings, is_given
+from itrpipe.models.declaration import canonical_backbone, settings_of
+from itrpipe.storage.integrity import LOCAL_MODEL
+from itrpipe.synthesis.generators import generator_names
+from itrpipe.training import settings as training_settings
+from itrpipe.training.settings import Model, decisions_file
+
+ECCV_PACKAGE = "eccv_caption"
+SCORED = "scored_"
+"""Begins the name of an input: the evaluation of one model of an ensemble, whose own input name follows."""
+LONGEST_LABEL = 200
+"""Characters of a label that leave room for the rest of a folder name, which may have 255."""
+BENCHMARKS = Outside(
+    lambda _, given, cache: benchmarks.digests(given, cache),
+    lambda given: [benchmarks.named(each).name for each in given],
+)
+
+
+class EvaluateSettings(Settings):
+    """Models that are evaluated, and what is asked of them.
+
+    Attributes:
+        method: configuration of `train` (triplet, aoq).
+        backbone, seed, features: of the trained model; an empty backbone is the one of the method.
+        ensemble_with: further models, trained on the same features, whose scores are averaged with those of the first.
+            A name is `[method.]backbone[.sN]`; what is left out is that of the first model. Kept in the shortest form
+            and in the order of the models, since the order they are given in changes nothing.
+        split: which split is ranked.
+        rerank: score only so many candidates of every query in full, of a model that ranks in two steps; 0: all.
+        eccv: also measure with the matches of ECCV Caption and CxC, on COCO's 5K test split.
+        discriminate: generators of negative sentences, see `itrpipe.synthesis.generators`; of each is measured
+            how many score below the captions of the split that they were made of. Kept in the shortest form and in one
+            order.
+        language_model: hub id or folder of a GPT-2 that measures the perplexity of sentences before and after the
+            model corrected them; empty: none.
+        benchmark: benchmarks of hard negatives, `NAME=FOLDER` or `scenes`; see `itrpipe.datasets.benchmarks`. In the
+            order of their names.
+        decisions: file of people's judgements, see `itrpipe.review`; what fits counts as right beside the own
+            image or caption; empty: none.
+        protocols: names in `itrpipe.evaluation.metrics`; those that need more images than there are do not apply.
+        bootstrap_samples: resampled test sets behind every interval.
+        interval_level: share of them that an interval holds.
+        ranking_depth: candidates kept for each query.
+    """
+
+    method: str
+    backbone: str
+    features: str
+    seed: int = Field(ge=0)
+    ensemble_with: tuple[str, ...] = ()
+    split: Literal["train", "val", "test"]
+    rerank: int = Field(default=0, ge=0)
+    eccv: bool = False
+    discriminate: Annotated[tuple[str, ...], AfterValidator(generator_names)] = ()
+    language_model: Annotated[str, LOCAL_MODEL] = ""
+    benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
+    decisions: Annotated[str, decisions_file(training=False)] = ""
+    protocols: tuple[Literal["full", "coco-1k", "coco-5k"], ...]
+    bootstrap_samples: int = Field(ge=100, le=1_000_000)
+    interval_level: float = Field(gt=0, lt=1)
+    ranking_depth: int = Field(ge=1)
+
+    @field_validator("backbone")
+    @classmethod
+    def _canonical(cls, value: str, info: ValidationInfo) -> str:
+        if value or "method" not in info.data:
+            return canonical_backbone(value)
+        return training_settings.usual_backbone(info.data["method"])
+
+    @field_validator("ensemble_with")
+    @classmethod
+    def _different_models(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not {"method", "backbone", "seed"} <= info.data.keys():
+            return value  # one of these is refused already
+        first = Model(info.data["method"], info.data["backbone"], info.data["seed"])
+        members: list[Model] = []
+        for name in value:
+            member = first.named_by(name)
+            if member == first:
+                raise ValueError(f"{name!r} is the evaluated model itself; name another one, such as another seed")
+            if member in members:
+                raise ValueError(f"{name!r} names {member.label} a second time; leave it out")
+            members.append(member)
+        names = tuple(first.name_of(member) for member in sorted(members))
+        length = len("+".join((first.label, *names)))
+        if length > LONGEST_LABEL:
+            raise ValueError(f"the artifact's name would have {length} characters; average fewer models")
+        return names
+
+    @property
+    def models(self) -> list[Model]:
+        """Return the evaluated model and those that its scores are averaged with."""
+        first = Model(self.method, self.backbone, self.seed)
+        return [first, *map(first.named_by, self.ensemble_with)]
+
+    @property
+    def label(self) -> str:
+        """Return the label of the models, with the split when it is not the test split."""
+        name = models_label(self)
+        return name if self.split == "test" else f"{name}.{self.split}"
+
+
+def models_label(settings: EvaluateSettings) -> str:
+    """Return the name of the run and of those averaged with it: `aoq.vsrn`, `aoq.bfan+scan`, `ssamt.ssamt.rerank64`."""
+    name = "+".join((settings.models[0].label, *settings.ensemble_with))
+    return f"{name}.rerank{settings.rerank}" if settings.rerank else name
+
+
+def check_asked(settings: EvaluateSettings) -> None:
+    """Refuse what cannot be asked of these models.
+
+    Raises:
+        UsageError: `rerank` is set and the model does not rank in two steps; sentences or benchmarks are named and
+            several models; or a language model is, and the evaluated one does not correct sentences.
+        MissingInputError: `eccv` is set and the package with its ground truth is not installed.
+    """
+    if settings.eccv and importlib.util.find_spec(ECCV_PACKAGE) is None:
+        raise MissingInputError(
+            f"--eccv reads the ground truth of the package {ECCV_PACKAGE}, which is not installed; run "
+            "`pip install itrpipe[eccv]`, or leave --eccv out"
+        )
+    given = is_given(settings.backbone)
+    trained_alone = not given and not settings.ensemble_with
+    if settings.rerank and not (trained_alone and settings_of(settings.backbone).reads_phrases):
+        raise UsageError(
+            f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; "
+            "leave it out"
+        )
+    if settings.language_model and not (
+        trained_alone and "words" in training_settings.method_of(settings.method).answers
+    ):
+        raise UsageError(
+            f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
+            "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
+        )
+    for option, values in (("discriminate", settings.discriminate), ("benchmark", settings.benchmark)):
+        if values and settings.ensemble_with:
+            raise UsageError(f"--{option} looks at the scores of one model; leave --ensemble-with out and test each")
+        if values and given:
+            raise UsageError(f"--{option} {values[0]} scores other pairs, and {NOT_HERE}; leave it out")
+
+
+def check_photographs(settings: EvaluateSettings, features: Mapping[str, FeatureSettings]) -> None:
+    """Refuse benchmarks of photographs for a model whose features those cannot have.
+
+    Args:
+        settings: of the evaluation.
+        features: the extractors that made the features which the model was trained on, by name.
+
+    Raises:
+        UsageError: the features were imported, or come from a detector of drawings.
+    """
+    of_photographs = [name for name in settings.benchmark if benchmarks.named(name).folder]
+    for part in features.values():
+        if of_photographs and part.imported:
+            raise UsageError(
+                f"--benchmark {of_photographs[0]}: the features of this dataset were imported ({part.kind}), so those "
+                "of other photographs cannot be made alike; evaluate a model that was trained on extracted features"
+            )
+        if of_photographs and part.drawings_only:
+            raise UsageError(
+                f"--benchmark {of_photographs[0]}: the features of this dataset come from the detector of "
+                f"`{part.kind}`, which knows synthetic images and no photographs; evaluate a model that was trained on "
+                "other features, such as --backbone dual-encoder, or give --benchmark scenes"
+            )
