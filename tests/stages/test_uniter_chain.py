@@ -290,7 +290,7 @@ def decide(monkeypatch: pytest.MonkeyPatch, wrong: set[int], written: int) -> No
 def test_wrong_words_carry_their_number_and_are_replaced(
     tags_chain: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = load_model(only(tags_chain, "train/tags-dc.uniter")).vocabulary.ids
+    ids = load_model(only(tags_chain, "train/tags-dc.uniter")).tokens.ids
     decide(monkeypatch, {ids["on"], ids["beach"]}, ids["a"])
     out = done(explain(invoke, tags_chain))
     assert out.startswith("test-000001 (test), tags-dc.uniter\n")
