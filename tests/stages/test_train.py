@@ -147,7 +147,7 @@ def test_a_share_of_the_training_images_lies_in_larger_ones_and_reaches_teacher_
     for share in (0.25, 1.0):
         folder, _ = trained_with(chain, train_share=share, seed=0)
         words = {word for split in (whole.share(share), val) for words in split.tokens.to_pylist() for word in words}
-        assert load_model(folder).vocabulary.ids.keys() - set(SPECIALS) == words
+        assert load_model(folder).tokens.ids.keys() - set(SPECIALS) == words
 
 
 def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke) -> None:
