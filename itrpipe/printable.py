@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 # C0, DEL and C1; marks, embeddings, overrides and isolates of writing direction; separators of lines and paragraphs;
@@ -22,6 +23,14 @@ def printable_lines(text: str) -> str:
 def quantity(number: int, unit: str) -> str:
     """A number of things, of which several end in s."""
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows of cells as lines for a terminal, indented: the first column to the left, others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        columns = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        yield "  " + "  ".join([name.ljust(widths[0]), *columns]).rstrip()
 
 
 def printable_json(value: Any) -> str:

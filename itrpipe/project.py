@@ -28,7 +28,7 @@ from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import load_stage
-from itrpipe.storage.artifact import Manifest, check_artifact
+from itrpipe.storage.artifact import HISTORY, Manifest, check_artifact
 from itrpipe.storage.disk import read_json
 from itrpipe.storage.integrity import checked
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from itrpipe.search.gallery import Answers
     from itrpipe.search.model import RetrievalModel
 
-_PAGE_HEIGHT = 800
+_CURVE_WIDTH, _PAGE_HEIGHT = 480, 800
 
 
 class Result:
@@ -119,7 +119,24 @@ class Result:
         if page.exists():
             document = html.escape(checked(page).read_text(encoding="utf-8"))
             return f'<iframe srcdoc="{document}" style="width: 100%; height: {_PAGE_HEIGHT}px; border: 0"></iframe>'
-        return f"<pre>{html.escape(str(self))}</pre>"
+        shown = f"<pre>{html.escape(str(self))}</pre>"
+        if (self.folder / HISTORY).exists():
+            shown += self._curve()
+        return shown
+
+    def _curve(self) -> str:
+        """Draw RSum on the validation split by epoch."""
+        from matplotlib.ticker import MaxNLocator
+
+        from itrpipe.report.plots import panel, svg
+
+        title = "RSum on the validation split, by epoch"
+        history = self.table("history")
+        figure, axes = panel()
+        axes.plot(history["epoch"], history["val_rsum"])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_title(title)
+        return f'<div style="max-width: {_CURVE_WIDTH}px">{svg(figure, "val-rsum", title)}</div>'
 
 
 class Project:
@@ -256,7 +273,9 @@ def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]
             words.append(flag)
         else:
             values = value if isinstance(value, list | tuple) else [value]
-            texts = [each.name if isinstance(each, Result) else str(each) for each in values]
+            texts = []
+            for each in values:
+                texts.append(each.name if isinstance(each, Result) else str(each))
             if parameter.multiple:
                 for text in texts:
                     words += [flag, text]

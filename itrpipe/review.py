@@ -270,7 +270,7 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
         DataError: a file is damaged.
         UsageError: it searched candidates from outside the dataset.
     """
-    from itrpipe.mining.files import FILES, read_list
+    from itrpipe.mining.lists import FILES, read_list
 
     manifest = read_manifest(mined)
     if manifest.settings.get("candidates"):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from itrpipe.engine.run import Made, SharedExecution, make_parts
 from itrpipe.engine.work import Work
-from itrpipe.mining.files import ListWriter, MinedList
+from itrpipe.mining.lists import CandidateLists, HeldRows, ListWriter, MinedList
 from itrpipe.progress import Reporter
 
 
@@ -23,7 +23,7 @@ def made(work: Work, folder: Path, workers: int = 1, warn: Callable[[str], None]
 
 def write_list(folder: Path, direction: str, mined: MinedList) -> None:
     """Writes one direction; `direction` is a key of `FILES`."""
-    probability = mined.false_negative_probability
-    wide, guarded = mined.candidates.dtype == np.int64, probability is not None
-    with ListWriter(folder, direction, mined.candidates.shape[1], guarded=guarded, wide=wide) as writer:
-        writer.write(mined.anchor_ids.tolist(), mined.candidates, mined.scores, probability)
+    ids = HeldRows(np.char.encode(mined.anchor_ids.astype(str), "utf-8"))
+    with ListWriter(folder, {direction: ids}) as writer:
+        lists = CandidateLists(mined.candidates, mined.scores)
+        writer.write(direction, slice(0, len(mined.candidates)), lists, mined.false_negative_probability)

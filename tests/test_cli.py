@@ -17,7 +17,7 @@ import typer.main
 from itrpipe import __version__
 from itrpipe.cli import app, doctor, entry
 from itrpipe.cli.commands import PANELS, SHARED
-from itrpipe.cli.list import LISTS, everything, principal
+from itrpipe.cli.names import LISTS, everything, principal
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import (

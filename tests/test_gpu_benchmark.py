@@ -18,7 +18,6 @@ STARTS = (
         f"scores, {name}"
         for name in ("SCAN t2i, fp32", "SCAN t2i, bf16", "BFAN, fp32", "BFAN, bf16", "UNITER", "SSAMT")
     ),
-    *(f"scores, {name}, compiled" for name in ("SCAN t2i, fp32", "SCAN t2i, bf16", "BFAN, fp32", "BFAN, bf16")),
     *(f"step, {name}" for name in ("AOQ, VSRN", "AOQ, BFAN", "FNE")),
     *(f"step, InfoNCE, CLIP ViT-B/32, 4, {way}" for way in ("eager", "compiled")),
     *(f"embeddings, CLIP ViT-L/14, {precision}" for precision in ("fp32", "tf32", "bf16")),

@@ -56,9 +56,10 @@ def test_a_report_is_its_page_in_a_notebook(project: Project, evaluated: Result)
     assert "&lt;title&gt;" in shown
 
 
-def test_a_training_has_its_tables(project: Project) -> None:
+def test_a_training_shows_its_curve_and_its_tables(project: Project) -> None:
     trained = project.train("triplet", backbone="vsepp", **OF_TRAINING)
     assert trained.table("history").num_rows == trained.metrics["epochs"]
+    assert "<svg" in trained._repr_html_()
     with pytest.raises(MissingInputError, match="histories"):
         trained.table("histories")
 

@@ -265,16 +265,16 @@ def test_decided_pairs_are_found_in_lists_and_outlive_their_file(tmp_path: Path)
     decided = Decided.of(named | {("z", "b0"): "fits"}, IMAGES, CAPTIONS)
     texts = CandidateLists(np.array([[2, 3], [4, 0], [0, -1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32))
     fitting = [[False, True], [False, False], [True, False]]
-    assert matching(decided.fits, "texts_for_images", slice(0, 3), texts).tolist() == fitting
-    assert matching(decided.differs, "texts_for_images", slice(0, 3), texts).tolist() == [
+    assert matching(decided.fits.has, "texts_for_images", slice(0, 3), texts).tolist() == fitting
+    assert matching(decided.differs.has, "texts_for_images", slice(0, 3), texts).tolist() == [
         [False] * 2,
         [True, False],
         [False] * 2,
     ]
     later = CandidateLists(texts.candidates[1:], texts.scores[1:])
-    assert matching(decided.fits, "texts_for_images", slice(1, 3), later).tolist() == fitting[1:]
+    assert matching(decided.fits.has, "texts_for_images", slice(1, 3), later).tolist() == fitting[1:]
     images = CandidateLists(np.array([[2, 1]] + [[-1, -1]] * 5, dtype=np.int32), np.zeros((6, 2), dtype=np.float32))
-    assert matching(decided.fits, "images_for_texts", slice(0, 6), images)[0].tolist() == [True, False]
+    assert matching(decided.fits.has, "images_for_texts", slice(0, 6), images)[0].tolist() == [True, False]
     assert Decided.read(tmp_path, IMAGES, CAPTIONS) is None
     decided.write(tmp_path, IMAGES, CAPTIONS)
     again = Decided.read(tmp_path, IMAGES, CAPTIONS)

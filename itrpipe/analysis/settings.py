@@ -106,12 +106,6 @@ class EvaluateSettings(Settings):
         first = Model(self.method, self.backbone, self.seed)
         return [first, *map(first.named_by, self.ensemble_with)]
 
-    @property
-    def label(self) -> str:
-        """Return the label of the models, with the split when it is not the test split."""
-        name = models_label(self)
-        return name if self.split == "test" else f"{name}.{self.split}"
-
 
 def models_label(settings: EvaluateSettings) -> str:
     """Return the name of the run and of those averaged with it: `aoq.vsrn`, `aoq.bfan+scan`, `ssamt.ssamt.rerank64`."""

@@ -119,19 +119,17 @@ class Asked:
         Raises:
             ItrpipeError: it cannot be planned, or an option is read by no step.
         """
-        need = Need(stage, conf or default_conf(self.planner.definition, stage), settings)
-        steps = [self.planner.plan(need, inputs=inputs)]
-        steps += [self.planner.plan(each, requested=False) for each in others]
-        refuse_unused(self.planner.unused_overrides(), self.planner.settings)
+        planner = self.planner
+        first = Need(stage, conf or default_conf(planner.definition, stage), settings)
+        self.steps = [planner.plan(first, inputs=inputs)]
+        self.steps += [planner.plan(each, requested=False) for each in others]
+        refuse_unused(planner.unused_overrides(), planner.settings)
         if self.asks and stage != "train":  # a training with other settings is another model
-            scopes: set[str | None] = {None}
-            for place, step in enumerate(steps):
-                scopes |= {step.need.stage, step.need.conf}
-                given = [item.key for item in self.planner.overrides if item.scope in scopes]
-                steps[place] = only_finished(step, given)
-                scopes.clear()
-        self.steps = steps
-        return steps[0]
+            for place, step in enumerate(self.steps):
+                scopes = step.need.stage, step.need.conf, None if place == 0 else step.need.stage
+                given = [item.key for item in planner.overrides if item.scope in scopes]
+                self.steps[place] = only_finished(step, given)
+        return self.step
 
     @property
     def device(self) -> str:

@@ -134,7 +134,7 @@ class Command(TyperCommand):
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the text, and the names, which are read only when help is asked for."""
-        from itrpipe.cli.list import LISTS, everything, principal
+        from itrpipe.cli.names import LISTS, everything, principal
 
         super().format_help_text(ctx, formatter)
         for name in LISTED.get(str(self.name), ()):

@@ -53,8 +53,6 @@ class GivenOptions(ModelOptions):
             MissingInputError: a file is not there, or has no such split.
             DataError: see `GivenSplit`.
         """
-        from itrpipe.features.given import GivenSplit
-
         name = self.name
         if self.embeddings is None:
             for option in ("captions", "owners", "name", "measure"):
@@ -75,6 +73,8 @@ class GivenOptions(ModelOptions):
             raise UsageError(
                 f"--name {name!r} must be lower-case letters, digits, '_' and '-', or such a name and a seed: NAME@1"
             )
+        from itrpipe.features.given import GivenSplit
+
         opened = GivenSplit(files, split)
         self.method, self.backbone = GIVEN, GIVEN if name is None else f"{GIVEN}-{name}"
         known = load_definition(self.data, self.dataset)

@@ -22,6 +22,7 @@ from itrpipe.datasets.captions import SPLITS, Annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError, UsageError
+from itrpipe.storage.arrays import Rows
 from itrpipe.storage.tables import TableFile, read_table, rows_of, write_table
 
 IMAGES_FILE = "images.parquet"
@@ -208,20 +209,25 @@ class PreparedDataset:
         return self.splits[name]
 
 
-def captions_of(folder: Path, split: str) -> Iterator[tuple[str, str]]:
-    """Yield id and text of the captions of a split, in their order, without all of them in memory.
+def texts_of(folder: Path, split: str, caption_ids: Rows) -> Iterator[str]:
+    """Yield the texts of captions of a split, without all of them in memory.
 
     Args:
         folder: artifact of `prepare`.
         split: name.
+        caption_ids: UTF-8 ids of captions of the split, in its order; those of images without features may be missing.
 
     Raises:
         DataError: the file is damaged.
     """
     file = TableFile(folder / CAPTIONS_FILE, _CAPTIONS, _REMEDY)
+    start = 0
     for batch in file.batches(_CAPTIONS_AT_ONCE, ["caption_id", "split", "text"]):
-        own = batch.filter(pc.equal(batch["split"], split))  # pyright: ignore[reportAttributeAccessIssue]
-        yield from zip(own["caption_id"].to_pylist(), own["text"].to_pylist(), strict=True)
+        rows = batch.filter(pc.field("split") == split)
+        next_ids = pa.array(caption_ids.read(start, start + len(rows)).tolist(), pa.binary()).cast(_TEXT)
+        texts = rows["text"].filter(pc.is_in(rows["caption_id"], next_ids)).to_pylist()  # pyright: ignore
+        start += len(texts)
+        yield from texts
 
 
 def given_split(

@@ -6,7 +6,7 @@ A number knows its value, its uncertainty and its digits. What is shown of it is
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -313,13 +313,6 @@ def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
     first, *others = widths
     columns = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
     return "".join([name.ljust(first), *columns]).rstrip()
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows of cells as lines for a terminal, indented: the first column to the left, others to the right."""
-    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + _line(row, [first, *(width + 2 for width in others)])
 
 
 def wrapped(text: str) -> list[str]:

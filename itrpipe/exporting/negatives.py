@@ -55,9 +55,17 @@ from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.pictures import open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, slices
+from itrpipe.mining.lists import (
+    DIRECTIONS,
+    NO_ROW,
+    PROBABILITY,
+    CandidateLists,
+    MinedList,
+    matching,
+    read_list,
+    slices,
+)
 from itrpipe.storage.disk import file_digest, reading
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
@@ -320,7 +328,7 @@ def _without_repeats(
     rows, places, repeats = np.empty(shape, np.int64), np.empty(shape, np.int64), 0
     for part in slices(len(rows), _AT_ONCE):
         found = CandidateLists(lists.candidates[part], lists.scores[part])
-        repeated = same.mark(direction, part, found)
+        repeated = matching(same.has, direction, part, found)
         if direction == DIRECTIONS[0]:
             repeated |= same.again(found.candidates) & (found.candidates != NO_ROW)
         repeats += int(repeated[:, :width].sum())

@@ -10,8 +10,8 @@ from typing import Any
 
 _ELSEWHERE = r"(?:~[\w.-]*|\.\.)?/"
 """Begins a path that leads out of the current folder; hub ids and paths below it begin with a name."""
-_WHOLE = re.compile(rf"{_ELSEWHERE}.*", re.DOTALL)
-_QUOTED = re.compile(rf"(?<=([\"'])){_ELSEWHERE}.*?(?=\1)", re.DOTALL)
+_PLACE = re.compile(rf"\A{_ELSEWHERE}.*\Z|(?<=([\"'])){_ELSEWHERE}.*?(?=\1)", re.DOTALL)
+"""A whole text that is such a path, or one in quotes, as in lists."""
 _IN_TEXT = re.compile(rf"(?<![\w.:/~\\-]){_ELSEWHERE}(?=[^\s/])[^\s'\"<>|(),;:]*")
 
 
@@ -22,7 +22,7 @@ def without_places(value: Any) -> Any:
         value: text, or what JSON has, with text anywhere in it.
     """
     if isinstance(value, str):
-        return _named(value)
+        return _PLACE.sub(_name, value)
     if isinstance(value, Mapping):
         return {key: without_places(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -31,26 +31,21 @@ def without_places(value: Any) -> Any:
 
 
 def command_without_places(command: str) -> str:
-    """A command line, as `shlex` joins it, likewise: `--data=/mnt/fast/data` becomes `--data=data`."""
+    """A command line, as `shlex` joins it, with names instead of places: `--data=/mnt/data` becomes `--data=data`."""
     return shlex.join(map(_argument, shlex.split(command)))
 
 
 def text_without_places(text: str) -> str:
-    """A message likewise; of a path with spaces only the part before the first is known to be one."""
-    return _IN_TEXT.sub(lambda match: _name(match[0]), text)
+    """A message with names instead of places; of a path with spaces only the part before the first is seen as one."""
+    return _IN_TEXT.sub(_name, text)
 
 
 def _argument(text: str) -> str:
     key, equals, value = text.partition("=")
     if equals and "/" not in key:
         return f"{key}={_argument(value)}"  # `--set=stage.key=PATH`
-    return _named(text)
+    return _PLACE.sub(_name, text)
 
 
-def _named(text: str) -> str:
-    """A path that leads elsewhere by its name; other text with every quoted path in it, as in lists, by its own."""
-    return _name(text) if _WHOLE.fullmatch(text) else _QUOTED.sub(lambda match: _name(match[0]), text)
-
-
-def _name(path: str) -> str:
-    return PurePosixPath(path).name or path
+def _name(path: re.Match[str]) -> str:
+    return PurePosixPath(path[0]).name or path[0]

@@ -1,4 +1,4 @@
-"""What is declared of features, read without torch: settings of extractors and importers, the kinds that there are,
+"""Declares features, without torch: settings of extractors and importers, the kinds that there are,
 and the files of embeddings that another program has made."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FeatureSettings(Settings):
     kind: str
 
     def may_hold(self) -> frozenset[str]:
-        """What these features may hold, a part of `EVERYTHING`."""
+        """Return the groups that these features may have, a part of `EVERYTHING`."""
         return self.holds
 
     def further_files(self, source: Path | None) -> Mapping[str, Path]:
@@ -70,7 +70,7 @@ class FeatureSettings(Settings):
 
 
 class RegionSettings(FeatureSettings):
-    """How many regions of an image are kept.
+    """Number of regions of an image that are kept.
 
     Attributes:
         min_regions, max_regions: as many regions as are surer than `min_score`, but at least and at most these.
@@ -111,7 +111,7 @@ class NetworkSettings(FeatureSettings):
 
 
 def names_a_file(key: str, value: object) -> bool:
-    """Whether the value of a setting may be a file or folder of this machine."""
+    """Tell whether the value of a setting may be a file or folder of this machine."""
     return key in (*_FILES, "ids") and isinstance(value, str) and value not in _NO_FILES
 
 
@@ -129,8 +129,10 @@ def feature_settings(values: Mapping[str, Any]) -> type[Settings]:
     """
     if "kind" in values:
         return _settings_of(values["kind"])
-    parts = {name: table for name, table in values.items() if isinstance(table, Mapping) and "kind" in table}
-    fields: dict[str, Any] = {name: (_settings_of(table["kind"]), ...) for name, table in parts.items()}
+    fields: dict[str, Any] = {}
+    for name, table in values.items():
+        if isinstance(table, Mapping) and "kind" in table:
+            fields[name] = _settings_of(table["kind"]), ...
     return create_model("Combined", __base__=Settings, **fields)
 
 
@@ -185,7 +187,7 @@ def model_inputs(inputs: Iterable[str]) -> list[str]:
 
 def read_model(inputs: Mapping[str, Input]) -> Input:
     """Return the model that an artifact was made with, a training or given embeddings; of several the first."""
-    return inputs[model_inputs(inputs)[0]]
+    return inputs["train" if "train" in inputs else "embeddings"]
 
 
 class GivenFiles(Settings):
@@ -202,7 +204,7 @@ class GivenFiles(Settings):
 
     @property
     def paths(self) -> dict[str, Path]:
-        """What is read for what: the files that were named, and the ids that lie beside arrays.
+        """Return the files that were named and the ids that lie beside arrays, by what is read from them.
 
         Raises:
             MissingInputError: one of them is not there.
@@ -217,5 +219,5 @@ class GivenFiles(Settings):
 
 
 def ids_beside(path: Path) -> Path:
-    """Where the ids of an array's rows lie, if they are kept: `images.ids.json` beside `images.npy`."""
+    """Return the path of the ids of an array's rows, if they are kept: `images.ids.json` beside `images.npy`."""
     return path.with_suffix(".ids.json")

@@ -1,4 +1,4 @@
-"""What a trained model says of whole splits: embeddings (`embeddings.h5`), or scores of all pairs (`scores.h5`).
+"""Files of what a model says of whole splits: embeddings (`embeddings.h5`), or scores of all pairs (`scores.h5`).
 
 A file holds a group for each split (`train`, `val`, `test`) with `/image_id [N]`, `/caption_id [T]` and
 `/caption_image [T] i8`, the row of the image each caption describes. Of a dual encoder it also has `/images [N, D] f32`
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import h5py
 import numpy as np
@@ -70,7 +70,7 @@ def pair_scores(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarr
     return np.concatenate([-np.linalg.norm(np.maximum(texts[None] - block, 0), axis=2) for block in blocks])
 
 
-class EmbeddingWriter:
+class EmbeddingWriter(AbstractContextManager["EmbeddingWriter"]):
     """Writes the embeddings of one split block by block.
 
     Args:
@@ -92,7 +92,7 @@ class EmbeddingWriter:
         measure: str,
     ) -> None:
         ids = _ids(image_ids, caption_ids, caption_image)
-        rows = {"images": len(ids["image_id"]), "texts": len(ids["caption_id"])}
+        rows = {"images": len(ids["image_id"]), "texts": len(caption_image)}
         self._row_bytes = 4 * width
         needed = self._row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
         require_space(path, needed + BYTES_OF_HEADERS, f"embedding {split}")
@@ -110,14 +110,8 @@ class EmbeddingWriter:
         """Writes rows `start ...` of `images` or `texts`."""
         write_at(self._file, self._offsets[kind] + start * self._row_bytes, block.astype("<f4", copy=False))
 
-    def __enter__(self) -> EmbeddingWriter:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         os.close(self._file)
-
-
-Side = Literal["image", "caption"]
 
 
 @dataclass(frozen=True)
@@ -125,22 +119,19 @@ class EmbeddingRows:
     """Embeddings of one split where they lie, read some rows at a time; what is read is not mapped.
 
     Attributes:
-        path, split: where.
         images: [N, D] float32.
         texts: [T, D] float32.
         owners: [T] int64 row of the image that each caption describes.
+        image_ids, caption_ids: [N] and [T] UTF-8.
         measure: `INNER_PRODUCT` or `ORDER`.
     """
 
-    path: Path
-    split: str
     images: StoredRows
     texts: StoredRows
     owners: StoredRows
-    measure: str
-
     image_ids: StoredRows
     caption_ids: StoredRows
+    measure: str
 
     @classmethod
     def open(cls, path: Path, split: str) -> EmbeddingRows:
@@ -152,24 +143,20 @@ class EmbeddingRows:
         """
         file = _opened(path, split, "embeddings", "run `itrpipe train` again")
         names = ("images", "texts", "caption_image", "image_id", "caption_id")
-        images, texts, owners, *ids = (file.stored(f"{split}/{name}") for name in names)
-        return cls(path, split, images, texts, owners, str(file.attributes(split)["measure"]), *ids)
+        rows = [file.stored(f"{split}/{name}") for name in names]
+        return cls(*rows, measure=str(file.attributes(split)["measure"]))
 
-    def ids(self, side: Side, start: int = 0, stop: int | None = None) -> list[str]:
-        """Ids of consecutive images or captions, by default of all."""
-        return _texts(self.image_ids if side == "image" else self.caption_ids, start, stop).tolist()
+    def ids(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all images [N] and captions [T] as strings."""
+        return np.char.decode(self.image_ids.read(), "utf-8"), np.char.decode(self.caption_ids.read(), "utf-8")
 
 
 def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
     """Opens the embeddings of a split as memory maps; errors as of `EmbeddingRows.open`."""
     rows = EmbeddingRows.open(path, split)
+    image_ids, caption_ids = rows.ids()
     return SplitEmbeddings(
-        images=rows.images.mapped(),
-        image_ids=_texts(rows.image_ids),
-        texts=rows.texts.mapped(),
-        caption_ids=_texts(rows.caption_ids),
-        caption_image=rows.owners.read(0, rows.owners.shape[0]),
-        measure=rows.measure,
+        rows.images.mapped(), image_ids, rows.texts.mapped(), caption_ids, rows.owners.read(), rows.measure
     )
 
 
@@ -212,12 +199,9 @@ def read_scores(path: Path, split: str) -> SplitScores:
         MissingInputError: it has no such split.
     """
     file = _opened(path, split, "scores", "run `itrpipe evaluate` again")
-    matrix, images, captions, owners = (
-        file.stored(f"{split}/{name}") for name in ("scores", "image_id", "caption_id", "caption_image")
-    )
-    return SplitScores(
-        matrix.read(0, matrix.shape[0]), _texts(images), _texts(captions), owners.read(0, owners.shape[0])
-    )
+    names = ("scores", "image_id", "caption_id", "caption_image")
+    matrix, images, captions, owners = (file.stored(f"{split}/{name}").read() for name in names)
+    return SplitScores(matrix, np.char.decode(images, "utf-8"), np.char.decode(captions, "utf-8"), owners)
 
 
 def _ids(image_ids: Iterable[str], caption_ids: Iterable[str], caption_image: np.ndarray) -> dict[str, np.ndarray]:
@@ -233,7 +217,3 @@ def _opened(path: Path, split: str, what: str, remedy: str) -> Arrays:
         splits = dict.fromkeys(name.partition("/")[0] for name in file)
         raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(splits)}")
     return file
-
-
-def _texts(rows: StoredRows, start: int = 0, stop: int | None = None) -> np.ndarray:
-    return np.char.decode(rows.read(start, rows.shape[0] if stop is None else stop), "utf-8")

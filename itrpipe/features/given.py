@@ -18,7 +18,7 @@ from itrpipe.datasets.captions import SPLITS, UNUSABLE_ID, is_id
 from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import GivenFiles, ids_beside
-from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingRows, EmbeddingWriter, Side
+from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter
 from itrpipe.storage.arrays import FileRows, Rows, labels, open_arrays, runs
 from itrpipe.storage.disk import reading
 from itrpipe.storage.parts import ArrayFile, array_writer
@@ -26,6 +26,7 @@ from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
+
 
 COSINE, ORDER_MEASURE = "cosine", "order"
 _BYTES_AT_ONCE = 1 << 24
@@ -36,7 +37,7 @@ _FORMS = (
     "give .npy [rows, D]; Parquet, or a folder of it, with the columns embedding, image_id and for captions "
     "caption_id; or HDF5 with images and texts"
 )
-_SIDES: dict[str, Side] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
+_SIDES: dict[str, str] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
 _SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image": "image"}
 _VECTOR = "embedding"
 _CORPUS_FORMS = (
@@ -45,7 +46,7 @@ _CORPUS_FORMS = (
     "images, or caption_id and texts"
 )
 _IDS = "give whole numbers or strings: .npy, .json with a list of them, or .txt with one image id a line"
-_MATRICES: dict[Side, tuple[str, ...]] = {
+_MATRICES: dict[str, tuple[str, ...]] = {
     "image": ("images", "embedding", "embeddings"),
     "caption": ("texts", "captions", "embedding"),
 }
@@ -67,7 +68,7 @@ class GivenSide:
     """
 
     path: Path
-    side: Side
+    side: str
     vectors: FileRows
     ids: pa.Array
     numbered: bool
@@ -113,7 +114,7 @@ class GivenSide:
             yield start, wide.astype(np.float32, copy=False), changed
 
 
-def open_side(path: Path, side: Side, split: str) -> GivenSide:
+def open_side(path: Path, side: str, split: str) -> GivenSide:
     """Opens a file of embeddings; the embeddings themselves are not read yet.
 
     Args:
@@ -247,7 +248,7 @@ class GivenSplit:
         return total.hexdigest()
 
     def places(self, split: Split, *, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Where each row of the files belongs in a dataset.
+        """Find the place of each row of the files in a dataset.
 
         Args:
             split: of the dataset.
@@ -286,7 +287,7 @@ class GivenSplit:
 
 def write_given(
     path: Path, given: GivenSplit, split: Split, measure: str, *, by_row: bool, advance: Callable[[int], object]
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Writes the embeddings of a split in the order of a dataset.
 
     Args:
@@ -298,7 +299,7 @@ def write_given(
         advance: told of rows that are written.
 
     Returns:
-        `images`, `captions`, `width`; `numbers` where they are not float32; `made_unit`, vectors that were not.
+        `images`, `captions`, `width`; `made_unit`, vectors that were not.
 
     Raises:
         DataError: see `GivenSplit.places` and `GivenSide.read`.
@@ -325,21 +326,25 @@ def write_given(
                     writer.write(kind, int(place[first]), vectors[first:stop])
                 made_unit += changed
                 advance(len(vectors))
-    kinds = sorted({side.vectors.dtype.name for side in sides} - {"float32"})
-    facts = {"images": len(split.image_ids), "captions": len(split.caption_ids), "width": width}
-    return facts | ({"numbers": " and ".join(kinds)} if kinds else {}) | {"made_unit": made_unit}
+    return {
+        "images": len(split.image_ids),
+        "captions": len(split.caption_ids),
+        "width": width,
+        "made_unit": made_unit,
+    }
 
 
 def open_further(
-    path: Path, copy: Path, embeddings: EmbeddingRows, *, unit: bool = False
-) -> tuple[Side, list[str], Rows]:
+    path: Path, copy: Path, width: int, ids: tuple[np.ndarray, np.ndarray], *, unit: bool = False
+) -> tuple[str, list[str], Rows]:
     """Read further candidates to a split.
 
     Args:
         path: what the user named.
         copy: file for the vectors.
-        embeddings: of the split.
-        unit: make them unit vectors where they are not.
+        width: D of the split's vectors.
+        ids: of the split's images and of its captions.
+        unit: make vectors unit vectors where they are not.
 
     Returns:
         Of which side they are, their ids, and their vectors [M, D] float32.
@@ -350,28 +355,28 @@ def open_further(
     """
     with reading(f"--candidates {path}", "embeddings", _CORPUS_FORMS):
         names = [*open_arrays(path, "embeddings", _CORPUS_FORMS), path.stem]
-        side: Side | None = next((side for name, side in _SIDES.items() if name in names), None)
+        side = next((side for name, side in _SIDES.items() if name in names), None)
         if side is None:
             raise ValueError(f"neither its name nor {', '.join(filter(None, names[:-1]))} in it say of what they are")
         found = open_side(path, side, "")
         if found.numbered:
             raise ValueError("it has no ids")
-        with array_writer(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
-            for start, vectors, _ in found.read(unit=unit):
-                writer.write(_VECTOR, start, vectors)
-    own = {"image": embeddings.images, "caption": embeddings.texts}[side]
-    width, ids = found.vectors.shape[1], found.ids.to_pylist()
-    if width != own.shape[1]:
+    if found.vectors.shape[1] != width:
         raise DataError(
-            f"--candidates {path} holds vectors of width {width} and the mining model's have "
-            f"{own.shape[1]}; embed them with the model that mines"
+            f"--candidates {path} holds vectors of width {found.vectors.shape[1]} and the mining model's have "
+            f"{width}; embed them with the model that mines"
         )
-    if twice := set(embeddings.ids(side)).intersection(ids):
+    further = found.ids.to_pylist()
+    own = ids[side == "caption"]
+    if twice := set(own.tolist()).intersection(further):
         raise DataError(
-            f"--candidates {path}: {len(twice):,} of {len(ids):,} ids are in the training set, such as "
+            f"--candidates {path}: {len(twice):,} of {len(further):,} ids are in the training set, such as "
             f"{min(twice)}; leave them out, they are candidates already"
         )
-    return side, ids, ArrayFile(copy)[_VECTOR]
+    with array_writer(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
+        for start, vectors, _ in found.read(unit=unit):
+            writer.write(_VECTOR, start, vectors)
+    return side, further, ArrayFile(copy)[_VECTOR]
 
 
 def _refuse(where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:

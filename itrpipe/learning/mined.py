@@ -2,7 +2,7 @@
 
 A training draws some candidates of every anchor of a batch (`MinedCandidates`), asks what mining knew of the candidates
 that a batch has (`known_pairs`), or lets captions that the lists connect share a batch (`neighbours_order`). Directions
-are those of `itrpipe.mining.files`, which writes and reads the lists.
+are those of `itrpipe.mining.lists`, which writes and reads the lists.
 
 Shapes: A anchors with lists, K candidates of each, B anchors in a batch, n drawn for each, C candidates of the batch,
 N images, T captions.

@@ -85,19 +85,26 @@ class Indexing(Work[Any]):
     def __init__(self, searched: Searched, kind: str, num_lists: int, num_probes: int) -> None:
         load_faiss()
         self._searched, self._kind = searched.sides[::-1], kind
-        counts = [rows.shape[0] for rows in self._searched]
-        shards = [slices(count, -(-count // -(-count // SHARD))) for count in counts]
-        self.sizes = [clusters(kind, each[0].stop, num_lists, num_probes) for each in shards]
-        self._shards = [(side, each) for side, own in enumerate(shards) for each in own]
+        self._shards: list[list[slice]] = []
+        self.sizes: list[Sizes] = []
+        for rows in self._searched:
+            count = rows.shape[0]
+            shards = slices(count, math.ceil(count / math.ceil(count / SHARD)))
+            self._shards.append(shards)
+            self.sizes.append(clusters(kind, shards[0].stop, num_lists, num_probes))
         self.key = json.dumps([kind, self.sizes])
 
     def parts(self) -> list[Part]:
-        """The shards of either direction."""
-        return numbered((rows.stop - rows.start, (side, rows)) for side, rows in self._shards)
+        """Return the shards of either direction."""
+        contents = []
+        for side, shards in enumerate(self._shards):
+            contents += [(rows.stop - rows.start, (side, rows)) for rows in shards]
+        return numbered(contents)
 
-    def of_sides(self, paths: Sequence[Path]) -> list[list[Path]]:
-        """The files of all parts, by direction."""
-        return [[path for (own, _), path in zip(self._shards, paths, strict=True) if own == side] for side in (0, 1)]
+    def of_sides(self, paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path]]:
+        """Return the files of all parts by direction."""
+        count = len(self._shards[0])
+        return paths[:count], paths[count:]
 
     def open(self) -> Any:
         """The library."""
@@ -223,7 +230,10 @@ def build_index(values: Rows, kind: str = "flat", sizes: Sizes = (0, 0), rows: s
     if kind == "flat":
         index = faiss.IndexFlatIP(dim)
     else:
-        codes = max(size for size in range(1, _CODE_BYTES + 1) if not dim % size and (size == 1 or dim >= 2 * size))
+        codes = 1  # parts of equal width that a vector is cut into, of two numbers at least
+        for size in range(2, min(_CODE_BYTES, dim // 2) + 1):
+            if dim % size == 0:
+                codes = size
         coded = kind == "ivf-pq" and stop - start >= FEWEST_CODED
         made = f"OPQ{codes},IVF{sizes[0]},PQ{codes}" if coded else f"IVF{sizes[0]},Flat"
         index = faiss.index_factory(dim, made, faiss.METRIC_INNER_PRODUCT)

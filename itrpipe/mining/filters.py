@@ -1,4 +1,4 @@
-"""What is taken out of mined lists again: candidates outside a window, and those that say what the positive says.
+"""Takes candidates out of mined lists again: those outside a window, and those that say what the positive says.
 
 Candidates leave by their rank, by their score, by its distance to the score of the positive, and where their caption
 says what a caption of the image says. The names of the limits are those of sentence-transformers'
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, slices
+from itrpipe.mining.lists import NO_ROW, CandidateLists, slices
 from itrpipe.storage.arrays import Rows, take
 
 _PAIRS_AT_ONCE = 1 << 12
@@ -145,19 +143,26 @@ class DuplicateCaptions:
         self._owned = np.unique(caption_image.astype(np.int64) * self._groups + self._keys)  # (image, text) as a number
         images_of_group = np.bincount(self._owned % self._groups, minlength=self._groups)
         self._shared = images_of_group[self._keys] > 1  # [T] several images have this text
-        self._marked, self._seen = Counter[str](), Counter[str]()
 
     def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Whether each caption says what an own caption of the image says; rows, bool of the shape of both."""
+        """Return whether each caption says what an own caption of the image says.
+
+        Args:
+            captions, images: rows; of others than these there are no texts, nor of -1.
+
+        Returns:
+            bool of the shape that both broadcast to.
+        """
         captions, images = np.broadcast_arrays(captions, images)
-        found = self._shared[captions]  # a text that a single image has is no duplicate under any other
+        found = (captions >= 0) & (captions < len(self._keys)) & (images >= 0) & (images < self._images)
+        found &= self._shared.take(captions, mode="clip")  # what a single image has is no duplicate under any other
         wanted = images[found].astype(np.int64) * self._groups + self._keys[captions[found]]
         place = np.searchsorted(self._owned, wanted).clip(max=len(self._owned) - 1)
         found[found] = self._owned[place] == wanted
         return found
 
     def again(self, captions: np.ndarray) -> np.ndarray:
-        """Which captions [a, K], rows or -1, say the same as an earlier one of their list; bool [a, K]."""
+        """Tell which captions [a, K], rows or -1, say the same as an earlier one of their list; bool [a, K]."""
         keys = np.where(captions == NO_ROW, -1, self._keys[captions])
         order = np.argsort(keys, axis=1, kind="stable")
         ordered = np.take_along_axis(keys, order, axis=1)
@@ -165,38 +170,9 @@ class DuplicateCaptions:
         np.put_along_axis(found, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
         return found
 
-    def mark(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
-        """Marks candidates that are duplicates of a positive, and counts them.
-
-        Args:
-            direction: of the lists: captions of images, or images of captions.
-            part: of the anchors.
-            lists: of these.
-
-        Returns:
-            [a, K] bool.
-        """
-        real = lists.candidates != NO_ROW
-        anchors = np.broadcast_to(np.arange(part.start, part.stop)[:, None], real.shape)
-        images, captions = (anchors, lists.candidates) if direction == DIRECTIONS[0] else (lists.candidates, anchors)
-        known = (images < self._images) & (captions < len(self._keys))  # of further candidates there are no texts
-        marks = real & known & self._shared.take(captions, mode="clip")
-        marks[marks] = self.has(captions[marks], images[marks])
-        self._marked[direction] += int(marks.sum())
-        self._seen[direction] += int(real.sum())
-        return marks
-
-    def report(self) -> dict[str, Any]:
-        """How common duplicates are: figures ready for JSON.
-
-        Returns:
-            `captions` with a duplicate anywhere, under their own image included; `captions_of_other_images`, which are
-            captions of another image too; and by direction the `candidates` that were marked and their `share`, 0..1.
-        """
-        share = {name: self._marked[name] / max(1, self._seen[name]) for name in DIRECTIONS}
-        candidates = {name: self._marked[name] for name in DIRECTIONS}
-        counts = {"captions": self._repeated, "captions_of_other_images": int(self._shared.sum())}
-        return {**counts, "candidates": candidates, "share": share}
+    def report(self) -> dict[str, int]:
+        """Count `captions` with a duplicate anywhere, also under their own image, and `captions_of_other_images`."""
+        return {"captions": self._repeated, "captions_of_other_images": int(self._shared.sum())}
 
 
 _APOSTROPHES = re.compile(r"(?<=[^\W\d_])'(?=[^\W\d_])")

@@ -1,36 +1,55 @@
-"""What mining reads and writes: rows of embeddings, lists of candidates, and the files of these.
+"""Rows of embeddings that are searched, lists of candidates, and the files of these.
 
-What is searched are the embeddings of a training set and, behind them, further candidates: embeddings of images or
+Searched are the embeddings of a training set and, behind them, further candidates: embeddings of images or
 captions that belong to nobody. They are read some rows at a time, so that mining needs no more memory for more of them.
+
+Lists that are finished lie in one Parquet file for each direction, every anchor with its hardest candidates.
+`texts_for_images.parquet` has a row per image, `images_for_texts.parquet` a row per caption:
+
+    anchor_id       string                     image_id or caption_id
+    candidate_rows  fixed_size_list<int32>[K]  hardest first; row k of the other file is the candidate; int64 where
+                                               there are more than 2^31 of them
+    scores          fixed_size_list<float16>[K]
+    false_negative_probability  fixed_size_list<float16>[K], 0..1, only where mining was told to guard (`--guard fne`)
+
+The two files name each other's candidates: candidate row r of an image is row r of `images_for_texts`,
+whose `anchor_id` is the caption.
+
+Shapes: A anchors with lists, K candidates of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from itrpipe.engine.work import Part, Work, Worker, numbered
 from itrpipe.errors import UsageError
 from itrpipe.storage.arrays import Rows, StoredRows, check_fit, check_numbers
+from itrpipe.storage.disk import on_disk, reading
 from itrpipe.storage.parts import ArrayFile, array_writer
-
-if TYPE_CHECKING:
-    from itrpipe.datasets.truth import PairSet
 
 NO_ROW = -1
 """Stands where a list has no candidate; its score is minus infinity."""
 DIRECTIONS: tuple[str, str] = ("texts_for_images", "images_for_texts")
+FILES = {name: f"{name}.parquet" for name in DIRECTIONS}
+PROBABILITY = "false_negative_probability"
 LARGEST_ROW = 2**32 - 2
-"""Of either side: keys have 32 bits for it."""
+"""Keys have 32 bits for a row of either side."""
 Shapes = Mapping[str, tuple[int, int, int]]
 """Direction -> anchors, length of a list, and candidates in all."""
 PLACES = 1 << 20
-"""Of lists that are in memory at a time, about; also those of a row group of the final files."""
+"""About so many places of lists are in memory at a time; also in a row group of the final files."""
 _LARGEST_INT32 = 2**31 - 1
+_BYTES_AT_ONCE = 1 << 24
+_ANCHORS_AT_ONCE = 8_192
 
 
 # What is searched
@@ -106,9 +125,9 @@ def list_slices(anchors: int, width: int) -> list[slice]:
     return slices(anchors, max(1, PLACES // width))
 
 
-def rows_at_once(values: Rows, bytes_at_once: int = 1 << 24) -> int:
-    """How many rows a slice of about so many bytes holds."""
-    return max(1, bytes_at_once // (4 * max(1, int(np.prod(values.shape[1:], dtype=np.int64)))))
+def rows_at_once(values: Rows) -> int:
+    """Return how many vectors a slice of about 16 MiB holds."""
+    return max(1, _BYTES_AT_ONCE // (4 * values.shape[1]))
 
 
 @dataclass
@@ -182,11 +201,6 @@ class CandidateLists:
     candidates: np.ndarray
     scores: np.ndarray
 
-    @property
-    def counts(self) -> np.ndarray:
-        """[A] candidates of each anchor."""
-        return (self.candidates != NO_ROW).sum(axis=1)
-
 
 @dataclass(frozen=True)
 class MinedLists:
@@ -205,19 +219,21 @@ class MinedLists:
     images_for_texts_scores: np.ndarray
 
 
-def matching(pairs: PairSet, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
+def matching(
+    has: Callable[[np.ndarray, np.ndarray], np.ndarray], direction: str, part: slice, lists: CandidateLists
+) -> np.ndarray:
     """Return which candidates are one of some pairs with their anchor, bool [A, K]; places without any are not.
 
     Args:
-        pairs: rows of the training set.
+        has: tells it of rows of captions and images, such as `PairSet.has`.
         direction: of the lists.
         part: rows of the anchors.
         lists: theirs.
     """
     anchors = np.arange(part.start, part.start + len(lists.candidates))[:, None]
     if direction == DIRECTIONS[0]:
-        return pairs.has(lists.candidates, anchors)
-    return pairs.has(anchors, lists.candidates)
+        return has(lists.candidates, anchors)
+    return has(anchors, lists.candidates)
 
 
 def by_score(candidates: np.ndarray, scores: np.ndarray) -> CandidateLists:
@@ -234,7 +250,7 @@ def by_score(candidates: np.ndarray, scores: np.ndarray) -> CandidateLists:
     return CandidateLists(ordered, np.take_along_axis(ranked, order, axis=1))
 
 
-# In files
+# While lists are made
 
 
 def row_type(candidates: int) -> str:
@@ -319,3 +335,106 @@ class ListWork(Work[Worker]):
         files = ListFiles(paths)
         for part in list_slices(*self.shapes[direction][:2]):
             yield part, files.read(direction, part.start, part.stop)
+
+
+# Finished lists
+
+
+@dataclass(frozen=True)
+class MinedList:
+    """One direction of a mining run.
+
+    Attributes:
+        anchor_ids: [A] strings.
+        candidates: [A, K] int32 or int64 rows of the other direction's anchors, hardest first.
+        scores: [A, K] float16.
+        false_negative_probability: [A, K] float16, 0..1, or None where mining did not estimate it.
+    """
+
+    anchor_ids: np.ndarray
+    candidates: np.ndarray
+    scores: np.ndarray
+    false_negative_probability: np.ndarray | None = None
+
+
+class ListWriter(AbstractContextManager["ListWriter"]):
+    """Writes the files of both directions, some anchors at a time, each time as a row group.
+
+    Args:
+        folder: that the files are written to.
+        anchor_ids: direction -> ids of all anchors, UTF-8.
+
+    Attributes:
+        widths: direction -> K, of those that were written.
+    """
+
+    def __init__(self, folder: Path, anchor_ids: Mapping[str, Rows]) -> None:
+        self._folder = folder
+        self._anchor_ids = anchor_ids
+        self._files: dict[str, pq.ParquetWriter] = {}
+        self.widths: dict[str, int] = {}
+
+    def write(self, direction: str, part: slice, lists: CandidateLists, probability: np.ndarray | None = None) -> None:
+        """Write the next anchors of a direction.
+
+        Args:
+            direction: a key of `FILES`.
+            part: rows of the anchors.
+            lists: theirs.
+            probability: [a, K] to be false negatives; for all anchors or for none.
+
+        Raises:
+            DiskFullError: no space is left.
+        """
+        width = lists.candidates.shape[1]
+        columns = {"candidate_rows": lists.candidates, "scores": lists.scores.astype(np.float16)}
+        if probability is not None:
+            columns[PROBABILITY] = probability.astype(np.float16)
+        ids = self._anchor_ids[direction].read(part.start, part.stop)
+        arrays: dict[str, pa.Array] = {"anchor_id": pa.array(ids.tolist()).cast(pa.string())}
+        for name, values in columns.items():
+            arrays[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)
+        table = pa.table(arrays)
+        path = self._folder / FILES[direction]
+        with on_disk(path):
+            if direction not in self._files:
+                self.widths[direction] = width
+                self._files[direction] = pq.ParquetWriter(path, table.schema, compression="zstd")
+            self._files[direction].write_table(table, row_group_size=max(1, len(table)))
+
+    def __exit__(self, *exception: object) -> None:
+        for direction, file in self._files.items():
+            with on_disk(self._folder / FILES[direction]):
+                file.close()
+
+
+def read_list(folder: Path, direction: str, most: int | None = None) -> MinedList:
+    """Reads one direction, some anchors at a time.
+
+    Args:
+        folder: holds the file.
+        direction: a key of `FILES`.
+        most: candidates of each anchor to keep, the hardest; None keeps all.
+
+    Raises:
+        DataError: the file is truncated or not a mined list.
+    """
+    from itrpipe.storage.integrity import checked
+
+    path = folder / FILES[direction]
+    with (
+        reading(path, "mined lists", "run `itrpipe mine-negatives` again"),
+        pq.ParquetFile(checked(path)) as file,
+    ):
+        width = file.schema_arrow.field("candidate_rows").type.list_size
+
+        def column(name: str) -> np.ndarray:
+            pieces = []
+            for batch in file.iter_batches(_ANCHORS_AT_ONCE, columns=[name]):
+                rows = batch[0].flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+                pieces.append(rows[:, :most].copy())  # what is cut off does not stay in memory
+            return np.concatenate(pieces)
+
+        ids = np.asarray(file.read(["anchor_id"])["anchor_id"].to_pylist(), dtype=str)
+        chances = column(PROBABILITY) if PROBABILITY in file.schema_arrow.names else None
+        return MinedList(ids, column("candidate_rows"), column("scores"), chances)

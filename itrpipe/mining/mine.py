@@ -9,18 +9,17 @@ Shapes: N images, T captions, D width of a vector, A anchors with lists, K candi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from itrpipe.engine.work import Runner
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining
+from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining, Precision
 from itrpipe.mining.filters import (
     DuplicateCaptions,
     better_than_another,
@@ -38,23 +37,21 @@ from itrpipe.mining.lists import (
     ListWork,
     MinedLists,
     Searched,
-    Shapes,
     matching,
     write_lists,
 )
-from itrpipe.mining.search import Precision
 from itrpipe.mining.statistics import DATASET, PEOPLE, Figures, mining_statistics
 from itrpipe.storage.arrays import Rows, given_vectors
-from itrpipe.storage.disk import check_stamp
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.truth import PairSet
-    from itrpipe.mining.rescoring import Guard, Rescoring
+    from itrpipe.datasets.truth import Decided, PairSet
+    from itrpipe.mining.rescoring import Guard, SecondModel
+    from itrpipe.mining.settings import MiningSettings
 
 MINED = "mined.arrays"
 """File of all lists, of which a second model gets its own; without one there is none."""
 HELD_BYTES = 1 << 30
-"""Of the vectors of both sides, up to which they are read once and stay in memory; more are read as they are needed."""
+"""Vectors of both sides of up to so many bytes are read once and stay in memory; more are read as they are needed."""
 FAISS_BLOCK = 4_096
 BARELY = 0.6
 """Share of captions that fit their own image better than another one, below which something is wrong."""
@@ -67,47 +64,23 @@ WriteLists = Callable[[str, slice, CandidateLists, np.ndarray | None], None]
 and probabilities [a, K] to be false negatives where there is a guard."""
 
 
-@dataclass(frozen=True)
-class Search:
-    """How candidates are searched.
-
-    Attributes:
-        library: `torch` compares all pairs; `faiss` searches an index.
-        precision: of the products of torch.
-        index: of faiss: `flat`, `ivf` or `ivf-pq`.
-        num_lists, num_probes: of the last two, see `itrpipe.mining.faiss_engine.clusters`.
-        device: `auto`, `cpu` or `cuda`.
-        block: images of a part, for faiss images or captions; 0 chooses it.
-        memory: bytes that a tile of products takes; 0 chooses it.
-    """
-
-    library: Literal["torch", "faiss"] = "torch"
-    precision: Precision = "bf16+fp32"
-    index: Literal["flat", "ivf", "ivf-pq"] = "flat"
-    num_lists: int = 0
-    num_probes: int = 0
-    device: str = "auto"
-    block: int = 0
-    memory: int = 0
-
-
 def mine_split(
     images: Rows,
     texts: Rows,
     owners: np.ndarray,
-    widths: tuple[int, int],
+    settings: MiningSettings,
     runner: Runner,
     write: WriteLists,
     *,
-    further: Mapping[str, Rows] | None = None,
-    search: Search | None = None,
-    limits: Mapping[str, float] | None = None,
+    device: str = "auto",
+    block: int = 0,
+    memory: int = 0,
+    further: tuple[str, Rows] | None = None,
     captions: Iterable[str] | None = None,
-    drop_duplicates: bool = False,
-    decided: tuple[PairSet, PairSet] | None = None,
+    decided: Decided | None = None,
     truth: PairSet | None = None,
-    guard: Callable[[], Guard] | None = None,
-    rescorer: Callable[[Path, Shapes], Rescoring] | None = None,
+    guard: Guard | None = None,
+    second: SecondModel | None = None,
 ) -> dict[str, Any]:
     """Mines the hardest captions of every image and the hardest images of every caption, own pairs left out.
 
@@ -115,19 +88,18 @@ def mine_split(
         images: [N, D].
         texts: [T, D].
         owners: [T] row of the image of each caption, -1 for none.
-        widths: captions wanted for each image, and images for each caption.
+        settings: how candidates are searched, and which are kept.
         runner: makes the parts.
         write: takes the lists, some anchors at a time.
-        further: `image` or `caption` -> [M, D] candidates that belong to nobody and get no lists; their rows follow.
-        search: how candidates are searched.
-        limits: those of `WindowSettings` that are set, by their names.
+        device: `auto`, `cpu` or `cuda`.
+        block: images of a part, for faiss images or captions; 0 chooses it.
+        memory: bytes that a tile of products takes; 0 chooses it.
+        further: `image` or `caption`, and [M, D] candidates that belong to nobody and get no lists; their rows follow.
         captions: T texts, read once; those of candidates that say what the positive's say are counted.
-        drop_duplicates: these candidates leave the lists.
         decided: pairs that people found to fit, which leave the lists, and pairs that do not, whose probability is 0.
         truth: all correct pairs, where they are known.
-        guard: opens what estimates how likely a candidate is a false negative.
-        rescorer: makes, of the file of all lists and their shapes, the map in which a second model puts the hardest in
-            its own order.
+        guard: estimates how likely a candidate is a false negative.
+        second: model that puts the hardest candidates in its own order.
 
     Returns:
         Figures ready for JSON: those of `mining_statistics`, `judge`, and `duplicates`, `guard`, `search` and
@@ -135,33 +107,38 @@ def mine_split(
 
     Raises:
         DataError: vectors and owners do not fit each other, or values are not finite.
-        UsageError: there are no candidates; or the guard has nothing to estimate from.
+        UsageError: there are no candidates.
         MissingInputError: faiss is asked for and not installed.
         DiskFullError: no space is left.
         OthersMissing: this job makes a share of the parts, and has made it.
     """
-    search = search or Search()
     anchors, every_owner = (images.shape[0], texts.shape[0]), owners
     sides: dict[str, Rows] = {"image": images, "caption": texts}
-    for side, rows in (further or {}).items():
-        sides[side] = JoinedRows((sides[side], rows))
-        if side == "caption":
+    if further is not None:
+        kind, rows = further
+        sides[kind] = JoinedRows((sides[kind], rows))
+        if kind == "caption":
             every_owner = np.append(owners, np.full(rows.shape[0], -1))
     size = sum(math.prod(rows.shape) * rows.dtype.itemsize for rows in sides.values())
     if size <= HELD_BYTES:
-        sides = {side: HeldRows(rows.read(0, rows.shape[0]), rows) for side, rows in sides.items()}
+        sides = {kind: HeldRows(rows.read(0, rows.shape[0]), rows) for kind, rows in sides.items()}
+    widths = settings.num_texts, settings.num_images
     searched = Searched((sides["image"], sides["caption"]), every_owner, widths, anchors)
     if searched.widths != widths:
         runner.warn(
             f"lists hold {searched.widths[0]:,} captions and {searched.widths[1]:,} images: there are no more "
             "candidates"
         )
-    opened_guard = guard() if guard else None
-    work, paths, facts = _search(searched, search, runner, more=rescorer is not None)
-    if rescorer:
-        joined = runner.folder.absolute() / MINED
-        _join(work, paths, joined, runner)
-        work = rescorer(joined, searched.shapes)
+    facts: dict[str, Any] = {}
+    if settings.library == "faiss":
+        work, paths = _search_index(searched, settings, device, block, runner, facts, more=second is not None)
+    else:
+        work = ExactMining(searched, block=block, precision=settings.precision, device=device, memory=memory)
+        paths = runner.made(work, "mined", more=second is not None).paths
+    if second is not None:
+        from itrpipe.mining.rescoring import Rescoring
+
+        work = Rescoring(second, _join(work, paths, runner), searched.shapes, owners, device)
         paths = runner.made(work, "rescored").paths
         positives = work.positives(paths)
         facts["rescored"] = work.facts
@@ -174,71 +151,77 @@ def mine_split(
                 "50 %: the model has learned little, or embeddings and owners are in different orders"
             )
     same = None if captions is None else DuplicateCaptions(captions, owners)
-    lowest = {DIRECTIONS[0]: lowest_positives(positives, owners, anchors[0]), DIRECTIONS[1]: positives}
-    known = dict(zip(DIRECTIONS, anchors[::-1], strict=True))
+    lowest = lowest_positives(positives, owners, anchors[0]), positives
+    limits = settings.window.model_dump(exclude_defaults=True)
     figures = {name: Figures(*work.shapes[name][:2]) for name in DIRECTIONS}
-    for name, count in zip(DIRECTIONS, anchors, strict=True):
-        with runner.task(f"writing {name.replace('_', ' ')}", count, "lists") as task:
+    duplicates = dict.fromkeys(DIRECTIONS, 0)
+    for side, name in enumerate(DIRECTIONS):
+        with runner.task(f"writing {name.replace('_', ' ')}", anchors[side], "lists") as task:
             for part, found in work.lists(paths, name):
-                reasons = outside(limits or {}, found, lowest[name][part])
+                reasons = {}
                 if same is not None:
-                    marked = same.mark(name, part, found)
-                    reasons = {"duplicates": marked, **reasons} if drop_duplicates else reasons
+                    repeated = matching(same.has, name, part, found)
+                    duplicates[name] += int(repeated.sum())
+                    if settings.drop_duplicates:
+                        reasons["duplicates"] = repeated
+                reasons |= outside(limits, found, lowest[side][part])
                 lists, dropped = drop(found, reasons)
-                if decided:
-                    fits = matching(decided[0], name, part, lists)
+                if decided is not None:
+                    fits = matching(decided.fits.has, name, part, lists)
                     if truth is None:  # what fits is counted before it is dropped
-                        figures[name].judge(fits | matching(decided[1], name, part, lists), fits)
+                        figures[name].judge(fits | matching(decided.differs.has, name, part, lists), fits)
                     lists, by_people = drop(lists, {"decisions": fits})
                     dropped |= by_people
                 if truth is not None:
-                    judged = (lists.candidates >= 0) & (lists.candidates < known[name])
-                    figures[name].judge(judged, matching(truth, name, part, lists))
+                    judged = (lists.candidates >= 0) & (lists.candidates < anchors[1 - side])
+                    figures[name].judge(judged, matching(truth.has, name, part, lists))
                 figures[name].add(part, lists, dropped)
-                probability = opened_guard.probability(name, lists) if opened_guard else None
-                if decided and probability is not None:
-                    probability[matching(decided[1], name, part, lists)] = 0.0
+                probability = None
+                if guard is not None:
+                    probability = guard.probability(name, lists)
+                    if decided is not None:
+                        probability[matching(decided.differs.has, name, part, lists)] = 0.0
                 write(name, part, lists, probability)
                 task.advance(part.stop - part.start)
     statistics = mining_statistics(figures, positives, owners)
     statistics["judge"] = None
     if truth is not None:
         statistics["judge"] = DATASET
-    elif decided:
+    elif decided is not None:
         statistics["judge"] = PEOPLE
     if same is not None:
-        statistics["duplicates"] = same.report()
-    if opened_guard:
-        statistics["guard"] = opened_guard.facts()
+        share = {}
+        for name in DIRECTIONS:
+            total = figures[name].candidates + figures[name].dropped.total()
+            share[name] = duplicates[name] / max(1, total)
+        statistics["duplicates"] = {**same.report(), "candidates": duplicates, "share": share}
+    if guard is not None:
+        statistics["guard"] = guard.facts()
     return statistics | facts
 
 
-def _search(
-    searched: Searched, search: Search, runner: Runner, *, more: bool
-) -> tuple[ExactMining | ListWork, list[Path], dict[str, Any]]:
-    """Returns the map that finds lists by the vectors, the files of its parts, and of an index how well it searched."""
-    if search.library != "faiss":
-        work = ExactMining(
-            searched,
-            block=search.block,
-            precision=search.precision,
-            device=search.device,
-            memory=search.memory,
-        )
-        return work, runner.made(work, "mined", more=more).paths, {}
+def _search_index(
+    searched: Searched,
+    settings: MiningSettings,
+    device: str,
+    block: int,
+    runner: Runner,
+    facts: dict[str, Any],
+    *,
+    more: bool,
+) -> tuple[ListWork, list[Path]]:
+    """Return the map that finds lists by faiss and the files of its parts; add to the facts how well an index did."""
     from itrpipe.mining.faiss_engine import Indexing, Searching
 
-    indexing = None
-    indexes = None
-    if search.index != "flat":
-        indexing = Indexing(searched, search.index, search.num_lists, search.num_probes)
-        indexes = indexing.of_sides(runner.made(indexing, "index", more=True).paths)
-    again, block = search.index == "ivf-pq", search.block or FAISS_BLOCK
-    work = Searching(searched, indexes, again=again, block=block, device=search.device)
-    paths = runner.made(work, "mined", more=more).paths
-    if indexing is None:
-        return work, paths, {}
+    kind, block = settings.index, block or FAISS_BLOCK
+    if kind == "flat":
+        work = Searching(searched, block=block, device=device)
+        return work, runner.made(work, "mined", more=more).paths
 
+    indexing = Indexing(searched, kind, settings.num_lists, settings.num_probes)
+    indexes = indexing.of_sides(runner.made(indexing, "index", more=True).paths)
+    work = Searching(searched, indexes, again=kind == "ivf-pq", block=block, device=device)
+    paths = runner.made(work, "mined", more=more).paths
     recall = ExactMining(searched).recall(ListFiles(paths))
     num_lists, num_probes = (
         dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*indexing.sizes, strict=True)
@@ -250,18 +233,18 @@ def _search(
             f"num_probes = {num_probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
         )
     recall = {name: round(share, 4) for name, share in recall.items()}
-    facts = {"num_lists": num_lists, "num_probes": num_probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
-    return work, paths, {"search": facts}
+    facts["search"] = {
+        "num_lists": num_lists,
+        "num_probes": num_probes,
+        "recall": recall,
+        "sampled_anchors": SAMPLED_ANCHORS,
+    }
+    return work, paths
 
 
-def _join(work: ExactMining | ListWork, paths: Sequence[Path], target: Path, runner: Runner) -> None:
-    """Writes all lists to one file, in which parts of another map find theirs, unless an earlier run has done so."""
-    if target.exists():
-        try:
-            check_stamp(target, "it is made again")
-            return
-        except DataError:
-            runner.warn(f"{target.name} was damaged; it is made again")
+def _join(work: ExactMining | ListWork, paths: Sequence[Path], runner: Runner) -> Path:
+    """Write all lists to one file, in which parts of another map find theirs, and return it."""
+    joined = runner.folder.absolute() / MINED
 
     def found() -> Iterator[tuple[str, int, CandidateLists]]:
         for direction in DIRECTIONS:
@@ -270,7 +253,8 @@ def _join(work: ExactMining | ListWork, paths: Sequence[Path], target: Path, run
                 task.advance(part.stop - part.start)
 
     with runner.task("joining", sum(anchors for anchors, _, _ in work.shapes.values()), "lists") as task:
-        write_lists(target, work.shapes, found())
+        write_lists(joined, work.shapes, found())
+    return joined
 
 
 def mine(
@@ -331,11 +315,25 @@ def mine(
     Source: AOQ (Chen et al., ECCV 2020), section 3.1.
     """
     from itrpipe.config import Resolved, bind
-    from itrpipe.mining.settings import WindowSettings
+    from itrpipe.mining.settings import MiningSettings, WindowSettings
 
-    limits = {"range_min": range_min, "range_max": range_max, "min_score": min_score, "max_score": max_score}
-    limits |= {"absolute_margin": absolute_margin, "relative_margin": relative_margin}
+    limits = {
+        "range_min": range_min,
+        "range_max": range_max,
+        "min_score": min_score,
+        "max_score": max_score,
+        "absolute_margin": absolute_margin,
+        "relative_margin": relative_margin,
+    }
     window = bind(WindowSettings, Resolved(limits, dict.fromkeys(limits, "its caller")), "mine")
+    settings = MiningSettings.model_construct(
+        num_texts=num_texts,
+        num_images=num_images,
+        library="torch",
+        precision=precision,
+        drop_duplicates=True,
+        window=window,
+    )
     if precision not in get_args(Precision):
         raise UsageError(f"precision {precision!r} is none of {', '.join(get_args(Precision))}; choose one")
     image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
@@ -356,13 +354,12 @@ def mine(
             HeldRows(image_vectors),
             HeldRows(text_vectors),
             rows,
-            (num_texts, num_images),
+            settings,
             Runner(Path(folder), reporter, reporter.say if reporter else lambda message: None),
             lambda direction, part, lists, probability: kept[direction].append(lists),
-            search=Search(precision=precision, device=device, memory=memory),
-            limits=window.model_dump(exclude_defaults=True),
+            device=device,
+            memory=memory,
             captions=captions,
-            drop_duplicates=True,
         )
     if not any(statistics["candidates"].values()):
         dropped = statistics["dropped"]

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from itrpipe.engine.work import Part
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, ListFiles, ListWork, Shapes, by_score
 
@@ -28,6 +27,20 @@ PAIRS_PER_BLOCK = 65_536
 _POSITIVES = "positives"
 
 
+class SecondModel(NamedTuple):
+    """A model that orders the candidates of another one.
+
+    Attributes:
+        name: for people.
+        open: opens it; it is pickled.
+        tops: candidates of each image and of each caption that are scored again, at most; 0 for all.
+    """
+
+    name: str
+    open: Callable[[], ScorePairs]
+    tops: tuple[int, int]
+
+
 class Rescoring(ListWork[ScorePairs]):
     """Scores the hardest candidates of both directions again, and every caption with its own image.
 
@@ -35,12 +48,10 @@ class Rescoring(ListWork[ScorePairs]):
     Lists are joined by falling scores of the second model, equal ones by rising row.
 
     Args:
-        name: of the second model, for people.
+        second: model.
         lists: file of both directions.
         shapes: of these lists.
         owners: [T] row of the image each caption belongs to, -1 for none.
-        open_scorer: opens the second model; it is pickled.
-        tops: candidates of each image and of each caption that are scored again, at most; 0 for all.
         device: where pairs are scored.
         block_pairs: places of the lists in a part, about.
 
@@ -50,20 +61,18 @@ class Rescoring(ListWork[ScorePairs]):
 
     def __init__(
         self,
-        name: str,
+        second: SecondModel,
         lists: Path,
         shapes: Shapes,
         owners: np.ndarray,
-        open_scorer: Callable[[], ScorePairs],
-        tops: tuple[int, int],
         device: str = "cpu",
         block_pairs: int = PAIRS_PER_BLOCK,
     ) -> None:
-        self.title, self.device, self.key = f"scoring by {name}", device, str(block_pairs)
-        self._lists, self._owners, self._open_scorer = lists, owners, open_scorer
-        self.facts: dict[str, Any] = {"model": name}
+        self.title, self.device, self.key = f"scoring by {second.name}", device, str(block_pairs)
+        self._second, self._lists, self._owners = second, lists, owners
+        self.facts: dict[str, Any] = {"model": second.name}
         own = {}
-        for direction, unit, top in zip(DIRECTIONS, ("texts", "images"), tops, strict=True):
+        for direction, unit, top in zip(DIRECTIONS, ("texts", "images"), second.tops, strict=True):
             anchors, width, candidates = shapes[direction]
             self.facts[unit] = min(top or width, width)
             own[direction] = anchors, self.facts[unit], candidates
@@ -72,7 +81,7 @@ class Rescoring(ListWork[ScorePairs]):
 
     def open(self) -> ScorePairs:
         """The second model with the encodings of everything."""
-        return self._open_scorer()
+        return self._second.open()
 
     def make(self, worker: ScorePairs, part: Part, path: Path) -> None:
         """Scores the candidates of some anchors.
@@ -108,7 +117,8 @@ class Guard:
     """Estimates how likely each candidate is a false negative, some anchors at a time, and counts.
 
     Args:
-        embeddings: of the training set, which the lists were mined with.
+        images, texts: [N, D] and [T, D] vectors of the training set, which the lists were mined with.
+        owners: [T] row of the image of each caption.
         prior: share of matches among all pairs, 0..1.
         batch_size: pairs whose negatives compete in the statistics of mismatches.
 
@@ -116,9 +126,11 @@ class Guard:
         UsageError: the model ranks hardly any pair above the others of its batch, so that there is no estimate.
     """
 
-    def __init__(self, embeddings: SplitEmbeddings, *, prior: float, batch_size: int) -> None:
-        rows = (embeddings.images, embeddings.texts, embeddings.caption_image)
-        self._gaussians, self._prior = estimate_gaussians(*rows, batch_size=batch_size), prior
+    def __init__(
+        self, images: np.ndarray, texts: np.ndarray, owners: np.ndarray, *, prior: float, batch_size: int
+    ) -> None:
+        self._gaussians = estimate_gaussians(images, texts, owners, batch_size=batch_size)
+        self._prior = prior
         self._above = {name: dict.fromkeys(map(str, LEVELS), 0) for name in DIRECTIONS}
         if not self._gaussians.usable():
             raise UsageError(

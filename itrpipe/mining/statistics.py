@@ -1,14 +1,15 @@
-"""How hard mined negatives are, beside their positives, and what the filters took away."""
+"""Figures on mined lists: how hard the negatives are, beside their positives, and what the filters took away."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
+from itrpipe.printable import aligned
 
 QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
 SAMPLED_SCORES = 1 << 22
@@ -33,7 +34,7 @@ _FEW, _EMPTY = 0.5, 0.01
 
 
 class Figures:
-    """What is known of the lists of one direction after all filters; it sees them some anchors at a time.
+    """Counts and scores of the lists of one direction after all filters; it sees them some anchors at a time.
 
     Quantiles are those of the scores of every n-th anchor, where there are more than `SAMPLED_SCORES`.
 
@@ -51,18 +52,19 @@ class Figures:
         self.hardest = np.full(anchors, np.nan, dtype=np.float32)
         self._step = -(-anchors * width // SAMPLED_SCORES)
         self._sample: list[np.ndarray] = []
-        self._ends = (np.inf, -np.inf)
+        self._lowest = np.inf
+        self._highest = -np.inf
 
     def add(self, part: slice, lists: CandidateLists, dropped: Mapping[str, int]) -> None:
         """Sees the lists of consecutive anchors, and what each filter took from them."""
-        real, counts = lists.candidates != NO_ROW, lists.counts
-        self.candidates += int(counts.sum())
-        self.anchors_without_candidates += int((counts == 0).sum())
+        real = lists.candidates != NO_ROW
+        scores = lists.scores[real]
+        self.candidates += len(scores)
+        self.anchors_without_candidates += int((~real[:, 0]).sum())
         self.dropped.update(dropped)
-        self.hardest[part] = np.where(counts > 0, lists.scores[:, 0], np.nan)
-        if real.any():
-            scores = lists.scores[real]
-            self._ends = (min(self._ends[0], float(scores.min())), max(self._ends[1], float(scores.max())))
+        self.hardest[part] = np.where(real[:, 0], lists.scores[:, 0], np.nan)
+        self._lowest = min(self._lowest, float(scores.min(initial=np.inf)))
+        self._highest = max(self._highest, float(scores.max(initial=-np.inf)))
         chosen = slice(-part.start % self._step, None, self._step)
         self._sample.append(lists.scores[chosen][real[chosen]])
 
@@ -87,12 +89,12 @@ class Figures:
         return found
 
     def quantiles(self) -> dict[str, float] | None:
-        """Of the scores; None without any."""
+        """Return those of the scores; None without any."""
         if not self.candidates:
             return None
-        lowest, highest = (round(each, _DIGITS) for each in self._ends)
-        found = _quantiles(np.concatenate(self._sample)) or _quantiles(np.array(self._ends))
-        return {**(found or {}), "minimum": lowest, "maximum": highest}
+        ends = np.array([self._lowest, self._highest])
+        found = _quantiles(np.concatenate(self._sample)) or _quantiles(ends) or {}
+        return {**found, "minimum": round(self._lowest, _DIGITS), "maximum": round(self._highest, _DIGITS)}
 
 
 def mining_statistics(
@@ -136,23 +138,27 @@ def _quantiles(values: np.ndarray) -> dict[str, float] | None:
     return dict(zip(QUANTILES, found, strict=True))
 
 
-def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The quantiles as the rows of a table.
+def summary(statistics: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines for a terminal: the quantiles as a table, and `sentences`.
 
     Args:
-        statistics: of `mining_statistics`.
-
-    Returns:
-        Rows of 1 + 5 cells, the heading first.
+        statistics: as of `sentences`, with `duplicates`.
     """
-    rows = {"caption with its own image": "positive_score"}
+    keys = {"caption with its own image": "positive_score"}
     for name, words in WORDS.items():
-        rows |= {f"mined {words}": name, f"  {_OWN[name]} minus hardest": f"{name}_margin"}
-    found: list[tuple[str, ...]] = [("score", *_COLUMNS)]
-    for title, key in rows.items():
-        quantiles = statistics[key]
-        found.append((title, *(f"{quantiles[name]:.3f}" if quantiles else "–" for name in QUANTILES)))
-    return found
+        keys[f"mined {words}"] = name
+        keys[f"  {_OWN[name]} minus hardest"] = f"{name}_margin"
+    rows: list[tuple[str, ...]] = [("score", *_COLUMNS)]
+    for title, key in keys.items():
+        cells = ["–"] * len(_COLUMNS)
+        if quantiles := statistics[key]:
+            cells = [f"{quantiles[name]:.3f}" for name in QUANTILES]
+        rows.append((title, *cells))
+    yield from aligned(rows)
+    for sentence in sentences(statistics):
+        yield f"  {sentence}"
+    if repeats := statistics["duplicates"]["captions_of_other_images"]:
+        yield f"  {repeats:,} captions belong word for word to another image too"
 
 
 def beaten_percent(statistics: Mapping[str, Any], direction: str) -> float | None:
@@ -165,25 +171,8 @@ def beaten_percent(statistics: Mapping[str, Any], direction: str) -> float | Non
     return None if cut else statistics[BEATEN[direction]]
 
 
-def hardest(statistics: Mapping[str, Any], direction: str) -> str:
-    """Return how hard the hardest candidates are, and how many are right after all if that was judged; often both.
-
-    Args:
-        statistics: of `mining_statistics`, with `judge`.
-        direction: of the lists.
-    """
-    said = []
-    if (beaten := beaten_percent(statistics, direction)) is not None:
-        said.append(f"the hardest scores at least as high as the {_OWN[direction]} in {beaten:.1f} % of the pairs")
-    right = statistics["right_after_all"][direction]["top_1"]
-    if right["judged"]:
-        people = f" of {right['judged']:,} that people judged" if statistics["judge"] == PEOPLE else ""
-        said.append(f"{right['percent']:.1f} % of the hardest{people} are right after all")
-    return "; ".join(said)
-
-
 def sentences(statistics: Mapping[str, Any]) -> list[str]:
-    """What the quantiles do not say, a sentence per fact.
+    """Say in sentences, one per fact, what quantiles do not.
 
     Args:
         statistics: of `mining_statistics`, with `judge`, who judges candidates or None; with `search`, `rescored` and
@@ -191,11 +180,11 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
     """
     said = []
     if search := statistics.get("search"):
-        said += [
-            f"{WORDS[name]}: found {100 * search['recall'][name]:.1f}% of what exact search finds, searching "
-            f"{search['num_probes'][name]:,} of {search['num_lists'][name]:,} clusters"
-            for name in DIRECTIONS
-        ]
+        for name, words in WORDS.items():
+            said.append(
+                f"{words}: found {100 * search['recall'][name]:.1f}% of what exact search finds, searching "
+                f"{search['num_probes'][name]:,} of {search['num_lists'][name]:,} clusters"
+            )
     if second := statistics.get("rescored"):
         kept = f"the hardest {second['texts']:,} texts and {second['images']:,} images"
         said.append(f"{kept} of each list are in the order of {second['model']}, whose scores these are")
@@ -210,26 +199,29 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
         if empty:
             said.append(f"{words}: {empty:,} of {anchors:,} {_ANCHORS[name]} have none left")
         if candidates < _FEW * total or empty > _EMPTY * anchors:
-            left = f"lists are short, {candidates / anchors:.1f} of {total / anchors:.1f} candidates on average"
-            said.append("; ".join(filter(None, [f"warning: {words}: {left}", remedy(statistics, name)])))
+            left = f"{candidates / anchors:.1f} of {total / anchors:.1f} candidates on average"
+            warning = f"warning: {words}: lists are short, {left}"
+            if dropped:
+                # Ranks are counted within a list, so that a longer list has more of them beyond `range_min`.
+                most = max(dropped, key=lambda reason: dropped[reason])
+                longer = {"range_min": f" or raise {_LENGTHS[name]}"}
+                warning += f"; loosen {most}{longer.get(most, '')}"
+            said.append(warning)
         if guard := statistics.get("guard"):
             for level, count in guard["above"][name].items():
                 estimate = f"by FNE's estimate, above {level}"
                 said.append(f"{words}: {count:,} of {candidates:,} candidates are false negatives {estimate}")
     for name, words in WORDS.items():
-        if facts := hardest(statistics, name):
-            said.append(f"{words}: {facts}")
+        facts = []
+        beaten = beaten_percent(statistics, name)
+        if beaten is not None:
+            facts.append(f"the hardest scores at least as high as the {_OWN[name]} in {beaten:.1f} % of the pairs")
+        right = statistics["right_after_all"][name]["top_1"]
+        if right["judged"]:
+            people = f" of {right['judged']:,} that people judged" if statistics["judge"] == PEOPLE else ""
+            facts.append(f"{right['percent']:.1f} % of the hardest{people} are right after all")
+        if facts:
+            said.append(f"{words}: {'; '.join(facts)}")
     if statistics["judge"] is None:
         said.append("how many of the hardest are right after all is not known: nobody has judged them")
     return said
-
-
-def remedy(statistics: Mapping[str, Any], direction: str) -> str:
-    """How lists become longer: by the filter that took most of them; empty where none took any.
-
-    Ranks are counted within a list, so that a longer list has more of them beyond `range_min`.
-    """
-    cut = statistics["dropped"][direction]
-    most = max(cut, key=lambda reason: cut[reason], default="")
-    longer = f" or raise {_LENGTHS[direction]}" if most == "range_min" else ""
-    return f"loosen {most}{longer}" if most else ""

@@ -17,7 +17,8 @@ from itrpipe.models.declaration import LONGEST
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.ragged import Ragged
 
-VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
+VOCABULARY = "vocab.json"
+TOKENIZER = "tokenizer"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 _DROPPED = str.maketrans("-/", "  ", ",.'!?\"()*#:;~")
@@ -122,7 +123,8 @@ class PieceIds:
     """
 
     def __init__(self, tokenizer: Any, reading: Reading, max_tokens: int) -> None:
-        self.tokenizer, self.reading = tokenizer, reading
+        self.tokenizer = tokenizer
+        self.reading = reading
         self.max_tokens = min(max_tokens, tokenizer.model_max_length)
 
     def __len__(self) -> int:

@@ -54,6 +54,9 @@ _OF_NEGATIVES = {"sentences", "loss.negatives", "loss.teacher", "loss.twins"}
 """Settings that say which negatives a training has."""
 _OPTIONS = {"method": "loss.", "backbone": "model."}
 """Settings whose value decides which options there are -> what the keys of these begin with."""
+_OF_GUARDS = {"loss.weigh", "loss.false_negatives", "loss.drop_above"}
+_OF_GUARDS |= {f"{MINING}{name}" for name in ("guard", "guard_prior", "guard_batch_size")}
+"""Settings of false negatives that mining marks, and of what a training does with them."""
 _NAMED = 3
 """Models, or settings, that a sentence names."""
 
@@ -271,6 +274,8 @@ def _differing(baseline: Model, model: Model) -> list[str]:
     """
     baseline_values, values = baseline.values, model.values
     skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
+    if baseline.has_idle_guard or model.has_idle_guard:
+        skipped |= _OF_GUARDS
 
     one_sided = baseline_values.keys() ^ values.keys()
     for owner, prefix in _OPTIONS.items():
@@ -299,7 +304,7 @@ def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
             collapsed += f" {remedy_of_chance(series[0].first.size[0]).capitalize()}."
     if len(lost) == len(series):
         return collapsed
-    asked = [each for each in claims if PLAIN not in each.series.first.roles]
+    asked = [each for each in claims if PLAIN not in each.series.first.roles and not _repeats(each, claims)]
     asked = asked or list(claims)
     if len(asked) == 1:
         said = _one(asked[0])
@@ -311,6 +316,19 @@ def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
         said = f"{first.name} reaches an RSum of {rsum_of(first):.1f} of 600; chance gives {chance:.1f}."
         said += " No baseline was evaluated."
     return f"{said} {collapsed}".rstrip()
+
+
+def _repeats(claim: Comparison, claims: Sequence[Comparison]) -> bool:
+    """Tell whether the model of a claim is that of another one, but for a guard that marked nothing."""
+    model = claim.series.first.members[0]
+    if not model.has_idle_guard:
+        return False
+    for each in claims:
+        other = each.series.first.members[0]
+        has_same_negatives = other.choices.get("negatives") == model.choices.get("negatives")
+        if has_same_negatives and not other.has_idle_guard and not _differing(other, model):
+            return True
+    return False
 
 
 def _one(comparison: Comparison) -> str:

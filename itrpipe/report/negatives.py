@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.features.declaration import read_model
-from itrpipe.mining.files import read_list
+from itrpipe.mining.lists import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title

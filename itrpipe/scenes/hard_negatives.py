@@ -115,15 +115,16 @@ def _edited(
             continue
         match category:
             case "swap_att":
-                edits = list(_swapped_colours(mentions))
+                edits = _swapped_colours(mentions)
             case "swap_rel":
-                edits = list(_swapped_places(mentions, form, related))
+                edits = _swapped_places(mentions, form, related)
             case "replace_obj":
-                edits = list(_replaced_objects(mentions, scene.setting, rng))
+                edits = _replaced_objects(mentions, scene.setting, rng)
             case "replace_att":
-                edits = list(_replaced_attributes(mentions, rng))
+                edits = _replaced_attributes(mentions, rng)
             case _:
-                edits = list(_replaced_numbers(mentions))
+                edits = _replaced_numbers(mentions)
+        edits = list(edits)
         for changes in rng.sample(edits, len(edits)):
             negative = text
             for start, end, words in sorted(changes, reverse=True):

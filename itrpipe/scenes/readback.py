@@ -207,7 +207,8 @@ class CaptionReader:
 
 def _normalised(text: str) -> str:
     """Return lower-case words and punctuation marks between single spaces; articles are all `a`, and `are` is `is`."""
-    tokens = [_SAME_WORDS.get(token, token) for token in _TOKENS.findall(text.lower())]
+    found: list[str] = _TOKENS.findall(text.lower())
+    tokens = [_SAME_WORDS.get(token, token) for token in found]
     return " ".join(tokens).removesuffix(".").rstrip()
 
 
@@ -278,11 +279,9 @@ def _read_frame(frame: str) -> tuple[_Structure, ...]:
         beside = marks[first] == _COUNTED and after[first] == _BESIDE
         for clause in _CLAUSES.get(after[first], ()):
             if clause.tail in said(first + 1) and (clause.tail or not beside):
-                triple = (first, clause.relation, first + 1)
-                if clause.swapped:
-                    triple = triple[::-1]
+                one, other = (first + 1, first) if clause.swapped else (first, first + 1)
                 for rest in structures(first + 2):
-                    yield rest.saying(first, clause.verb, triple)
+                    yield rest.saying(first, clause.verb, (one, clause.relation, other))
 
     return tuple(dict.fromkeys(structures(0)))
 

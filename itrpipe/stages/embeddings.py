@@ -8,7 +8,7 @@ from itrpipe.config import Outside, Settings
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, GivenFiles, is_given
-from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
+from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.training.settings import Model
 
 GIVEN_FILES = Outside(
@@ -17,7 +17,7 @@ GIVEN_FILES = Outside(
 
 
 class EmbeddingsSettings(Settings):
-    """Which embeddings of a split are read.
+    """Embeddings of a split that are read.
 
     Attributes:
         name: `given`, or `given-NAME` where they have a name.
@@ -44,21 +44,6 @@ class Embeddings(Stage):
     def needs(self, settings: EmbeddingsSettings, definition: DatasetDefinition) -> dict[str, Need]:
         """Ask for the images and captions of the split."""
         return {"prepare": prepare_need(definition, settings.split)}
-
-    def check(self, step: Step) -> None:
-        """Refuse embeddings of other images and captions than the dataset has, once that is prepared.
-
-        Raises:
-            DataError: they are of others.
-        """
-        from itrpipe.datasets.prepared import PreparedDataset
-        from itrpipe.features.given import GivenSplit
-
-        prepare, settings = step.inputs["prepare"], step.settings
-        assert isinstance(settings, EmbeddingsSettings)
-        if prepare.finished is not None:
-            split = PreparedDataset.open(prepare.finished).split(settings.split)
-            GivenSplit(settings.files, settings.split).places(split, by_row=prepare.need.conf != GIVEN)
 
     def run(self, job: Job) -> None:
         """Write embeddings.h5."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from itrpipe.analysis.questions.base import SENTENCES, EvaluatedModel, answer_questions
-from itrpipe.analysis.settings import SCORED, EvaluateSettings, check_asked, check_photographs
+from itrpipe.analysis.settings import SCORED, EvaluateSettings, check_asked, check_photographs, models_label
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import UsageError
@@ -44,7 +44,8 @@ class Evaluate(Stage):
 
     def label(self, conf: str, settings: EvaluateSettings) -> str:
         """Return the name of the evaluated model or models, with the split when it is not the test split."""
-        return settings.label
+        name = models_label(settings)
+        return name if settings.split == "test" else f"{name}.{settings.split}"
 
     def needs(self, settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
         """Ask for models as `train` or `embeddings`, `train_2` and so on; the dataset for its truth; and sentences.

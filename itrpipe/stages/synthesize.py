@@ -182,7 +182,7 @@ def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device
 
 def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:
     """Prints what became of the sentences and what else is known of them."""
-    from itrpipe.evaluation.tables import aligned
+    from itrpipe.printable import aligned
     from itrpipe.synthesis.checks import facts, table_rows
 
     for line in aligned(table_rows(statistics)):

@@ -6,7 +6,6 @@ embedded dataset `scenes` has logical forms: a sentence is read as one and judge
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 
 from itrpipe.errors import DataError
 from itrpipe.learning.sentences import REASONS
-from itrpipe.mining.statistics import QUANTILES
 from itrpipe.printable import quantity
 from itrpipe.scenes.layout import Scene
 from itrpipe.scenes.oracle import describes
@@ -47,17 +45,16 @@ def synthesis_statistics(file: SentenceFile, drawn: Mapping[str, int], num_capti
 
     Returns:
         `drawn` by reason; `sentences` kept, `captions` and `captions_without_sentences`; `words_changed`, the mean of
-        the edits of a kept sentence; quantiles under `gap`, and `beats_caption_percent`; `perplexity` of the kept
+        the edits of a kept sentence; `median_gap` and `beats_caption_percent`; `perplexity` of the kept
         sentences and `caption_perplexity`. What no model scored is None.
     """
     kept = file.read(("caption_id", "edits", *_MEASURES))
     values = {name: kept[name].to_numpy().astype(np.float64) for name in _MEASURES}
     gap = (np.tanh(values["score"] / 2) - np.tanh(values["positive_score"] / 2)) / 2  # of sigmoids, without overflow
     gap = gap[np.isfinite(gap)]
-    quantiles = None
+    median_gap = None
     if len(gap):
-        found = np.quantile(gap, list(QUANTILES.values())).round(_DIGITS).tolist()
-        quantiles = dict(zip(QUANTILES, found, strict=True))
+        median_gap = round(float(np.median(gap)), _DIGITS)
     words_changed = None
     if len(kept):
         words_changed = round(len(kept["edits"].combine_chunks().flatten()) / len(kept), _DIGITS)
@@ -67,7 +64,7 @@ def synthesis_statistics(file: SentenceFile, drawn: Mapping[str, int], num_capti
         "captions": num_captions,
         "captions_without_sentences": num_captions - len(kept["caption_id"].unique()),
         "words_changed": words_changed,
-        "gap": quantiles,
+        "median_gap": median_gap,
         "beats_caption_percent": _percent((gap > 0).sum(), len(gap)),
         "perplexity": _perplexity(values["log_probability"]),
         "caption_perplexity": _perplexity(values["caption_log_probability"]),
@@ -112,30 +109,27 @@ def true_negatives(
 
     Returns:
         `sentences`, how many there are, and how many of each verdict; `percent_of_decided`, the share of untrue ones
-        among the untrue and the true; `percent`, the share of all that is not found true. The same for each kind under
-        `by_kind`. A share of nothing is None.
+        among the untrue and the true; `percent`, the share of all that is not found true. A share of nothing is None.
 
     Raises:
         DataError: a sentence is of an unknown image, or the file is damaged.
     """
     reader = CaptionReader(_NUMBERS)
-    kinds: dict[str, Counter[str]] = defaultdict(Counter)
-    for table in file.row_groups(("image_id", "text", "kind")):
+    counts: dict[str, int] = dict.fromkeys(VERDICTS, 0)
+    for table in file.row_groups(("image_id", "text")):
         for row in table.to_pylist():
             scene = scenes.get(row["image_id"])
             if scene is None:
                 raise DataError(f"{file.path}: no scene of the dataset is image {row['image_id']!r}; synthesize again")
-            kinds[row["kind"]][verdict(reader, row["text"], scene)] += 1
+            counts[verdict(reader, row["text"], scene)] += 1
         advance(len(table))
-    by_kind = {kind: _figures(kinds[kind]) for kind in sorted(kinds) if kind}
-    return _figures(sum(kinds.values(), Counter())) | {"by_kind": by_kind}
-
-
-def _figures(counts: Counter[str]) -> dict[str, Any]:
-    """Return the figures of `true_negatives` on some sentences."""
-    total, untrue, true = counts.total(), counts["untrue"], counts["true"]
-    shares = {"percent_of_decided": _percent(untrue, untrue + true), "percent": _percent(total - true, total)}
-    return {"sentences": total, **{verdict: counts[verdict] for verdict in VERDICTS}, **shares}
+    untrue, true = counts["untrue"], counts["true"]
+    return {
+        "sentences": len(file),
+        **counts,
+        "percent_of_decided": _percent(untrue, untrue + true),
+        "percent": _percent(len(file) - true, len(file)),
+    }
 
 
 def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -168,8 +162,8 @@ def facts(statistics: Mapping[str, Any]) -> list[str]:
     bare = statistics["captions_without_sentences"]
     if bare:
         said.append(f"{quantity(bare, 'caption')} {'has' if bare == 1 else 'have'} no sentence")
-    if statistics["gap"]:
-        median = round(statistics["gap"]["median"], 3) + 0.0
+    if statistics["median_gap"] is not None:
+        median = round(statistics["median_gap"], 3) + 0.0
         said.append(f"median gap to the caption {median:.3f}; {statistics['beats_caption_percent']}% score above it")
     if statistics["perplexity"] is not None:
         captions_own = statistics["caption_perplexity"]

@@ -24,7 +24,7 @@ from itrpipe.synthesis.sentences import Edit
 CONTINUATION = "##"
 """Mark of a piece that goes on with the word before it, in BERT's vocabularies."""
 MASK = "<mask>"
-"""What `[MASK]` is called behind the words of a vocabulary of our own."""
+"""Name of `[MASK]` behind the words of a vocabulary of our own."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,13 +24,12 @@ from itrpipe.datasets.truth import Decided, known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
-from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Method, TokenLimits
 from itrpipe.methods.declaration import WithTwins, masked_by, method_module, methods, named_inputs
-from itrpipe.mining.files import FILES, read_list
 from itrpipe.mining.filters import DuplicateCaptions
+from itrpipe.mining.lists import DIRECTIONS, read_list
 from itrpipe.models.captions import CaptionTokens, ends_of
 from itrpipe.models.declaration import RANDOM, network_module
 from itrpipe.storage.artifact import partial_of
@@ -184,7 +183,7 @@ class Refreshing:
             sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
             images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
             if world.leads:
-                self._make(path, images, texts, encoder.model.measure)
+                self._make(path, images, texts)
             world.agreed(None)  # until the first process has written them
         self.held = made_before
         remedy = f"remove {partial_of(path)} and run the same command again"
@@ -192,16 +191,11 @@ class Refreshing:
             check_stamp(path, remedy)
             return {name: rows.read() for name, rows in ArrayFile(path).items()}
 
-    def _make(self, path: Path, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
+    def _make(self, path: Path, images: np.ndarray, texts: np.ndarray) -> None:
         """Writes the lists of an epoch, and removes those of earlier ones."""
         shutil.rmtree(path.parent, ignore_errors=True)
         place = path.parent / "mining"
         place.mkdir(parents=True)
-        split = self.train.split
-        about = (split.image_ids, split.caption_ids, split.caption_image, images.shape[1], measure)
-        with EmbeddingWriter(place / EMBEDDINGS, split.name, *about) as writer:
-            writer.write("images", 0, images)
-            writer.write("texts", 0, texts)
         job = self.job
 
         def warn(message: str) -> None:
@@ -209,9 +203,11 @@ class Refreshing:
                 job.warn(message)
 
         job.reporter.say("  mining again with the weights as they are")
-        inputs = job.inputs
-        mine_again(place, inputs["mine_negatives"], inputs["prepare"], job.execution.device, job.reporter, warn)
-        write_arrays(path, mined_lists(place, self.train))
+        mined = job.inputs["mine_negatives"]
+        prepared = job.inputs["prepare"].folder
+        device = job.execution.device
+        lists = mine_again(images, texts, self.train.split, mined, prepared, place, device, job.reporter, warn)
+        write_arrays(path, longest_used(lists))
         shutil.rmtree(place)
 
 
@@ -280,23 +276,33 @@ def method_inputs(
 def mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
     """Read the lists of both directions, with the probabilities that mining wrote.
 
-    Of a small training set, lists of the usual length would hold most captions or images, which are no harder than any
-    others; no list is longer than a part of them.
-
     Raises:
         DataError: they are of another training set.
     """
     lists = {}
-    anchors = train.split.image_ids, train.split.caption_ids
-    for direction, ids, candidates in zip(FILES, anchors, (train.num_captions, train.num_images), strict=True):
+    for direction, ids in zip(DIRECTIONS, (train.split.image_ids, train.split.caption_ids), strict=True):
         mined = read_list(folder, direction)
-        most = max(_SHORTEST_LIST, int(_HARD_PART * candidates))
         if not np.array_equal(mined.anchor_ids, ids):
             raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
-        lists[direction] = mined.candidates[:, :most]
+        lists[direction] = mined.candidates
         if mined.false_negative_probability is not None:
-            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability[:, :most]
-    return lists
+            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability
+    return longest_used(lists)
+
+
+def longest_used(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return lists, see `itrpipe.learning.mined.Lists`, of which none is longer than a part of the training set.
+
+    Of a small training set, lists of the usual length would hold most captions or images, which are no harder than any
+    others.
+    """
+    cut = {}
+    for anchors, candidates in (DIRECTIONS, DIRECTIONS[::-1]):
+        most = max(_SHORTEST_LIST, int(_HARD_PART * len(lists[candidates])))
+        for name in (anchors, f"{PROBABILITY_OF}{anchors}"):
+            if name in lists:
+                cut[name] = lists[name][:, :most]
+    return cut
 
 
 # Encoders that fit the device

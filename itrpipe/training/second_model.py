@@ -8,7 +8,7 @@ Shapes: N images, T captions, P pairs, S vectors of an item (regions, words, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ from torch import Tensor
 
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import EmbeddingRows, Side
-from itrpipe.mining.lists import Shapes
-from itrpipe.mining.rescoring import Rescoring
+from itrpipe.features.embeddings import EmbeddingRows
+from itrpipe.mining.rescoring import SecondModel
 from itrpipe.models.base import DualEncoder, ImageEncoding, RegionEncoding, TextEncoding, WordEncoding
 from itrpipe.models.scan.network import CrossAttentionModel
 from itrpipe.training.data import Sources, SplitData, blocks, reopened
@@ -39,8 +38,8 @@ _CPU_BATCH_BYTES = 32 * 2**20
 
 def second_model(
     settings: MineSettings, execution: MineExecution, inputs: Mapping[str, Any], embeddings: EmbeddingRows
-) -> Callable[[Path, Shapes], Rescoring]:
-    """Return a function that orders the lists of one model, of their file, by another model, which every worker opens.
+) -> SecondModel:
+    """Return the model that orders the lists of another one, which every worker opens.
 
     Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
 
@@ -57,9 +56,7 @@ def second_model(
     memory = (execution.memory_mib or 256) * 2**20
     opening = partial(encoded_scorer, *folders, embeddings, execution.device, memory)
     name = run_label(settings.method, settings.rescore_with, settings.seed)
-    tops = settings.rescore_texts, settings.rescore_images
-    owners = embeddings.owners.read()
-    return lambda lists, shapes: Rescoring(name, lists, shapes, owners, opening, tops, execution.device)
+    return SecondModel(name, opening, (settings.rescore_texts, settings.rescore_images))
 
 
 class KeptVectors:
@@ -215,10 +212,9 @@ def encoded_scorer(
     """
     saved = load_scoring_model(trained)
     data = reopened(saved, Sources(prepared, extracted), ["train"])["train"]
-    sides: dict[Side, np.ndarray] = {"image": data.split.image_ids, "caption": data.split.caption_ids}
-    for side, rows in sides.items():
-        embedded = embeddings.ids(side)
-        if rows.tolist() != embedded:
+    ids = data.split.image_ids, data.split.caption_ids
+    for rows, embedded in zip(ids, embeddings.ids(), strict=True):
+        if not np.array_equal(rows, embedded):
             raise DataError(
                 f"{prepared} and {extracted} hold {len(rows):,} training rows and the mining model embedded "
                 f"{len(embedded):,} or others; run `itrpipe train` again"

@@ -30,7 +30,7 @@ from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, methods
-from itrpipe.mining.settings import WindowSettings
+from itrpipe.mining.settings import MiningSettings
 from itrpipe.models.declaration import BackboneSettings, backbone_family, backbone_names, canonical_backbone
 from itrpipe.models.declaration import backbones as backbone_classes
 from itrpipe.papers import Paper
@@ -510,26 +510,15 @@ def decisions_file(*, training: bool) -> Outside:
     return Outside(digests)
 
 
-class MineSettings(Settings):
-    """Settings of mining: the model, and how much.
+class MineSettings(MiningSettings):
+    """Settings of mining: the model, how much of what is kept, and who has a say in it.
 
     Attributes:
         method: configuration of `train` of the mining model, that of a first training.
         backbone, seed, features, train_share: of the mining model; the lists are of the training images that it saw.
-        drop_duplicates: drop candidates whose caption is word for word one of the positive's.
-        window: which of the candidates are kept.
-        num_texts: captions kept for each image.
-        num_images: images kept for each caption.
-        library: `torch`, or `faiss`; with a flat index they differ in the order of equal scores alone.
-        precision: of the products of embeddings by `torch`; `bf16+fp32` gives the lists of `fp32` at nearly the speed
-            of `bf16`.
         rescore_with: backbone of a second model of the same method, seed and features, which orders the candidates
             anew; from then on all scores are its own. Empty: none.
         rescore_texts, rescore_images: candidates of each list that it scores; the lists are cut to these. 0: all.
-        index: of `faiss`: `flat` searches everything, `ivf` the nearest of many clusters of vectors, `ivf-pq` these by
-            codes of them, for sets that fit in no memory.
-        num_lists: clusters of an index; 0: about 4 sqrt(n) of n vectors.
-        num_probes: clusters that are searched; 0: one in four, of codes one in 16.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
             candidates as well, see `itrpipe.features.given`; empty: none.
         decisions: file of people's judgements, see `itrpipe.review`: candidates that fit are left out, and
@@ -544,18 +533,9 @@ class MineSettings(Settings):
     features: str
     seed: int = Field(ge=0)
     train_share: float = Field(default=1.0, gt=0, le=1)
-    num_texts: int = Field(ge=1, le=10_000_000)
-    num_images: int = Field(ge=1, le=10_000_000)
-    library: Literal["torch", "faiss"]
-    precision: Literal["fp32", "bf16", "bf16+fp32"]
-    drop_duplicates: bool
-    window: WindowSettings = Field(default_factory=WindowSettings)
     rescore_with: str = ""
     rescore_texts: int = Field(default=0, ge=0)
     rescore_images: int = Field(default=0, ge=0)
-    index: Literal["flat", "ivf", "ivf-pq"] = "flat"
-    num_lists: int = Field(default=0, ge=0)
-    num_probes: int = Field(default=0, ge=0)
     candidates: Annotated[str, Outside(_digest_of_candidates)] = ""
     decisions: Annotated[str, decisions_file(training=True)] = ""
     guard: Literal["none", "fne"] = "none"
@@ -588,17 +568,6 @@ class MineSettings(Settings):
             raise ValueError("there is no second model; add --rescore-with BACKBONE")
         if value > info.data.get(held, value):
             raise ValueError(f"the lists hold {held} = {info.data[held]}; give that at most, or 0 for all")
-        return value
-
-    @field_validator("index", "num_lists", "num_probes")
-    @classmethod
-    def _of_an_index(cls, value: str | int, info: ValidationInfo) -> str | int:
-        if value in ("flat", 0):
-            return value
-        if info.data.get("library") == "torch":
-            raise ValueError("torch searches everything, without an index; add --library faiss")
-        if info.data.get("index") == "flat":
-            raise ValueError("a flat index has no clusters; add --set index=ivf")
         return value
 
 

@@ -29,10 +29,11 @@ from itrpipe.datasets.definition import (
     remember_training,
 )
 from itrpipe.datasets.image_check import ImageFacts
-from itrpipe.datasets.prepared import PreparedDataset, captions_of, given_split, write_prepared
+from itrpipe.datasets.prepared import PreparedDataset, given_split, texts_of, write_prepared
 from itrpipe.datasets.truth import PairSet, known_matches, known_pairs, pair_set, write_truth
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, UsageError
+from itrpipe.mining.lists import HeldRows
 from itrpipe.storage.artifact import read_manifest
 from tests.chains import run_stage
 from tests.datasets.sources import SOURCES
@@ -71,10 +72,18 @@ def test_a_dataset_gives_ids_texts_words_and_rows_by_split(folder: Path) -> None
     assert train.tokens.to_pylist()[1] == ["caption", "0", "café"]
     assert (train.caption_image.tolist(), train.captions_of_image.tolist()) == ([0, 1, 1], [0, 1, 3])
     assert train.caption_image.dtype == train.captions_of_image.dtype == dataset.sizes().dtype == np.int64
-    assert list(captions_of(folder, "test")) == [(str(row), f"caption {row} Café") for row in (1, 4, 5)]
     assert "tokens" not in PreparedDataset.open(folder, tokens=False).split("test").captions.column_names
     with pytest.raises(UsageError, match="no split 'val'; it has train, test"):
         dataset.split("val")
+
+
+@pytest.mark.parametrize("ids", [[b"1", b"4", b"5"], [b"1", b"5"], [b"5"]])
+def test_texts_of_some_captions_are_read_a_few_at_a_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ids: list[bytes]
+) -> None:
+    monkeypatch.setattr("itrpipe.datasets.prepared._CAPTIONS_AT_ONCE", 1)
+    expected = [f"caption {int(each)} Café" for each in ids]
+    assert list(texts_of(folder, "test", HeldRows(np.array(ids)))) == expected
 
 
 def test_given_captions_are_of_the_first_given_image() -> None:

@@ -74,7 +74,7 @@ def test_the_mean_over_groups_leaves_out_those_that_a_test_set_has_nothing_of() 
     values, images, groups = random.random(30), np.arange(30) % 6, np.arange(30) % 7
     found = group_mean_interval(values, images, groups, 80, 0.9)
     drawn = []
-    for weights in np.concatenate([*intervals._image_weights(6, 30, 80, 0)]).astype(int):
+    for weights in np.concatenate([*intervals._image_weights(6, 30, 80)]).astype(int):
         rows = np.repeat(np.arange(30), weights[images])
         drawn.append(np.mean([values[rows][groups[rows] == each].mean() for each in set(groups[rows].tolist())]))
     assert found[1:] == pytest.approx((*np.percentile(drawn, [5, 95]),))

@@ -81,13 +81,13 @@ def test_a_column_that_is_no_models_stands_before_those_of_the_models() -> None:
     def cells(found: dict[str, float]) -> dict[tuple[str, str], Number | None]:
         return {("", key): Number(each) for key, each in found.items()}
 
-    beside = "chance", lambda found: dict.fromkeys(cells(found), "50")
+    beside = "chance", lambda found: dict.fromkeys(cells(found), Number(50))
     table = Measured("", "file.json", cells, "", turned=True, beside=beside).table(
         [("x", [{"a": 1}]), ("y", [{"b": 2}])]
     )
     assert table is not None
     assert list(table.columns) == ["chance", "x", "y"]
-    assert [row.cells[0] for row in table.rows] == ["50", "50"]
+    assert [row.cells[0] for row in table.rows] == [Number(50), Number(50)]
 
 
 def test_markdown_and_json_hold_every_number_unrounded_or_escaped() -> None:

@@ -25,7 +25,7 @@ from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
 from itrpipe.exporting.negatives import FORMATS, MinedPairs, TableFiles, open_mined, open_twins, write_files
-from itrpipe.mining.files import MinedList
+from itrpipe.mining.lists import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from tests.maps import write_list

@@ -69,7 +69,7 @@ UNFINISHED = (
     ("own-extract", "replace */parts/given/*", 2, ".work/parts/given/000000.arrays .work/parts/given/division.json"),
 )
 # Unfinished work that the next run writes anew and never reads.
-_UNREAD = (".work/inputs.json", ".work/unfinished.json")
+_UNREAD = (".work/inputs.json", ".work/mined.arrays", ".work/unfinished.json")
 
 
 def trials(chain: Chain) -> list[Trial]:

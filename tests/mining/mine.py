@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from itrpipe.engine.work import Part
-from itrpipe.mining import search as module
-from itrpipe.mining.exact import ExactMining
+from itrpipe.mining import exact as module
+from itrpipe.mining.exact import BYTES_PER_PAIR, ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching
 from itrpipe.mining.lists import (
     DIRECTIONS,
@@ -26,7 +26,6 @@ from itrpipe.mining.lists import (
     Searched,
     write_lists,
 )
-from itrpipe.mining.search import BYTES_PER_PAIR
 from tests.maps import made
 
 FIELDS = tuple(MinedLists.__dataclass_fields__)

@@ -6,8 +6,6 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import h5py
 import numpy as np
@@ -38,8 +36,8 @@ from itrpipe.storage.parts import ArrayFile, write_arrays
 
 VECTORS = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
 IDS = [f"id {row}" for row in range(7)]
-MINED: Any = SimpleNamespace(images=VECTORS[:3], texts=VECTORS, ids=lambda side: ["a", "b"])
-"""Of the training split."""
+MINED = (VECTORS.shape[1], (np.array(["a", "b"]), np.array(["a", "b"])))
+"""Width and ids of the training split."""
 
 
 def test_any_rows_of_joined_ones_are_those_of_the_array(tmp_path: Path) -> None:
@@ -59,8 +57,8 @@ def test_any_rows_of_joined_ones_are_those_of_the_array(tmp_path: Path) -> None:
 def test_slices_cover_all_rows_and_hold_about_so_many_bytes() -> None:
     assert slices(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
     assert slices(0, 3) == []
-    for shape, at_once in (((3, 1_000), 10), ((3,), 10_000), ((3, 20_000), 1)):
-        assert rows_at_once(HeldRows(np.zeros(shape, np.float32)), 40_000) == at_once
+    for dim, at_once in ((4_096, 1_024), (1 << 23, 1)):
+        assert rows_at_once(HeldRows(np.empty((0, dim), np.float32))) == at_once
 
 
 def test_rows_in_memory_are_read_from_their_file_by_another_process(tmp_path: Path) -> None:
@@ -160,7 +158,7 @@ FORMS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_further_candidates_is_read(tmp_path: Path, form: str) -> None:
-    side, ids, rows = open_further(FORMS[form](tmp_path), tmp_path / "copy.arrays", MINED)
+    side, ids, rows = open_further(FORMS[form](tmp_path), tmp_path / "copy.arrays", *MINED)
     assert (side, ids) == ("image" if "images" in form else "caption", IDS)
     assert rows.shape == VECTORS.shape
     np.testing.assert_array_equal(rows.read(2, 6), VECTORS[2:6])
@@ -173,7 +171,7 @@ def a_pickle(folder: Path) -> Path:
 
 def of_two_lengths(folder: Path) -> Path:
     path = folder / "a.parquet"
-    pq.write_table(pa.table({"image_id": ["a", "b"], "embedding": [[1.0, 2.0], [3.0]]}), path)
+    pq.write_table(pa.table({"image_id": ["c", "d"], "embedding": [[1.0, 2.0, 3.0, 4.0], [5.0]]}), path)
     return path
 
 
@@ -191,7 +189,7 @@ REFUSED: dict[str, Callable[[Path], Path]] = {
 def test_other_files_are_refused_in_one_line(tmp_path: Path, form: str) -> None:
     path = REFUSED[form](tmp_path)
     with pytest.raises(DataError, match="cannot be read") as caught:
-        open_further(path, tmp_path / "copy.arrays", MINED)
+        open_further(path, tmp_path / "copy.arrays", *MINED)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "copy.arrays").exists()

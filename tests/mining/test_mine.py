@@ -16,9 +16,10 @@ import torch
 import itrpipe
 from itrpipe.engine.work import Runner
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, UsageError
+from itrpipe.mining import exact as search
 from itrpipe.mining import mine as module
-from itrpipe.mining import search
 from itrpipe.mining.lists import DIRECTIONS
+from itrpipe.mining.settings import MiningSettings
 from itrpipe.storage.arrays import StoredRows
 from itrpipe.storage.parts import ArrayFile, write_arrays
 
@@ -87,15 +88,17 @@ def mined_from_a_file(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, in
 
     lists: dict[str, list[np.ndarray]] = {name: [] for name in DIRECTIONS}
     (folder / "work").mkdir()
+    settings = MiningSettings(num_texts=9, num_images=5, library="torch", precision="bf16+fp32", drop_duplicates=False)
     with mock.patch.object(StoredRows, "read", counting):
         module.mine_split(
             stored["images"],
             stored["texts"],
             np.arange(200) // 5,
-            (9, 5),
+            settings,
             Runner(folder / "work", None, print),
             lambda direction, part, found, probability: lists[direction].append(found.candidates),
-            search=module.Search(device="cpu", block=16),
+            device="cpu",
+            block=16,
         )
     arrays = {name: np.concatenate(found) for name, found in lists.items()}
     return arrays, rows_read, sorted(path.name for path in (folder / "work").iterdir())

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from itrpipe.mining.filters import drop
 from itrpipe.mining.lists import NO_ROW, CandidateLists, MinedLists, slices
-from itrpipe.mining.rescoring import Guard, Rescoring
+from itrpipe.mining.rescoring import Guard, Rescoring, SecondModel
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
@@ -59,7 +58,8 @@ def finished(
     folder.mkdir(exist_ok=True)
     write_file(folder / "mined.arrays", mined())
     opening, shapes = partial(opened, score), {"texts_for_images": (12, 8, 30), "images_for_texts": (30, 5, 12)}
-    work = Rescoring("another", folder / "mined.arrays", shapes, owners, opening, (6, 5), **{"block_pairs": 10, **more})
+    second = SecondModel("another", opening, (6, 5))
+    work = Rescoring(second, folder / "mined.arrays", shapes, owners, **{"block_pairs": 10, **more})
     paths = made(work, folder / "parts").paths
     return joined(work, paths), work.positives(paths)
 
@@ -168,7 +168,7 @@ FAMILY = np.arange(20) // 2
 OWNERS = np.repeat(np.arange(20), 2)
 
 
-def embeddings() -> SplitEmbeddings:
+def vectors() -> tuple[np.ndarray, np.ndarray]:
     """Pairs of images that look alike, and captions that fit both."""
     rng = np.random.default_rng(0)
     images = rng.standard_normal((10, 16))[FAMILY] + 0.2 * rng.standard_normal((20, 16))
@@ -176,19 +176,16 @@ def embeddings() -> SplitEmbeddings:
     images, texts = (
         (each / np.linalg.norm(each, axis=1, keepdims=True)).astype(np.float32) for each in (images, texts)
     )
-    ids = [np.array([f"{kind}{row}" for row in range(count)]) for kind, count in (("i", 20), ("c", 40))]
-    return SplitEmbeddings(images, ids[0], texts, ids[1], OWNERS, INNER_PRODUCT)
+    return images, texts
 
 
 def guarded(prior: float, lists: dict[str, CandidateLists] | None = None, sign: int = 1):
     """Lists, the probabilities of all their candidates, some anchors at a time, and the figures on them."""
-    found = embeddings()
+    found = vectors()
     if lists is None:
-        lists = directions(mine(found.images, found.texts, OWNERS, 8, 6))
-    shown = SplitEmbeddings(
-        found.images, found.image_ids, sign * np.asarray(found.texts), found.caption_ids, OWNERS, INNER_PRODUCT
-    )
-    guard, probability = Guard(shown, prior=prior, batch_size=4), {}
+        lists = directions(mine(*found, OWNERS, 8, 6))
+    guard = Guard(found[0], sign * found[1], OWNERS, prior=prior, batch_size=4)
+    probability = {}
     for name, each in lists.items():
         parts = [CandidateLists(each.candidates[part], each.scores[part]) for part in slices(len(each.scores), 7)]
         probability[name] = np.concatenate([guard.probability(name, part) for part in parts])

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 import itrpipe
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining import search
-from itrpipe.mining.exact import ExactMining
+from itrpipe.mining import exact as search
+from itrpipe.mining.exact import BYTES_PER_PAIR, NO_CANDIDATE, ExactMining, Searcher, pack, pair_scores, unpack
 from itrpipe.mining.lists import MinedLists, Searched
-from itrpipe.mining.search import BYTES_PER_PAIR, NO_CANDIDATE, Searcher, pack, pair_scores, unpack
 from tests.mining.mine import as_gpu, assert_same, exact_work, mine, searched
 from tests.waits import Waits
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.datasets.truth import TRUTH_FILE
-from itrpipe.mining.files import PROBABILITY
+from itrpipe.mining.lists import PROBABILITY
 from itrpipe.report import negatives
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, build, change, rewrite, with_sentences
 

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_pairs
-from itrpipe.mining.files import read_list
+from itrpipe.mining.lists import read_list
 from itrpipe.review import Candidates, Queue, ranked_candidates
 from tests.chains import Invoke, done, made
 

@@ -25,7 +25,7 @@ from itrpipe.errors import DataError, DiskFullError, UsageError
 from itrpipe.exporting import folder
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.embeddings import read_embeddings, read_scores
-from itrpipe.mining.files import read_list
+from itrpipe.mining.lists import read_list
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import SentenceFile

@@ -18,7 +18,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.mining.files import FILES, MinedList, read_list
+from itrpipe.mining.lists import FILES, MinedList, read_list
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.saved import load_model

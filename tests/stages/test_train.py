@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from itrpipe.config import parse_override
 from itrpipe.datasets.decisions import DecisionFile, Judgement
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
-from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.metrics import metrics, ranks
@@ -27,15 +27,14 @@ from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.contrastive.method import ContrastiveMethod
-from itrpipe.mining.files import FILES, read_list
+from itrpipe.mining.lists import FILES, read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.models.captions import PieceIds, Reading, ends_of
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.run import cost_of, earlier_artifacts
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
-from itrpipe.training import recipe
-from itrpipe.training.assembly import Refreshing
+from itrpipe.training import assembly, recipe
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
@@ -279,7 +278,7 @@ def test_the_guard_writes_the_probability_of_every_candidate(
         assert abs(facts["above"][direction]["0.5"] - above) <= 1
     # A model that is too weak is refused before it mines.
     monkeypatch.setattr("itrpipe.learning.false_negatives.Gaussians.usable", lambda _: False)
-    monkeypatch.setattr("itrpipe.mining.mine._search", lambda *_, **more: pytest.fail("it mined"))
+    monkeypatch.setattr("itrpipe.mining.mine.ExactMining", lambda *_, **more: pytest.fail("it mined"))
     refused(run("mine-negatives", "--guard", "fne", *sets(*MINING)), 2, "leave --guard out")
 
 
@@ -319,7 +318,7 @@ def command(root: Path, *more: str, epochs: int = 3) -> list[object]:
     return [*REFRESHING, "--dataset", "tiny", "--data", root, *settings, *more]
 
 
-def stopped(call: int, target: type = recipe.Trainer, name: str = "_step") -> AbstractContextManager[object]:
+def stopped(call: int, target: Any = recipe.Trainer, name: str = "_step") -> AbstractContextManager[object]:
     """An interruption at the beginning of this call of a method, counted over trainings with lists alone."""
 
     def has_lists(caller: Any) -> bool:
@@ -331,16 +330,15 @@ def stopped(call: int, target: type = recipe.Trainer, name: str = "_step") -> Ab
 def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
     defined: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, refresh = Refreshing._make, ContrastiveMethod.refresh
+    mine_again, refresh = assembly.mine_again, ContrastiveMethod.refresh
     seen: list[tuple[np.ndarray, ...]] = []
     given: list[dict[str, np.ndarray]] = []
 
-    def kept(self: Refreshing, path: Path, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
-        assert path.name == "epoch-2.arrays"  # every second epoch
-        seen.append((images, texts, self.train.caption_image))
-        make(self, path, images, texts, measure)
+    def kept(images: np.ndarray, texts: np.ndarray, split: Split, *more: Any) -> dict[str, np.ndarray]:
+        seen.append((images, texts, split.caption_image))
+        return mine_again(images, texts, split, *more)
 
-    monkeypatch.setattr(Refreshing, "_make", kept)
+    monkeypatch.setattr(assembly, "mine_again", kept)
     monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))
     out = done(invoke(*command(defined, "--weigh", "guard")))
     assert out.count("mining again with the weights as they are") == 1
@@ -377,7 +375,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(defined: Path, invoke: I
     """While it mines again, after that, inside the epoch with the new lists, and inside the next one."""
     other = copied(defined, tmp_path / "other")
     done(invoke(*command(other, epochs=4)))
-    for stop in (stopped(1, Refreshing, "_make"), stopped(1), stopped(2), stopped(4)):
+    for stop in (stopped(1, assembly, "mine_again"), stopped(1), stopped(2), stopped(4)):
         with stop:
             assert invoke(*command(defined, epochs=4)).code == 130
     done(invoke(*command(defined, epochs=4)))

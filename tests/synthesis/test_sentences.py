@@ -87,7 +87,6 @@ def test_statistics_count_what_was_drawn_and_measure_what_was_kept(tmp_path: Pat
     file = joined(tmp_path, (rows, {"kept": 2, "outranked": 1, "identical": 3, "duplicate": 2}))
     found = checks.synthesis_statistics(*file, 4)
     assert found == GOLDEN["figures"]
-    assert found["gap"]["maximum"] == round(1 / (1 + math.exp(-1)) - 0.5, 4)
     assert [checks.facts(found), list(map(list, checks.table_rows(found)))] == GOLDEN["figures told"]
     equal = joined(tmp_path, ([sentence(0, 0, score=0.0)], {"kept": 1}))  # to its caption
     assert checks.synthesis_statistics(*equal, 1)["beats_caption_percent"] == 0
@@ -97,7 +96,7 @@ def test_statistics_count_what_was_drawn_and_measure_what_was_kept(tmp_path: Pat
 def test_what_no_model_scored_and_no_sentence_at_all_are_legal(tmp_path: Path, rows: list[Sentence]) -> None:
     file = joined(tmp_path, (rows, {"identical": 4}))
     found, judged = checks.synthesis_statistics(*file, 1), checks.true_negatives(file[0], {"i0": SCENE})
-    assert found["gap"] is found["perplexity"] is found["beats_caption_percent"] is None
+    assert found["median_gap"] is found["perplexity"] is found["beats_caption_percent"] is None
     nothing = ["0 sentences for 1 caption", "1 caption has no sentence"]
     assert checks.facts(found) == (["1 sentence for 1 caption, 1.00 places changed in each"] if rows else nothing)
     assert len(checks.facts(found | {"true_negatives": judged})) == 2

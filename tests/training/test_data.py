@@ -25,6 +25,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
+from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Batch, twins_drawn
 from itrpipe.models.base import ImageBatch
 from itrpipe.models.captions import (
@@ -516,14 +517,12 @@ def test_sentences_of_other_captions_are_refused(rows: Any, expected: str, tmp_p
         read_sentences(written(tmp_path, *rows), MASKED, OWN_WORDS)
 
 
-def test_lists_hold_a_hard_part_of_a_small_training_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_hold_a_hard_part_of_a_small_training_set() -> None:
     """A tenth of all captions and images, and ten at least."""
-    ids = np.arange(2)
-    rows = np.zeros((2, 300))
-    mined = SimpleNamespace(anchor_ids=ids, candidates=rows, false_negative_probability=rows)
-    monkeypatch.setattr(assembly, "read_list", lambda folder, direction: mined)
     for captions, images, expected in ((40, 20, [10, 10]), (1_500, 300, [150, 30]), (145_000, 29_000, [300, 300])):
-        split = SimpleNamespace(image_ids=ids, caption_ids=ids)
-        train = SimpleNamespace(split=split, num_captions=captions, num_images=images)
-        lists = assembly.mined_lists(Path(), train)  # pyright: ignore[reportArgumentType]
-        assert [each.shape[1] for each in lists.values()] == [expected[0]] * 2 + [expected[1]] * 2
+        lists = {}
+        for direction, anchors in (("texts_for_images", images), ("images_for_texts", captions)):
+            lists[direction] = lists[f"{PROBABILITY_OF}{direction}"] = np.broadcast_to(0, (anchors, 300))
+        cut = assembly.longest_used(lists)
+        assert list(cut) == list(lists)
+        assert [each.shape[1] for each in cut.values()] == [expected[0]] * 2 + [expected[1]] * 2

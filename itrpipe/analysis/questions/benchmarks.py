@@ -54,13 +54,14 @@ _MEASURES = {
 def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
     """Yield the name of each row, the measure in it, and the figures that have it."""
     for name, whole in found.items():
+        title = _TITLES.get(name) or name
         summed = "all"
         if whole["guessed"]:
             summed = f"all but {', '.join(whole['guessed'])}"
         for category, figures in {summed: whole, **whole["categories"]}.items():
             for measure, words in _MEASURES.items():
                 if measure in figures:
-                    row = _TITLES.get(name, name), f"{category}{words} ({figures['pairs']:,} pairs)"
+                    row = title, f"{category}{words} ({figures['pairs']:,} pairs)"
                     yield row, measure, figures
 
 
@@ -347,7 +348,8 @@ def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interv
     sides = np.argsort(pairs.groups, kind="stable").reshape(-1, 2)  # [E, 2]
     text = pairs.right[sides].all(axis=1)
     image = (pairs.scores[sides] > pairs.negative_scores[sides[:, ::-1]]).all(axis=1)
-    percent = {"text": 100.0 * text, "image": 100.0 * image, "group": 100.0 * (text & image)}
+    found = {"text": text, "image": image, "group": text & image}
+    percent = {name: np.where(right, 100.0, 0.0) for name, right in found.items()}
     return mean_intervals(percent, np.arange(len(sides)), samples, level)
 
 

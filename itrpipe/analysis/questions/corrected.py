@@ -30,7 +30,7 @@ _SHOWN = {
 
 def _cells(found: Any) -> Cells:
     judged = min(found["judged_percent"].values())
-    cells = {("", f"of the first {DEPTH} places judged, %"): Number(judged)}
+    cells: dict[tuple[str, str], Number | None] = {("", f"of the first {DEPTH} places judged, %"): Number(judged)}
     for name, title in _SHOWN.items():
         cells[title, "with pairs that fit"] = Number.of(found["corrected"][name])
         if name in COMPARED:  # which no further match can lower

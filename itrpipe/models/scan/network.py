@@ -154,8 +154,9 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
         with torch.autocast(images.regions.device.type, enabled=False):
             regions = side(images.regions, images.count)
             words = side(texts.words, texts.lengths)
-            vectors = [each.rows.unflatten(0, each.gram.shape[:2]) for each in (regions, words)]
-            affinity = vectors[0] @ vectors[1].transpose(1, 2)  # [B, R, W]
+            left = regions.rows.unflatten(0, regions.gram.shape[:2])
+            right = words.rows.unflatten(0, words.gram.shape[:2])
+            affinity = left @ right.mT  # [B, R, W]
             scores = []
             if self.scoring.words_to_regions:
                 products = affinity[..., None]

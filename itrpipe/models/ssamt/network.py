@@ -144,9 +144,9 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         self.intra_nodes = Nodes(width)
         self.inter_nodes = Nodes(width)
         sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout)
-        self.text_layers, self.image_layers, self.inter_layers = (
-            EncoderLayers(settings.layers, *sizes) for _ in range(3)
-        )
+        self.text_layers = EncoderLayers(settings.layers, *sizes)
+        self.image_layers = EncoderLayers(settings.layers, *sizes)
+        self.inter_layers = EncoderLayers(settings.layers, *sizes)
         initialise(self)
         if settings.phase == "inter":
             for part in ("embedding", "intra_nodes", "text_layers", "image_layers"):
@@ -278,7 +278,8 @@ class Nodes(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.text, self.image = (nn.Parameter(torch.randn(width) * 0.02) for _ in range(2))
+        self.text = nn.Parameter(torch.randn(width) * 0.02)
+        self.image = nn.Parameter(torch.randn(width) * 0.02)
         self.phrase = nn.Embedding(NUM_KINDS, width)
         self.phrase_norm = nn.LayerNorm(width)
 

@@ -93,7 +93,8 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         self.match = nn.Linear(width, 2)
         self.rank = nn.Linear(width, 1)
         self.word_match = nn.Linear(width, 2)
-        self.masked_word, self.correction = (TokenHead(width, vocabulary_size) for _ in range(2))
+        self.masked_word = TokenHead(width, vocabulary_size)
+        self.correction = TokenHead(width, vocabulary_size)
         initialise(self, settings.initial_deviation)
         self.derive_heads({"rank", "word_match", "correction"})
 
@@ -174,7 +175,8 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         order = []
         parts = []
         for rows, length, padded in self._tiles(images.count, texts.lengths, image_rows, text_rows):
-            image, text = (each[rows].to(vectors.device)[:, None] for each in (image_rows, text_rows))  # [n, 1]
+            image = image_rows[rows].to(vectors.device)[:, None]  # [n, 1]
+            text = text_rows[rows].to(vectors.device)[:, None]
             position = torch.arange(length, device=vectors.device)
             words = texts.lengths[text]
             regions = images.count[image]
@@ -462,8 +464,9 @@ def load_published(model: UniterEncoder, path: Path) -> str:
             raise DataError(
                 f"{path} has no weights for '{name}': it is not of UNITER, TAGS or BERT with so many layers"
             )
-    if further := [name for name in unused if name.startswith("layers.")]:
-        raise DataError(f"{path} has weights for '{further[0]}', which this model has not; raise --set model.layers")
+    for name in unused:
+        if name.startswith("layers."):
+            raise DataError(f"{path} has weights for '{name}', which this model has not; raise --set model.layers")
     refuse_not_finite(path, model.state_dict(), "get the file again")
     absent = {name.partition(".")[0] for name in missing}
     model.derive_heads(absent)
@@ -475,10 +478,10 @@ def load_published(model: UniterEncoder, path: Path) -> str:
 def translate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Published weights under our names, query, key and value joined; those that stand for nothing here among them."""
     found = {_own_name(name): tensor for name, tensor in state.items()}
-    for name in [name for name in found if ".query." in name]:
-        joined = [name.replace("query", part) for part in ("query", "key", "value")]
-        if found.keys() >= set(joined):
-            found[name.replace("query", "project")] = torch.cat([found.pop(each) for each in joined])
+    for name in list(found):
+        parts = [name.replace("query", part) for part in ("query", "key", "value")]
+        if ".query." in name and found.keys() >= set(parts):
+            found[name.replace("query", "project")] = torch.cat([found.pop(part) for part in parts])
     return found
 
 
