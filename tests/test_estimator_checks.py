@@ -14,7 +14,7 @@ import torch
 from itrpipe.config import Override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
-from itrpipe.methods.base import Batch, StatefulMethod
+from itrpipe.methods.base import Batch, Method
 from itrpipe.methods.declaration import AuxiliaryLoss, method_module, methods
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM, backbone_family, backbone_names, network_module, settings_of
@@ -170,9 +170,8 @@ def test_methods_train_the_loss_of_the_backbone_or_refuse_its_weight(conf: str) 
     data = ToyPairs(uneven=False)
     method = method_builder(chosen)(data)
     model = builder(chosen)().train()
-    if isinstance(method, StatefulMethod):
-        method.attach(model)
-        method.start_epoch(0)
+    method.attach(model)
+    method.start_epoch(0)
     losses = method.losses(model, method.collate(np.arange(8), np.random.default_rng(0)), 1_000)
     assert ("auxiliary" in losses) is isinstance(chosen.loss, AuxiliaryLoss)
 
@@ -269,17 +268,12 @@ WRONG: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-class Plain:
+class Plain(Method[Any]):
     """A method whose loss is then changed."""
 
-    means = True
-
     def __init__(self, data: ToyPairs, changed: Callable[..., torch.Tensor]) -> None:
-        self.data, self.changed, self.state = data, changed, 0
-
-    def collate(self, captions: Any, rng: Any) -> Batch:
-        images = self.data.caption_image[captions]
-        return Batch({"positive": self.data.pairs(images, captions)}, torch.from_numpy(images))
+        super().__init__(None, data)
+        self.changed, self.state = changed, 0
 
     def losses(self, model: Any, batch: Batch, epoch: int) -> dict[str, torch.Tensor]:
         images, texts = batch.pairs["positive"]

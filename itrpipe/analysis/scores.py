@@ -74,7 +74,7 @@ def _model_scores(job: Any, name: str) -> SplitScores:
         read.append("parse")  # other models may have been trained on sentences that it helped to write
     folders = {source: open_input(model.folder, model.manifest, source).absolute() for source in read}
     sources = Sources(**folders, train_share=model.manifest.settings["train_share"])
-    work = Scoring(model.folder.absolute(), sources, split, job.execution.encode_block, job.execution.device)
+    work = Scoring(model.folder.absolute(), sources, job.execution.encode_block, job.execution.device, split)
     scores = work.join(job.made(work).paths)
     (job.folder / SCORES).unlink(missing_ok=True)  # of an interrupted run
     write_scores(job.folder / SCORES, split, scores)

@@ -107,7 +107,8 @@ class SimilarityStatistics(nn.Module):
 
     def gaussians(self) -> Gaussians:
         """The distributions as of now, in single precision."""
-        mean, variance = self.total / self.count.clamp(min=1), self.deviation / (self.count - 1)
+        mean = self.total / self.count.clamp(min=1)
+        variance = self.deviation / (self.count - 1)
         return Gaussians(mean.float(), variance.float(), self.count.float())
 
     def _add(self, which: int, samples: Tensor, weights: Tensor) -> None:
@@ -155,7 +156,8 @@ def false_negative_probability(
     Source: FNE, Eq. 9.
     """
     usable = gaussians.usable(min_count)
-    mean, variance = gaussians.mean, torch.where(usable, gaussians.variance, 1.0)
+    mean = gaussians.mean
+    variance = torch.where(usable, gaussians.variance, 1.0)
     if monotone:  # hold s where the log-odds, a parabola, turn from rising to falling or back
         curvature = 1 / variance[0] - 1 / variance[1]
         turn = (mean[0] / variance[0] - mean[1] / variance[1]) / curvature

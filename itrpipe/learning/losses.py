@@ -36,7 +36,8 @@ def twin_differences(scores: Tensor) -> Tensor:
 
     Source: the four scores of Thrush et al., "Winoground" (CVPR 2022).
     """
-    matches, others = (each.diagonal(dim1=1, dim2=2) for each in (scores, scores.flip(2)))
+    matches = scores.diagonal(dim1=1, dim2=2)
+    others = scores.flip(2).diagonal(dim1=1, dim2=2)
     return torch.stack([others, others.flip(1)], dim=1) - matches[:, None]
 
 

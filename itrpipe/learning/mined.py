@@ -119,7 +119,8 @@ def neighbours_order(
     Returns:
         int64 [T], caption rows.
     """
-    total, images = len(caption_image), int(caption_image.max()) + 1
+    total = len(caption_image)
+    images = int(caption_image.max()) + 1
     order = rng.permutation(total)
     in_groups = round(share * total)
     leaders, waiting = np.split(order[:in_groups], [-(-in_groups // group)])
@@ -133,7 +134,8 @@ def neighbours_order(
         leading = np.flatnonzero((asked >= 0) & (room[asked] > 0))
         pairs, first = np.unique(asked[leading] * images + caption_image[waiting[leading]], return_index=True)
         new = members[np.searchsorted(members, pairs).clip(max=len(members) - 1)] != pairs
-        pairs, joining = pairs[new], leading[first[new]]
+        pairs = pairs[new]
+        joining = leading[first[new]]
         # Those who ask one leader stand together, since pairs are sorted by leaders; there is room for the first ones.
         _, counts = np.unique(asked[joining], return_counts=True)
         fits = run_indices(np.zeros_like(counts), counts) < room[asked[joining]]

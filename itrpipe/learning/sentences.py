@@ -205,7 +205,8 @@ def mask_captions(
     own = np.broadcast_to(tokens[:, None], labelled.shape).astype(np.int64)
     shown = np.full_like(own, specials.mask_id)
     if noise:
-        lot, other = rng.random(own.shape), rng.integers(*specials.random_ids, size=own.shape)
+        lot = rng.random(own.shape)
+        other = rng.integers(*specials.random_ids, size=own.shape)
         shown = np.where(lot < _MASKED, shown, np.where(lot < _NOT_RANDOM, other, own))
     return np.where(labelled, shown, own), np.where(labelled, own, UNLABELLED)
 
@@ -405,7 +406,8 @@ class SentenceBank:
         held = np.diff(self.starts)[captions]
         offset = np.zeros_like(held) if rng is None else rng.integers(0, np.maximum(held, 1))
         taken = Ragged.of_counts(np.minimum(held, most))
-        owners, places = taken.owners(), taken.places()
+        owners = taken.owners()
+        places = taken.places()
         rows = self.starts[captions][owners] + (offset[owners] + places) % held[owners]
         sentences = _text_batch(self.tokens[rows], self.lengths[rows])
         return sentences, torch.from_numpy(owners), torch.from_numpy(places)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,10 +22,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from itrpipe.learning.mined import Lists
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.declaration import MethodSettings
-from itrpipe.models.base import ImageBatch, Matcher, Tensors, TextBatch
+from itrpipe.models.base import AnyMatcher, ImageBatch, Tensors, TextBatch
 from itrpipe.storage.arrays import Ragged
 
-AnyMatcher = Matcher[Any, Any]
 Pairs = tuple[ImageBatch, TextBatch]
 Chosen = TypeVar("Chosen", bound=MethodSettings)
 
@@ -115,32 +114,11 @@ def in_training(texts: TextBatch) -> TextBatch:
     return replace(texts, in_training=True)
 
 
-class Method(Protocol):
-    """A training method.
+class Method(Generic[Chosen]):
+    """A training method: the base class of all, which reads the captions of a batch with their images.
 
-    Attributes:
-        means: whether its losses are means over the batch; the others are sums.
-    """
-
-    means: bool
-
-    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Builds the batch of the given caption rows [B]."""
-        ...
-
-    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """Named loss terms of a batch of an epoch (0-based); training minimises their sum.
-
-        The model has all that the backbone has, and is no instance of its class: see `SharedModel` in
-        `itrpipe.training.distributed`.
-        """
-        ...
-
-
-class PairsMethod(Generic[Chosen]):
-    """A method that reads the captions of a batch with their images; those of this package derive from it.
-
-    A method that reads more than pairs names it in an `__init__` of its own, see `itrpipe.methods.declaration.INPUTS`.
+    A method defines `losses`, and the others of these where it needs more than what stands here. One that reads more
+    than pairs names it in an `__init__` of its own, see `itrpipe.methods.declaration.INPUTS`.
 
     Args:
         settings: what the method declares.
@@ -148,15 +126,14 @@ class PairsMethod(Generic[Chosen]):
 
     Attributes:
         settings, data: as given.
-        local: its losses are those of `Matcher.anchors` alone, so that each process computes a share; a method that
-            does not have this is not.
+        means: whether its losses are means over the batch; the others are sums.
     """
 
     means = True
-    local = False
 
     def __init__(self, settings: Chosen, data: TrainingSet) -> None:
-        self.settings, self.data = settings, data
+        self.settings = settings
+        self.data = data
 
     @cached_property
     def captions_of(self) -> Ragged:
@@ -164,46 +141,39 @@ class PairsMethod(Generic[Chosen]):
         return Ragged.of_owners(self.data.caption_image, int(self.data.caption_image.max()) + 1)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
-        """The captions of these rows [B] and their images."""
-        return positive_pairs(self.data, captions, rng)
+        """Builds the batch of the given caption rows [B]: these captions and their images."""
+        images = self.data.caption_image[captions]
+        pairs = {"positive": self.data.pairs(images, captions, rng)}
+        return Batch(pairs, torch.from_numpy(images), captions=captions)
 
+    def losses(self, model: Any, batch: Any, epoch: int) -> dict[str, Tensor]:
+        """Named loss terms of a batch of an epoch (0-based); training minimises their sum.
 
-@runtime_checkable
-class StatefulMethod(Method, Protocol):
-    """A method that keeps tensors between steps."""
+        The model has all that the backbone has, and is no instance of its class: see `SharedModel` in
+        `itrpipe.training.distributed`.
+        """
+        raise NotImplementedError
 
     def attach(self, model: Any) -> nn.Module:
-        """Makes these tensors for a model, once and before the first step, and returns them for checkpoints to hold.
+        """Makes tensors that it keeps between steps, once and before the first one; checkpoints hold them.
 
         Parameters among them that ask for a gradient are trained with the model, and every `MomentumTwin` among them
         follows it after each update. The model is on its device and has the weights that training starts from.
         """
-        ...
+        return nn.Module()
 
     def start_epoch(self, epoch: int) -> None:
         """Called before the first step of an epoch (0-based), and not where training goes on inside one."""
-        ...
-
-
-@runtime_checkable
-class OrderingMethod(Method, Protocol):
-    """A method that says in which order an epoch goes over the captions."""
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Return every caption row [T] once; None for a random order.
+        """Return every caption row [T] once, in the order of an epoch (0-based); None for a random order.
 
-        Only `seed`, `epoch` (0-based) and the lists of that epoch may determine it.
+        Only `seed`, `epoch` and the lists of that epoch may determine it.
         """
-        ...
-
-
-@runtime_checkable
-class RefreshedMethod(Method, Protocol):
-    """A method that goes on with other mined lists."""
+        return None
 
     def refresh(self, lists: Lists) -> None:
-        """Takes lists in the place of those that it was built with, before an epoch."""
-        ...
+        """Takes other mined lists in the place of those that it was built with, before an epoch."""
 
 
 class MomentumTwin(nn.Module):
@@ -263,12 +233,6 @@ def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:
     return batch.images[:, None] == batch.images[None, :] if wanted else None
 
 
-def positive_pairs(data: TrainingSet, captions: np.ndarray, rng: np.random.Generator) -> Batch:
-    """The captions of these rows [B] with their images, which is all that many methods need of a batch."""
-    images = data.caption_image[captions]
-    return Batch({"positive": data.pairs(images, captions, rng)}, torch.from_numpy(images), captions=captions)
-
-
 def sentences_drawn(
     sentences: SentenceBank | None, captions: np.ndarray, most: int, rng: np.random.Generator
 ) -> OwnedTexts | None:
@@ -293,7 +257,8 @@ def twins_drawn(
     assert sentences is not None, "these settings draw twins; give build() a SentenceBank"
     count = math.ceil(share * pairs)
     rows = sentences.draw_twins(count, rng)
-    captions, shown = sentences.owners(rows), sentences.twins[rows]
+    captions = sentences.owners(rows)
+    shown = sentences.twins[rows]
     own = data.caption_image[captions]
     mirrored = torch.from_numpy(np.concatenate([np.zeros(count, dtype=bool), shown == own]))
     # Pairs are what data change at random and share among processes; here with any captions.
@@ -306,7 +271,8 @@ def twin_scores(model: AnyMatcher, batch: Batch) -> Tensor:
     assert batch.twins is not None
     images, texts = encoded(model, batch.twins)
     of_both = torch.arange(len(batch.twins[1].lengths), device=batch.twins[1].lengths.device).view(2, 1, -1)
-    image_rows, text_rows = (rows.expand(2, 2, -1).flatten() for rows in (of_both, of_both.transpose(0, 1)))
+    image_rows = of_both.expand(2, 2, -1).flatten()
+    text_rows = of_both.transpose(0, 1).expand(2, 2, -1).flatten()
     return model.score_at(images, texts, image_rows, text_rows).float().view(2, 2, -1).permute(2, 0, 1)
 
 

@@ -202,23 +202,6 @@ def masked_by(settings: MethodSettings) -> Masked | None:
     return settings.masked() if isinstance(settings, MasksCaptions) else None
 
 
-class Composed(MethodSettings):
-    """Settings of a method whose parts can be chosen.
-
-    Attributes:
-        chosen: options that `choices` tells.
-    """
-
-    chosen: ClassVar[tuple[str, ...]] = ()
-
-    @abstractmethod
-    def choices(self) -> dict[str, str]:
-        """Return the parts that it was put together from, in the order of its name.
-
-        They are `objective`, `negatives`, `weights` and `batches`, empty where the usual one is taken.
-        """
-
-
 INPUTS: dict[str, type[MethodSettings]] = {
     "lists": ReadsLists,
     "decided": ReadsLists,
@@ -268,7 +251,8 @@ def method_module(name: str) -> ModuleType:
     Raises:
         UsageError: `build` names an input that there is not, or that the settings do not declare.
     """
-    module, settings = _METHODS.module(name), methods()[name]
+    module = _METHODS.module(name)
+    settings = methods()[name]
     for argument in named_inputs(module.build):
         needed = INPUTS.get(argument)
         if needed is None:

@@ -205,21 +205,6 @@ ImageT = TypeVar("ImageT")
 TextT = TypeVar("TextT")
 
 
-@dataclass(frozen=True)
-class Anchors:
-    """Pairs of a batch whose losses a process computes.
-
-    Attributes:
-        rows: of the batch.
-        weight: of a mean over them, so that the mean over the processes is that over the batch.
-        total: gives the sum over the processes that share a batch, without gradient.
-    """
-
-    rows: slice
-    weight: float = 1.0
-    total: Callable[[Tensor], Tensor] = Tensor.detach
-
-
 ENCODERS = {"encode_images": (0,), "encode_texts": (0,)}
 """`Matcher.by_rows` of every model."""
 SCORERS = {**ENCODERS, "score_matrix": (0,), "score_pairs": (0, 1), "score_at": (2, 3)}
@@ -285,10 +270,6 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         """Scores [N] of pairs of any images and captions, by their rows [N]."""
         return self.score_pairs(rows_of(images, image_rows), rows_of(texts, text_rows))
 
-    def anchors(self, count: int) -> Anchors:
-        """Return the pairs of a batch whose losses this process computes: all, if processes do not share them."""
-        return Anchors(slice(0, count))
-
     def undecayed(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone: biases, scales of norms, all that is no matrix.
 
@@ -303,6 +284,9 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
     def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
         """A training loss of the model's own: a mean over image k with caption k; None where it has none."""
         return None
+
+
+AnyMatcher = Matcher[Any, Any]
 
 
 class DualEncoder(Matcher[ImageEncoding, TextEncoding]):

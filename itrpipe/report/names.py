@@ -13,7 +13,8 @@ from typing import Any
 
 from itrpipe.config import DATASET_SELECTORS, backbone_shown_as, conf_title, leaves
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.declaration import Composed, MethodSettings, methods
+from itrpipe.methods.contrastive.declaration import CHOICES, Contrastive
+from itrpipe.methods.declaration import MethodSettings, methods
 from itrpipe.report.chain import ChainArtifact
 from itrpipe.storage.artifact import Manifest
 from itrpipe.training.settings import unread
@@ -52,9 +53,9 @@ def loss_of(settings: Mapping[str, Any]) -> MethodSettings | None:
 
 
 def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the method of a trained model was put together from, see `Composed.choices`; often nothing."""
+    """Return what the method of a trained model was put together from, see `Contrastive.choices`; often nothing."""
     loss = loss_of(settings)
-    return loss.choices() if isinstance(loss, Composed) else {}
+    return loss.choices() if isinstance(loss, Contrastive) else {}
 
 
 def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
@@ -177,8 +178,8 @@ def _of(artifact: ChainArtifact, declared: Declared) -> dict[str, Departure]:
     if artifact.stage == _TRAIN:
         skipped |= unread(manifest.settings)
         loss = loss_of(manifest.settings)
-        if isinstance(loss, Composed) and title_by_choices(manifest.conf, manifest.settings):  # which tells them
-            skipped |= {f"loss.{key}" for key in loss.chosen}
+        if isinstance(loss, Contrastive) and title_by_choices(manifest.conf, manifest.settings):  # which tells them
+            skipped |= {f"loss.{key}" for key in CHOICES}
     given = dict(leaves(manifest.settings))
     found = {}
     for key, value in leaves(declared(manifest)):

@@ -105,7 +105,7 @@ class Model:
 
     @cached_property
     def choices(self) -> Mapping[str, str]:
-        """Return what its method was put together from, see `Composed.choices`; often nothing."""
+        """Return what its method was put together from, see `Contrastive.choices`; often nothing."""
         return choices_of(self.settings)
 
     @cached_property

@@ -47,7 +47,7 @@ from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 from itrpipe.storage.artifact import MANIFEST, check_export, open_artifact
 from itrpipe.storage.disk import read_json, reading
-from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split
+from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split, read_captions
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import ABOUT, SavedModel, load_model, max_tokens_of
 
@@ -338,10 +338,8 @@ class RetrievalModel:
 
     def _captions(self, split: Split, graphs: Path | None = None) -> TokenTexts | PhraseTexts:
         settings = self.saved.settings
-        if graphs is None:
-            return TokenTexts.of(split, self.saved.tokens)
-        phrases = CaptionPhrases.read(graphs, settings.max_words)
-        return PhraseTexts(phrases, split.caption_ids.tolist(), self.saved.vocabulary, settings.phrases)
+        phrases = None if graphs is None else CaptionPhrases.read(graphs, settings.max_words)
+        return read_captions(split, self.saved.tokens, settings, phrases)
 
     def _images(
         self, images: Any, batch_size: int, refused: Callable[[int, str], object] | None = None

@@ -100,7 +100,8 @@ def above_chance(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, str
     Returns:
         Recall -> its value and the mean over ways to deal, of those that are `LIMIT` standard deviations or more apart.
     """
-    draw, found = np.random.default_rng(0), metrics(ranks(scores, caption_image))
+    draw = np.random.default_rng(0)
+    found = metrics(ranks(scores, caption_image))
     dealt = [metrics(ranks(scores[draw.permutation(len(scores))], caption_image)) for _ in range(_DEALT)]
     told = {}
     for name, value in found.items():
@@ -115,7 +116,8 @@ def nan_comes_out(build: BuildModel) -> None:
     model, images, texts, expected = _ready(build)
     assert images.global_ is not None
     first = torch.tensor([0])
-    regions, whole = (each.index_fill(0, first, torch.nan) for each in (images.regions, images.global_))
+    regions = images.regions.index_fill(0, first, torch.nan)
+    whole = images.global_.index_fill(0, first, torch.nan)
     found = _scores(model, replace(images, regions=regions, global_=whole), texts)
     if torch.equal(found.nan_to_num(), expected):
         return  # it reads pixels, which cannot be NaN
@@ -145,7 +147,8 @@ def scores_are_single_precision(build: BuildModel) -> None:
         pairs = model.score_pairs(model.encode_images(images), model.encode_texts(texts[: len(matrix)]))
     for found, name in ((matrix, "score_matrix"), (pairs, "score_pairs")):
         assert found.dtype == torch.float32, f"{name} gives {found.dtype} under bfloat16 autocast"
-    distinct, all_of_them = len(matrix.unique()), len(expected.unique())
+    distinct = len(matrix.unique())
+    all_of_them = len(expected.unique())
     assert distinct >= 0.9 * all_of_them, f"{distinct} different scores under bfloat16 autocast, {all_of_them} without"
     if isinstance(model, DualEncoder):  # of others the products of pairs may be rounded, where a sign can decide much
         own = matrix.diagonal()

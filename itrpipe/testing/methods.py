@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.methods.base import AnyMatcher, Method, StatefulMethod
+from itrpipe.methods.base import AnyMatcher, Method
 from itrpipe.progress import Reporter
 from itrpipe.testing.backbones import BuildModel
 from itrpipe.testing.toy_pairs import ToyPairs, readable
@@ -117,7 +117,8 @@ def a_killed_training_goes_on_as_if_it_had_not_been(build: BuildMethod, build_mo
         once = LOOP_SETTINGS.model_copy(update={"checkpoint_seconds": 3600})
         whole = _trainer(build, build_model, Path(folder) / "whole", once).run()
         stopped = _trainer(build, build_model, Path(folder) / "stopped")
-        method, count = stopped._method, 0
+        method = stopped._method
+        count = 0
         losses = method.losses
 
         def stopping(*given: Any) -> dict[str, Tensor]:
@@ -157,9 +158,8 @@ def _ready(build: BuildMethod, build_model: BuildModel) -> tuple[Method, AnyMatc
     model = build_model()
     method = build(readable(model))
     model.train()
-    if isinstance(method, StatefulMethod):
-        method.attach(model)
-        method.start_epoch(0)
+    method.attach(model)
+    method.start_epoch(0)
     return method, model
 
 
@@ -179,6 +179,7 @@ def _trainer(
     work.mkdir(exist_ok=True)
     torch.manual_seed(0)
     model = build_model()
-    train, validation = readable(model), readable(model, seed=1)
+    train = readable(model)
+    validation = readable(model, seed=1)
     data: Any = {"train": train, "validation": validation}
     return Trainer(settings, model, build(train), device="cpu", work=work, reporter=Reporter(), **data)

@@ -61,7 +61,8 @@ class ToyPairs:
 
     def __init__(self, seed: int = 0, images: int = 12, uneven: bool = True) -> None:
         rng = np.random.default_rng(seed)
-        self.num_images, self.num_captions = images, CAPTIONS * images
+        self.num_images = images
+        self.num_captions = CAPTIONS * images
         self.caption_image = np.repeat(np.arange(images), CAPTIONS)
         regions = torch.from_numpy(rng.standard_normal((images, REGIONS, IMAGE_DIM), dtype=np.float32))
         count = torch.from_numpy(rng.integers(2, REGIONS + 1, images)) if uneven else None
@@ -72,7 +73,8 @@ class ToyPairs:
         corners = np.sort(rng.random((images, REGIONS, 2, 2), dtype=np.float32), axis=2)
         self._images = ImageBatch(regions, count, whole, pixels, torch.from_numpy(corners.reshape(images, REGIONS, 4)))
         lengths = rng.integers(5, LONGEST + 1, self.num_captions)
-        place, ends = np.arange(LONGEST), lengths[:, None] - 1
+        place = np.arange(LONGEST)
+        ends = lengths[:, None] - 1
         words = rng.integers(WORDS.start, WORDS.stop, (self.num_captions, LONGEST))
         words[:, 0] = START
         tokens = np.where(place == ends, END, np.where(place < ends, words, 0))
@@ -100,7 +102,8 @@ class ToyPairs:
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Tokens and phrases of the given caption rows [T], cut to the longest of them."""
         found = self._texts[torch.from_numpy(rows)]
-        width, phrases = int(found.lengths.max()), found.phrases
+        width = int(found.lengths.max())
+        phrases = found.phrases
         assert phrases is not None
         cut = replace(phrases, tokens=phrases.tokens[..., :width])
         return replace(found, tokens=found.tokens[:, :width], phrases=cut)

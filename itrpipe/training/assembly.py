@@ -1,31 +1,61 @@
-"""Puts together what a training begins with: data, model and method, from the settings and inputs of a job."""
+"""Put together what a training begins with, from the settings and inputs of a job.
+
+Data, model and method; what the method reads beside its pairs, such as mined lists, also those that are mined again
+while it trains; and encoders that fit the device: in chunks that its memory holds, and compiled where it pays.
+"""
 
 from __future__ import annotations
 
+import copy
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.truth import Decided, known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.engine.work import CUDA
+from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.methods.base import Method
-from itrpipe.methods.declaration import method_module, methods, mined_by, named_inputs
-from itrpipe.models.captions import CaptionTokens
+from itrpipe.learning.mined import PROBABILITY_OF
+from itrpipe.methods.base import Method, TokenLimits
+from itrpipe.methods.declaration import WithTwins, masked_by, method_module, methods, named_inputs
+from itrpipe.mining.filters import DuplicateCaptions
+from itrpipe.mining.lists import DIRECTIONS, read_list
+from itrpipe.models.captions import CaptionTokens, ends_of
 from itrpipe.models.declaration import RANDOM, network_module
-from itrpipe.training.data import Sources, SplitData, load_splits
-from itrpipe.training.distributed import AnyMatcher
-from itrpipe.training.encoding import Refreshing
-from itrpipe.training.inputs import longest_used, method_inputs
-from itrpipe.training.saved import build_model, start_from
+from itrpipe.storage.arrays import ArrayFile, write_arrays
+from itrpipe.storage.artifact import partial_of
+from itrpipe.storage.disk import check_stamp, reading
+from itrpipe.training.data import PhraseSplitData, Sources, SplitData, load_splits
+from itrpipe.training.distributed import AnyMatcher, World, tensors_of
+from itrpipe.training.encoding import Encoder, embeddings
+from itrpipe.training.saved import build_model, max_tokens_of, start_from
 
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
 
 _STRETCHED = 0.01
 """Change of an image's shape, relative, from which on it is worth telling."""
+_HARD_PART = 0.1
+"""Share of the captions, and of the images, of a training set that are negatives to be mined at most."""
+_SHORTEST_LIST = 10
+_FEW, _MORE = 8, 32
+_SHARE = 0.6
+"""Share of the free memory for the encoders; scores, twins of a model and further captions take the rest."""
+_STATE = 8
+"""Bytes that Adam keeps of each weight."""
+_COMPILED_FROM = 2_000
+"""Steps of a training from which on compiling pays."""
+_WORDS_OF_A_TILE = 8
 
 
 def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], CaptionTokens]:
@@ -36,13 +66,15 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
         UsageError: settings do not fit the data or the model.
         DataError: a file is damaged.
     """
-    build = method_module(job.settings.method).build
-    encoders = _open_encoders(job)
-    splits, tokens = load_splits(sources_of(job), job.settings.model, job.settings.min_word_count, job.warn, encoders)
+    settings = job.settings
+    build = method_module(settings.method).build
+    network = network_module(settings.backbone)
+    encoders = _open_encoders(job, network) if settings.model.opens_encoders else None
+    splits, tokens = load_splits(sources_of(job), settings.model, settings.min_word_count, job.warn, encoders)
     vocabulary = getattr(tokens, "vocabulary", tokens)
     if isinstance(vocabulary, Vocabulary) and len(vocabulary) == len(SPECIALS):
         raise UsageError(
-            f"no word occurs min_word_count = {job.settings.min_word_count:,} times in the captions, so a model would "
+            f"no word occurs min_word_count = {settings.min_word_count:,} times in the captions, so a model would "
             "know none; lower --set train.min_word_count"
         )
     for split in ("train", "val"):
@@ -52,26 +84,45 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
                 "add images, or give a column split, and prepare it again"
             )
     train = splits["train"]
-    model = _model(job, train.image_dim, tokens, encoders)
-    method = build(job.settings.loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
+
+    # The model with the weights that it starts from.
+    dumped = settings.model_dump(mode="json")
+    model = build_model(dumped, train.image_dim, len(tokens), encoders)
+    if published := settings.model.published_weights():
+        told = network.load_published(model, Path(published).expanduser())
+        job.reporter.say(f"  {told}")
+    if "start" in job.inputs:
+        start = job.inputs["start"]
+        start_from(start.folder, model, dumped, tokens)
+        # Heads that the run which this one starts from has not trained begin as copies of those that it has.
+        if new := settings.loss.heads - methods()[start.manifest.settings["method"]].heads:
+            model.derive_heads(new)  # pyright: ignore[reportCallIssue]
+    method = build(settings.loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
     return model, method, splits, tokens
 
 
-def _open_encoders(job: Any) -> Encoders | None:
-    """The encoders of transformers that the model is made of, where it is."""
-    if not job.settings.model.opens_encoders:
-        return None
+def _open_encoders(job: Any, network: ModuleType) -> Encoders:
+    """Open the encoders of transformers that the model is made of, and warn of photographs stored in another way."""
     held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
     has = held["global"].shape[1] if "global" in held else 0, "boxes" in held
-    encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, *has)
+    encoders = network.open_encoders(job.settings.model, *has)
     for note in encoders.notes:
         job.warn(note)
     pixels = job.inputs["extract"].manifest.settings
     if "fit" not in pixels or getattr(job.settings.model, "vision", RANDOM) == RANDOM:
         return encoders
-    stored, frame = (pixels["height"], pixels["width"]), encoders.vision.frame
-    fit = "crop" if encoders.vision.crops else "stretch"
-    if stored != frame or (fit == "crop" and pixels["fit"] == "stretch" and _stretched(job, stored)):
+    stored = pixels["height"], pixels["width"]
+    frame = encoders.vision.frame
+    fit = "stretch"
+    changes_shapes = False
+    if encoders.vision.crops:
+        fit = "crop"
+        if pixels["fit"] == "stretch":
+            sizes = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
+            sizes = sizes[sizes.min(axis=1) > 0]
+            stretches = sizes[:, 0] / sizes[:, 1] * stored[1] / stored[0] - 1
+            changes_shapes = (abs(stretches) > _STRETCHED).any()
+    if stored != frame or changes_shapes:
         job.warn(
             f"photographs are stored as {stored[1]} x {stored[0]} pixels ({pixels['fit']}), and the vision encoder was "
             f"trained on {frame[1]} x {frame[0]} ({fit}); store them in its way: itrpipe extract --dataset "
@@ -81,13 +132,6 @@ def _open_encoders(job: Any) -> Encoders | None:
     return encoders
 
 
-def _stretched(job: Any, frame: tuple[int, int]) -> bool:
-    """Whether photographs change their shape in a frame of this height and width."""
-    known = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
-    known = known[known.min(axis=1) > 0]
-    return bool((abs(known[:, 0] / known[:, 1] * frame[1] / frame[0] - 1) > _STRETCHED).any())
-
-
 def sources_of(job: Any) -> Sources:
     """The artifacts that data are read from."""
     read = ("prepare", "extract", "parse")
@@ -95,37 +139,292 @@ def sources_of(job: Any) -> Sources:
     return Sources(**folders, train_share=job.settings.train_share)
 
 
-def _model(job: Any, image_dim: int, tokens: CaptionTokens, encoders: Encoders | None) -> AnyMatcher:
-    """The model with the weights that it starts from."""
-    settings = job.settings.model_dump(mode="json")
-    model = build_model(settings, image_dim, len(tokens), encoders)
-    if published := job.settings.model.published_weights():
-        told = network_module(job.settings.backbone).load_published(model, Path(published).expanduser())
-        job.reporter.say(f"  {told}")
-    if "start" in job.inputs:
-        start_from(job.inputs["start"].folder, model, settings, tokens)
-        # Heads that the run which this one starts from has not trained begin as copies of those that it has.
-        trained = methods()[job.inputs["start"].manifest.settings["method"]].heads
-        if new := job.settings.loss.heads - trained:
-            model.derive_heads(new)  # pyright: ignore[reportCallIssue]
-    return model
+@dataclass
+class Refreshing:
+    """Gives the lists of each epoch, which are mined anew before every k-th one with the weights as they are.
 
+    Attributes:
+        job: of the training.
+        train: its data.
+        every: k, at least 1.
+        held: epoch before which the lists were mined that the method has.
 
-def refreshing_of(job: Any, train: SplitData) -> Refreshing | None:
-    """Return what mines again while training goes on; None where the lists stay."""
-    mined = mined_by(job.settings.loss)
-    if mined is None or not mined.refresh_every:
-        return None
-    from itrpipe.training.mining import mine_again  # few trainings mine again
+    Source: Xiong et al. (ANCE), "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
+        ICLR 2021, section 4; there another process mines meanwhile, here training waits.
+    """
 
-    def warn(message: str) -> None:
-        if message not in job.messages:
-            job.warn(message)
+    job: Any
+    train: SplitData
+    every: int
+    held: int = 0
 
-    def mine(images: np.ndarray, texts: np.ndarray, folder: Path) -> dict[str, np.ndarray]:
+    def lists(self, epoch: int, step: int, encoder: Encoder) -> dict[str, np.ndarray] | None:
+        """Lists of an epoch; None where they are those of the one before.
+
+        Args:
+            epoch: 0-based.
+            step: of the epoch that comes next; the weights are those of the beginning of the epoch where it is 0.
+            encoder: of the model that is trained.
+
+        Raises:
+            DataError: training goes on inside an epoch, and the file of its lists is damaged or gone.
+        """
+        made_before = epoch - epoch % self.every
+        if made_before == self.held:
+            return None
+        path = self.job.work / "refreshed" / f"epoch-{made_before}.arrays"
+        data = self.train
+        world = World.joined()
+        if (made_before, 0) == (epoch, step):
+            rows = np.arange(data.num_images), np.arange(data.num_captions)
+            sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
+            images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
+            if world.leads:
+                self._make(path, images, texts)
+            world.agreed(None)  # until the first process has written them
+        self.held = made_before
+        remedy = f"remove {partial_of(path)} and run the same command again"
+        with reading(path, "mined lists", remedy):
+            check_stamp(path, remedy)
+            return {name: rows.read() for name, rows in ArrayFile(path).items()}
+
+    def _make(self, path: Path, images: np.ndarray, texts: np.ndarray) -> None:
+        """Writes the lists of an epoch, and removes those of earlier ones."""
+        from itrpipe.training.mining import mine_again  # few trainings mine again
+
+        shutil.rmtree(path.parent, ignore_errors=True)
+        place = path.parent / "mining"
+        place.mkdir(parents=True)
+        job = self.job
+
+        def warn(message: str) -> None:
+            if message not in job.messages:
+                job.warn(message)
+
         job.reporter.say("  mining again with the weights as they are")
-        lists, prepared = job.inputs["mine_negatives"], job.inputs["prepare"].folder
-        device, reporter = job.execution.device, job.reporter
-        return longest_used(mine_again(images, texts, train.split, lists, prepared, folder, device, reporter, warn))
+        mined = job.inputs["mine_negatives"]
+        prepared = job.inputs["prepare"].folder
+        device = job.execution.device
+        lists = mine_again(images, texts, self.train.split, mined, prepared, place, device, job.reporter, warn)
+        write_arrays(path, longest_used(lists))
+        shutil.rmtree(place)
 
-    return Refreshing(mined.refresh_every, job.work / "refreshed", mine)
+
+# Inputs of the method beside its pairs
+
+
+def method_inputs(
+    job: Any, names: tuple[str, ...], train: SplitData, tokens: CaptionTokens, model: Any
+) -> dict[str, Any]:
+    """Read what a method declared, see `itrpipe.methods.declaration.INPUTS`.
+
+    Args:
+        job: of the training, see `itrpipe.stages.base.Job`.
+        names: of the inputs that the method's `build` names.
+        train: the training set.
+        tokens: what reads captions.
+        model: with the weights that training starts from.
+
+    Returns:
+        Name -> input; None where there is none.
+
+    Raises:
+        UsageError: the method draws twins, and there are none that the model can read.
+        DataError: an artifact is damaged, or of another training set.
+    """
+    settings = job.settings
+    loss = settings.loss
+    artifacts = job.inputs
+    inputs: dict[str, Any] = dict.fromkeys(names)
+    if "limits" in names:
+        inputs["limits"] = TokenLimits(*ends_of(tokens), max_tokens_of(model))
+    if "matches" in names:
+        inputs["matches"] = known_matches(artifacts["prepare"].folder, train.split)
+    if "duplicates" in names:
+        inputs["duplicates"] = lambda: DuplicateCaptions(train.split.texts, train.caption_image)
+    if "matching" in names and isinstance(train, PhraseSplitData):
+        inputs["matching"] = train.matching
+    if "lists" in names and "mine_negatives" in artifacts:
+        inputs["lists"] = mined_lists(artifacts["mine_negatives"].folder, train)
+    if "decided" in names and "mine_negatives" in artifacts:
+        decided = Decided.read(artifacts["mine_negatives"].folder, train.split.image_ids, train.split.caption_ids)
+        inputs["decided"] = None if decided is None else decided.fits
+    if "sentences" in names and "synthesize" in artifacts:
+        from itrpipe.synthesis.bank import read_sentences  # few methods read sentences
+
+        mirrors = train.mirrors and settings.model.sees_sides()
+        sentences = read_sentences(artifacts["synthesize"].folder, train.split, tokens, mirrors)
+        inputs["sentences"] = sentences
+        if isinstance(loss, WithTwins) and loss.twins:
+            if not mirrors:
+                job.warn("twins that are mirror images are left out: this model does not see where things are")
+            if not (sentences.twins >= 0).any():
+                raise UsageError(
+                    f"sentences = {settings.sentences} has no twins that this model can read; give --set "
+                    "train.sentences=twins"
+                )
+    masked = masked_by(loss)
+    if "masks" in names and masked is not None:
+        from itrpipe.synthesis.tokens import caption_masks, token_captions  # few methods read captions again
+
+        captions = token_captions(train.split, tokens, max_tokens_of(model))
+        graphs = artifacts["parse"].folder if masked.units == "phrases" else None
+        inputs["masks"] = caption_masks(captions, tokens, graphs, masked.compare)
+    if "writer" in names and "writer" in artifacts:
+        inputs["writer"] = copy.deepcopy(model).requires_grad_(False).eval()
+        start_from(artifacts["writer"].folder, inputs["writer"], settings.model_dump(mode="json"), tokens)
+    return inputs
+
+
+def mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
+    """Read the lists of both directions, with the probabilities that mining wrote.
+
+    Raises:
+        DataError: they are of another training set.
+    """
+    lists = {}
+    for direction, ids in zip(DIRECTIONS, (train.split.image_ids, train.split.caption_ids), strict=True):
+        mined = read_list(folder, direction)
+        if not np.array_equal(mined.anchor_ids, ids):
+            raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
+        lists[direction] = mined.candidates
+        if mined.false_negative_probability is not None:
+            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability
+    return longest_used(lists)
+
+
+def longest_used(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return lists, see `itrpipe.learning.mined.Lists`, of which none is longer than a part of the training set.
+
+    Of a small training set, lists of the usual length would hold most captions or images, which are no harder than any
+    others.
+    """
+    cut = {}
+    for anchors, candidates in (DIRECTIONS, DIRECTIONS[::-1]):
+        most = max(_SHORTEST_LIST, int(_HARD_PART * len(lists[candidates])))
+        for name in (anchors, f"{PROBABILITY_OF}{anchors}"):
+            if name in lists:
+                cut[name] = lists[name][:, :most]
+    return cut
+
+
+# Encoders that fit the device
+
+
+def chunk_of(job: Any, model: AnyMatcher, data: SplitData, device: torch.device, precision: str) -> int:
+    """Return the `encode_chunk` of a job; for `auto` what fits in memory, which is told and recorded."""
+    settings = job.settings
+    world = World.joined()
+    asked = job.execution.encode_chunk
+    rows = 0
+    if isinstance(asked, int):
+        return asked
+    if world.leads:
+        each = data.pair_sizes().mean() if settings.batch_by == "tokens" else 1
+        rows = chosen_chunk(model, data, -(-int(settings.batch_size / each) // world.size), device, precision)
+    job.metrics["encode_chunk"] = rows = world.agreed(rows)
+    job.reporter.say(f"  encode_chunk {rows} ({'by free memory' if rows else 'the whole batch'})")
+    return rows
+
+
+def chosen_chunk(model: AnyMatcher, data: SplitData, pairs: int, device: torch.device, precision: str) -> int:
+    """Return the rows of a chunk with which a step fits in the free memory of a GPU; 0 where the whole batch does.
+
+    Models that look at the whole batch, and processors, take whole batches. The model is left as it was, on its device.
+
+    Args:
+        model: as it will be trained.
+        data: the training set.
+        pairs: of a batch that this process encodes.
+        device: where it is trained.
+        precision: of the encoders.
+    """
+    if device.type != "cuda" or any(isinstance(module, _BatchNorm) for module in model.modules()):
+        return 0
+    model.to(device).train()
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    states = _STATE * sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
+
+    def needed(rows: int) -> float:
+        """Bytes of a forward and backward pass through both encoders, of the longest captions."""
+        longest = np.argsort(-data.pair_sizes(), kind="stable")[:rows]
+        images, texts = data.pairs(data.caption_image[longest], longest)
+        images = images.to(device)
+        texts = texts.to(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        with torch.random.fork_rng([device]):
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                encoded = [*tensors_of(model.encode_images(images)), *tensors_of(model.encode_texts(texts))]
+            torch.stack([each.float().sum() for each in encoded if each.requires_grad]).sum().backward()
+        model.zero_grad(set_to_none=True)
+        return float(torch.cuda.max_memory_allocated(device) - before)
+
+    return fitting_chunk(pairs, _SHARE * free - states, needed)
+
+
+def fitting_chunk(pairs: int, room: float, needed: Callable[[int], float]) -> int:
+    """Return the largest power of two of rows that fit; 0 where all pairs do, and 1 where nothing does.
+
+    Args:
+        pairs: of the batch.
+        room: bytes.
+        needed: bytes that so many rows need, which grow evenly with them.
+    """
+    few = needed(_FEW)
+    more = needed(_MORE)
+    each = (more - few) / (_MORE - _FEW)
+    fitting = (room - few) / each + _FEW if each > 0 else pairs
+    return 0 if fitting >= pairs else 1 << max(1, int(fitting)).bit_length() - 1
+
+
+def compile_for(job: Any, model: AnyMatcher, train: SplitData, device: torch.device, steps: int) -> bool:
+    """Compile the encoders where that is asked for, or pays, and return whether they are.
+
+    It pays for those of transformers on a GPU, in a long training.
+    """
+    asked = job.execution.compile
+    pays = device.type == CUDA and job.settings.model.opens_encoders and steps >= _COMPILED_FROM
+    if not (pays if asked == "auto" else asked):
+        return False
+    try:
+        compile_encoders(model, device)
+    except UsageError as error:
+        if asked != "auto":
+            raise
+        job.warn(str(error))
+        return False
+    train.pad_texts(_WORDS_OF_A_TILE)
+    job.reporter.say("  encoders are compiled, which takes a minute at the first steps")
+    return True
+
+
+def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
+    """Let torch compile the parts of a model when they are first called; their weights and names stay as they are.
+
+    A vision encoder is compiled for each size of a batch, since images are all of one shape; other parts for any size
+    from the second one on. A copy of the model is not compiled.
+
+    Args:
+        model: is changed.
+        device: where it is trained.
+
+    Raises:
+        UsageError: torch cannot compile for this device, for example because there is no compiler.
+    """
+    try:
+        torch.compile(torch.sin, dynamic=True)(torch.zeros(8, device=device))
+    except Exception as error:  # torch raises errors of its own, of the compiler and of the system
+        raise UsageError(
+            f"torch cannot compile encoders for {device.type} here ({reason_of(error)}), to be faster; install "
+            "what it misses, or give --set train.compile=false"
+        ) from None
+    vision = model.encoders().get("vision")
+    parts = list(model.children())
+    for part in parts:  # grows: nothing calls a list, but what it holds
+        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
+            parts.extend(part.children())
+        elif part is vision:
+            part.compile(dynamic=False)
+        else:
+            part.compile()

@@ -39,7 +39,8 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
     Raises:
         UsageError: the method has none of them.
     """
-    sources, loss = named.get("negatives", "").split(","), {}
+    sources = named.get("negatives", "").split(",")
+    loss = {}
     if "negatives" in named and baseline_kind("train", method):  # no baseline any more
         method = root_conf("train", method)
     if "twins" in sources and "twins" in method_of(method).model_fields:

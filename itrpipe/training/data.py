@@ -93,7 +93,8 @@ class PhraseTexts:
     def __init__(
         self, phrases: CaptionPhrases, caption_ids: list[str], vocabulary: Vocabulary, with_phrases: bool
     ) -> None:
-        self.phrases, self.with_phrases = phrases, with_phrases
+        self.phrases = phrases
+        self.with_phrases = with_phrases
         self.graph_rows = phrases.rows(caption_ids)
         self.lengths = phrases.word_ids.counts[self.graph_rows]
         self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
@@ -102,9 +103,11 @@ class PhraseTexts:
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Words and phrases of the given caption rows [T], cut to the longest of them."""
         words, *phrases = self.phrases.batch(self.graph_rows[rows])
-        kinds, tokens = torch.from_numpy(phrases[0].astype(np.int64)), torch.from_numpy(phrases[1])
+        kinds = torch.from_numpy(phrases[0].astype(np.int64))
+        tokens = torch.from_numpy(phrases[1])
         if not self.with_phrases:
-            kinds, tokens = kinds[:, :0], tokens[:, :0]
+            kinds = kinds[:, :0]
+            tokens = tokens[:, :0]
         return TextBatch(
             torch.from_numpy(self._ids[words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
         )
@@ -125,7 +128,7 @@ class SplitData:
     Args:
         split: images and captions.
         features: file that holds the features of all its images.
-        tokens: turns captions into ids; None where only images are read.
+        texts: the captions as models read them; None where only images are read.
         read: what is read of an image: `regions` and all else, its `global` vector alone, or its `pixels`.
 
     Raises:
@@ -138,22 +141,20 @@ class SplitData:
         image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
     """
 
-    _texts: TokenTexts | PhraseTexts
-
-    def __init__(
-        self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, read: str = "regions"
-    ) -> None:
-        self.split, self._read, self._held = split, read, features.arrays
+    def __init__(self, split: Split, features: FeatureFile, texts: Any, read: str = "regions") -> None:
+        self.split = split
+        self._texts: TokenTexts | PhraseTexts = texts
+        self._read = read
+        self._held = features.arrays
         self.caption_image = split.caption_image
-        self.num_images, self.num_captions = len(split.image_ids), len(split.caption_ids)
+        self.num_images = len(split.image_ids)
+        self.num_captions = len(split.caption_ids)
         if read not in self._held:
             raise DataError(f"{features.path} holds no {_MISSING[read]}")
         self._images = self._held[read]  # a memory map, of which batches are cut
         self._count = self._held["count"] if read == "regions" else np.ones(len(features), dtype=np.int16)
         self.image_dim = self._images.shape[-1]
         self._rows = features.rows(split.image_ids.tolist())
-        if tokens is not None:
-            self._texts = TokenTexts.of(split, tokens)
 
     @property
     def region_counts(self) -> np.ndarray:
@@ -212,16 +213,13 @@ class SplitData:
 
 
 def longer_captions(splits: Mapping[str, SplitData]) -> str:
-    """Return how many captions are longer than the model reads; empty for none.
-
-    Args:
-        splits: what their captions are called -> data.
-    """
-    limit, counts = "", []
+    """Return how many captions of each split are longer than the model reads; empty for none."""
+    limit = ""
+    counts = []
     for name, data in splits.items():
         if data.cut.count:
             limit = data.cut.limit
-            counts.append(f"{data.cut.count:,} of {data.num_captions:,} {name}")
+            counts.append(f"{data.cut.count:,} of {data.num_captions:,} {name} captions")
     return f"longer than the {limit} that the model reads: {', '.join(counts)}" if counts else ""
 
 
@@ -231,25 +229,16 @@ class PhraseSplitData(SplitData):
     Args:
         split: images and captions.
         features: file that holds the features of all its images.
-        vocabulary: gives words their ids.
-        phrases: of all captions of the dataset.
-        with_phrases: give the words only when off.
+        texts: the captions.
 
     Raises:
-        DataError: the features have no regions, or a caption has no scene graph.
-
-    Attributes:
-        graph_rows: [T] row of each caption's scene graph in the artifact of `parse`.
+        DataError: the features have no regions.
     """
 
-    def __init__(
-        self, split: Split, features: FeatureFile, vocabulary: Vocabulary, phrases: CaptionPhrases, with_phrases: bool
-    ) -> None:
-        super().__init__(split, features, None)
-        self._texts = PhraseTexts(phrases, split.caption_ids.tolist(), vocabulary, with_phrases)
-        self._phrases, self._with_phrases = phrases, with_phrases
-        self.graph_rows = self._texts.graph_rows
-        self._graph_images = phrases.image_rows(split.image_ids.tolist())
+    def __init__(self, split: Split, features: FeatureFile, texts: PhraseTexts) -> None:
+        super().__init__(split, features, texts)
+        self._phrase_texts = texts
+        self._graph_images = texts.phrases.image_rows(split.image_ids.tolist())
 
     def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
         """Find which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
@@ -263,9 +252,10 @@ class PhraseSplitData(SplitData):
 
         Source: SSAMT, phrase labels.
         """
-        words, phrases = self._phrases.positive(self.graph_rows[captions], self._graph_images[images])
+        texts = self._phrase_texts
+        words, phrases = texts.phrases.positive(texts.graph_rows[captions], self._graph_images[images])
         matching = np.zeros((len(captions), num_phrases + num_words), dtype=bool)
-        if self._with_phrases:
+        if texts.with_phrases:
             matching[:, : phrases.shape[1]] = phrases
         matching[:, num_phrases : num_phrases + words.shape[1]] = words
         return torch.from_numpy(matching)
@@ -277,7 +267,7 @@ class PixelSplitData(SplitData):
     Args:
         split: images and captions.
         features: file that holds the pixels of all its images.
-        tokens: turns captions into ids; None where only images are read.
+        texts: see `SplitData`.
         frame: height and width of the images of a batch.
         changes: what `augment` does to training images, or `none`. An image of which a caption names sides is never
             mirrored, since its captions and its twins would be wrong.
@@ -287,11 +277,12 @@ class PixelSplitData(SplitData):
     """
 
     def __init__(
-        self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, frame: tuple[int, int], changes: str
+        self, split: Split, features: FeatureFile, texts: TokenTexts | None, frame: tuple[int, int], changes: str
     ) -> None:
-        self._frame, self._changes = frame, changes
-        self._world, self._device = ALONE, torch.device("cpu")
-        super().__init__(split, features, tokens, "pixels")
+        super().__init__(split, features, texts, "pixels")
+        self._frame = frame
+        self._changes = changes
+        self.train_on(ALONE, torch.device("cpu"))
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """The images of the given rows [B] as they are, in the size of the frame."""
@@ -332,7 +323,8 @@ class PixelSplitData(SplitData):
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Reads for this process from now on, and changes images on its device."""
-        self._world, self._device = world, device
+        self._world = world
+        self._device = device
 
     def _stored(self, rows: np.ndarray, device: torch.device | str) -> Tensor:
         """The stored images of rows [B] on a device, uint8 [B, 3, H, W]."""
@@ -368,7 +360,8 @@ def epoch_batches(
     if sizes is None:
         starts = list(range(0, num_captions, batch_size))
     else:
-        ends, starts = np.cumsum(sizes[order], dtype=np.int64), [0]
+        ends = np.cumsum(sizes[order], dtype=np.int64)
+        starts = [0]
         while starts[-1] < num_captions:
             spent = ends[starts[-1] - 1] if starts[-1] else 0
             starts.append(max(starts[-1] + 2, int(np.searchsorted(ends, spent + batch_size, side="right"))))
@@ -384,6 +377,7 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + size, count))
 
 
+@dataclass
 class Feed:
     """Makes batches in background threads, copies them to a device, and gives them out in order.
 
@@ -391,51 +385,53 @@ class Feed:
     stream for copies alone, which run beside the kernels of the step before; nothing waits for them but the kernels
     that read them. A batch is kept until these have run: its memory would otherwise be taken for the next copy.
 
-    Args:
+    Attributes:
         make: makes the batch of an item.
         items: in order.
-        depth: how many batches may lie ready or be in the making.
+        depth: how many batches may lie ready or be in the making, at least 1.
         device: where batches go.
         readers: how many are in the making at a time.
-
-    Attributes:
         waited_seconds: how long the consumer has waited so far.
     """
 
-    def __init__(
-        self, make: Callable[[Any], Any], items: Iterable[Any], depth: int, device: torch.device, readers: int = 1
-    ) -> None:
-        self.waited_seconds, self._readers = 0.0, readers
-        self._make, self._items, self._depth, self._device = make, items, max(1, depth), device
-        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+    make: Callable[[Any], Any]
+    items: Iterable[Any]
+    depth: int
+    device: torch.device
+    readers: int = 1
+    waited_seconds: float = 0.0
 
     def __iter__(self) -> Generator[Any, None, None]:
-        pool, items = ThreadPoolExecutor(self._readers, thread_name_prefix="batches"), iter(self._items)
-        first = (pool.submit(self._place, item) for item in islice(items, self._depth))
-        ahead: deque[Future[tuple[Any, Any]]] = deque(first)
+        device = self.device
+        copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+        def place(item: Any) -> tuple[Any, Any]:
+            """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
+            with torch.cuda.stream(copies):  # parts of the batch may be made on the device; of none it does nothing
+                batch = self.make(item).to(device)
+            return batch, None if copies is None else copies.record_event()
+
+        pool = ThreadPoolExecutor(self.readers, thread_name_prefix="batches")
+        items = iter(self.items)
+        ahead: deque[Future[tuple[Any, Any]]] = deque()
         in_use: deque[tuple[Any, Any]] = deque()
         try:
+            ahead.extend(pool.submit(place, item) for item in islice(items, self.depth))
             while ahead:
                 start = time.perf_counter()
                 batch, copied = ahead.popleft().result()
                 self.waited_seconds += time.perf_counter() - start
-                ahead.extend(pool.submit(self._place, item) for item in islice(items, 1))
+                ahead.extend(pool.submit(place, item) for item in islice(items, 1))
                 if copied is not None:
-                    torch.cuda.current_stream(self._device).wait_event(copied)
+                    torch.cuda.current_stream(device).wait_event(copied)
                 yield batch
                 if copied is not None:
-                    in_use.append((torch.cuda.current_stream(self._device).record_event(), batch))
+                    in_use.append((torch.cuda.current_stream(device).record_event(), batch))
                     while in_use and in_use[0][0].query():
                         in_use.popleft()
         finally:
             # A thread that Python's end meets inside torch would abort the process.
             pool.shutdown(cancel_futures=True)
-
-    def _place(self, item: Any) -> tuple[Any, Any]:
-        """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
-        with torch.cuda.stream(self._copies):  # parts of the batch may be made on the device; of none it does nothing
-            batch = self._make(item).to(self._device)
-        return batch, None if self._copies is None else self._copies.record_event()
 
 
 @dataclass(frozen=True)
@@ -466,7 +462,8 @@ class Sources:
         Raises:
             DataError: a file is damaged.
         """
-        prepared, features = PreparedDataset.open(self.prepare), FeatureFile.open(self.extract / FEATURES)
+        prepared = PreparedDataset.open(self.prepare)
+        features = FeatureFile.open(self.extract / FEATURES)
         found = {name: prepared.split(name) for name in names or prepared.splits}
         if "train" in found:
             split = found["train"].share(self.train_share)
@@ -512,8 +509,10 @@ def load_splits(
         DataError: the features are not what the model reads, or a file is damaged.
     """
     prepared, features, chosen = sources.splits(warn=warn)
-    phrases, frame, reading = sources.phrases(settings), None, None
-    tokens: Any = None
+    phrases = sources.phrases(settings)
+    frame = None if encoders is None or encoders.vision is None else encoders.vision.frame
+    reading = None if encoders is None else Reading.of(settings)
+    tokens: CaptionTokens
     if phrases is not None:
         # Source: SSAMT, implementation details: five occurrences, training captions only.
         words = phrases.word_ids.take(phrases.rows(chosen["train"].caption_ids.tolist()))
@@ -524,19 +523,40 @@ def load_splits(
 
         tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
         tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
-    elif encoders is not None:
-        frame, reading = None if encoders.vision is None else encoders.vision.frame, Reading.of(settings)
-        if encoders.tokenizer is not None and encoders.text is not None:
-            tokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)
-    if tokens is None:
+    elif encoders is not None and encoders.tokenizer is not None and encoders.text is not None:
+        tokens = PieceIds(encoders.tokenizer, Reading.of(settings), encoders.text.max_tokens)
+    else:
         # Words of training images without features count, as they did when the images had some.
-        counted = [prepared.split(name) for name in ("train", "val") if name in chosen]
-        counted = [split.share(sources.train_share) if split.name == "train" else split for split in counted]
-        words = [split.tokens if reading is None else reading.words(split) for split in counted]
-        tokens = Vocabulary.build(pa.concat_arrays(words), min_word_count)
-        tokens = tokens if reading is None else WordIds(tokens, reading)
+        words = []
+        for name in ("train", "val"):
+            if name in chosen:
+                split = prepared.split(name).share(sources.train_share if name == "train" else 1.0)
+                words.append(split.tokens if reading is None else reading.words(split))
+        tokens = vocabulary = Vocabulary.build(pa.concat_arrays(words), min_word_count)
+        if reading is not None:
+            tokens = WordIds(vocabulary, reading)
     opened = {name: open_split(split, features, tokens, settings, frame, phrases) for name, split in chosen.items()}
     return opened, tokens
+
+
+def read_captions(
+    split: Split, tokens: CaptionTokens, settings: Any, phrases: CaptionPhrases | None
+) -> TokenTexts | PhraseTexts:
+    """Captions of a split as a model reads them.
+
+    Args:
+        split: of the captions.
+        tokens: turns captions into ids.
+        settings: of the model.
+        phrases: of these captions, where the model reads phrases.
+
+    Raises:
+        DataError: a caption has no scene graph.
+    """
+    if phrases is None:
+        return TokenTexts.of(split, tokens)
+    assert isinstance(tokens, Vocabulary)
+    return PhraseTexts(phrases, split.caption_ids.tolist(), tokens, settings.phrases)
 
 
 def open_split(
@@ -560,13 +580,13 @@ def open_split(
     Raises:
         DataError: the features are not what the model reads.
     """
-    if phrases is not None:
-        assert isinstance(tokens, Vocabulary)
-        return PhraseSplitData(split, features, tokens, phrases, settings.phrases)
+    texts = None if tokens is None else read_captions(split, tokens, settings, phrases)
+    if isinstance(texts, PhraseTexts):
+        return PhraseSplitData(split, features, texts)
     if settings.reads() == ("pixels",):
         assert frame is not None
-        return PixelSplitData(split, features, tokens, frame, settings.augment)
-    return SplitData(split, features, tokens, "global" if settings.reads() == ("global",) else "regions")
+        return PixelSplitData(split, features, texts, frame, settings.augment)
+    return SplitData(split, features, texts, "global" if settings.reads() == ("global",) else "regions")
 
 
 def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[str, SplitData]:
@@ -581,7 +601,8 @@ def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[
         DataError: the features are not what the model reads, or a file is damaged.
     """
     _, features, chosen = sources.splits(names)
-    settings, phrases = saved.settings, sources.phrases(saved.settings)
+    settings = saved.settings
+    phrases = sources.phrases(saved.settings)
     return {
         name: open_split(split, features, saved.tokens, settings, saved.frame, phrases)
         for name, split in chosen.items()

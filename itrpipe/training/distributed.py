@@ -5,9 +5,7 @@ their gradients, which `DistributedDataParallel` takes while the backward pass g
 if the gradient of what was gathered is summed over the processes: each then holds what all of them know about its own
 share.
 
-Of a method whose loss is a sum over anchors (`Method.local`), each process computes the part of its own images and
-captions, N times, so that the mean is again the loss; of N processes each holds 2/N of the scores [B, B]. It is what
-open_clip calls local loss with gathered gradients. Models that score pair by pair divide the scores instead.
+Models that score pair by pair divide the scores as well, and each process knows a part of the gradient of encodings.
 
 Of a step of N processes with B pairs, embeddings of width D and P parameters, each process receives
 (N - 1)/N · B · 2 D · 4 bytes of embeddings and 2 (N - 1)/N · P · 4 bytes of gradients, in single precision. Models that
@@ -34,7 +32,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,10 +51,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
-from itrpipe.models.base import ENCODERS, Anchors, ImageBatch, Matcher, changed, rows_of
+from itrpipe.models.base import ENCODERS, AnyMatcher, ImageBatch, changed, rows_of
 
 Value = TypeVar("Value")
-AnyMatcher = Matcher[Any, Any]
 PATIENCE = datetime.timedelta(days=30)
 """Time that processes wait for the first one, which may extract features meanwhile; one that dies ends all at once."""
 
@@ -100,21 +97,6 @@ class World:
         dist.broadcast_object_list(held, src=0, device=torch.device("cpu"))
         return held[0]
 
-    @staticmethod
-    def total(value: Tensor) -> Tensor:
-        """Return the sum over the processes, without gradient."""
-        held = value.detach().clone()
-        dist.all_reduce(held)
-        return held
-
-    def averaged(self, *named: Mapping[str, float | Tensor]) -> list[dict[str, Tensor]]:
-        """Return the means over the processes of numbers, without gradient; one is a tensor, on their device."""
-        values = [value for numbers in named for value in numbers.values()]
-        device = next(value.device for value in values if isinstance(value, Tensor))
-        held = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device) for value in values])
-        means = iter(self.total(held) / self.size)
-        return [{name: next(means) for name in numbers} for numbers in named]
-
     def averaging_gradients(self, module: nn.Module) -> Any:
         """Return the module, whose backward pass leaves in every process the mean of the gradients of all of them."""
         if self.size == 1:
@@ -139,12 +121,10 @@ def gather(own: Tensor, counts: Sequence[int], *, alike: bool) -> Tensor:
 
     Args:
         own: the rows of this process [b, ...]; those of other processes have the same shape behind the first axis.
-        counts: b of every process; of one process alone, its rows are all there are.
+        counts: b of every process.
         alike: every process computes the same from the result, so that its gradients are equal, and not each a part of
             the whole.
     """
-    if len(counts) == 1:
-        return own
     return _Gather.apply(own, counts, alike)  # pyright: ignore[reportReturnType]
 
 
@@ -224,20 +204,18 @@ class SharedModel(nn.Module):
         model: on its device. Its BatchNorm takes the statistics of the rows of all processes from now on.
         world: the processes that train it.
         chunk: rows that an encoder computes at a time in training; 0 for all of them.
-        local: each process computes the losses of its own anchors; losses stay whole where scores are divided.
 
     Raises:
         UsageError: chunks are asked for, and a layer of the model looks at the whole batch.
     """
 
-    def __init__(self, model: AnyMatcher, world: World = ALONE, chunk: int = 0, local: bool = False) -> None:
+    def __init__(self, model: AnyMatcher, world: World = ALONE, chunk: int = 0) -> None:
         super().__init__()
         self.model = model
         self.division = Division(world)
         self.chunk = chunk
         self.training = model.training
         self.divides_scores = not model.by_rows.keys() <= ENCODERS.keys()
-        self.local = local and world.size > 1 and not self.divides_scores
         norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         if chunk and norms:
             raise UsageError(
@@ -256,14 +234,6 @@ class SharedModel(nn.Module):
         except AttributeError:
             model: Any = super().__getattr__("model")
         return partial(self._divided, name) if name in model.by_rows else getattr(model, name)
-
-    def anchors(self, count: int) -> Anchors:
-        """Return the pairs of a batch of so many whose losses this process computes."""
-        world = self.division.world
-        if not self.local or count < world.size:
-            return Anchors(slice(0, count))
-        rows = world.own(count)
-        return Anchors(rows, world.size * (rows.stop - rows.start) / count, world.total)
 
     def _divided(self, name: str, *given: Any) -> Any:
         """Compute the own rows of a method of the model, and gather those of the others."""
@@ -291,7 +261,7 @@ class SharedModel(nn.Module):
             finally:
                 division.counts = []
         # Of encodings of which each process scores a part, it also knows a part of the gradient only.
-        alike = not encodes or not (self.divides_scores or self.local)
+        alike = not encodes or not self.divides_scores
         return changed(result, lambda tensor: gather(tensor, counts, alike=alike))
 
 
@@ -382,8 +352,8 @@ def together(command: Callable[[], object]) -> None:
                 if dist.is_initialized():  # else it has left the others in the middle of a training
                     world.agreed(None)
         while not world.leads and (task := _heard(lambda: world.agreed(None))) is not None:
-            function, arguments = task
-            function(*arguments)
+            function, argument = task
+            function(argument)
     except (RuntimeError, ItrpipeError) as error:
         gone = isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _GONE)
         if not world.leads:
@@ -433,16 +403,16 @@ def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
 
 
 @contextmanager
-def joined_by(world: World, function: Callable[..., object], *arguments: Any) -> Iterator[None]:
+def joined_by(function: Callable[[Any], object], argument: Any) -> Iterator[None]:
     """Let all other processes run a function while the first one runs a block.
 
     Where the block fails, the first one leaves their group, by which the others see that it is gone.
 
     Args:
-        world: all processes.
-        function, arguments: are pickled.
+        function, argument: are pickled.
     """
-    world.agreed((function, arguments))
+    world = World.joined()
+    world.agreed((function, argument))
     try:
         yield
     except BaseException:

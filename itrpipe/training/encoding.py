@@ -1,13 +1,8 @@
-"""Runs a model over a split: its scores, its embeddings in a file, and lists that are mined again while it trains.
-
-Source of the last: Xiong et al. (ANCE), "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text
-Retrieval", ICLR 2021, section 4; there another process mines meanwhile, here training waits.
-"""
+"""Runs a model over a split: its scores, and its embeddings in a file."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,14 +13,11 @@ import numpy as np
 import torch
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
+from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_device
 from itrpipe.features.embeddings import EmbeddingWriter, SplitScores
 from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.arrays import ArrayFile, write_arrays
-from itrpipe.storage.artifact import partial_of
-from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.training.data import Feed, Sources, SplitData, blocks, reopened
-from itrpipe.training.distributed import World
 from itrpipe.training.saved import SavedModel, load_model
 
 _BLOCKS_AT_ONCE = 8
@@ -121,10 +113,30 @@ Opened = tuple[Encoder, dict[str, SplitData]]
 """A trained model, and splits as it was trained on them."""
 
 
-def _opened(trained: Path, sources: Sources, splits: Iterable[str], block: int, device: str) -> Opened:
-    saved = load_model(trained)
-    encoder = Encoder.of(saved, torch.device(resolve_device(device)), block)
-    return encoder, reopened(saved, sources, splits)
+class _RunningModel(Work[Worker]):
+    """A map over splits of what a trained model was trained on.
+
+    Args:
+        trained: folder of the model, which may be unfinished but for its weights.
+        sources: what it was trained on.
+        block: rows per forward pass.
+        device: `auto`, `cpu` or `cuda`.
+    """
+
+    in_one_thread = True
+
+    def __init__(self, trained: Path, sources: Sources, block: int, device: str) -> None:
+        self._trained = trained
+        self._sources = sources
+        self._block = block
+        self.device = device
+        self.key = str(block)
+
+    def opened(self, splits: Iterable[str]) -> Opened:
+        """The model, and some splits."""
+        saved = load_model(self._trained)
+        encoder = Encoder.of(saved, torch.device(resolve_device(self.device)), self._block)
+        return encoder, reopened(saved, self._sources, splits)
 
 
 BLOCKS_PER_PART = 16
@@ -132,56 +144,48 @@ _SIDES = ("images", "texts")
 _VECTORS = "vectors"
 
 
-class Encoding(Work[Opened]):
+class Encoding(_RunningModel[Opened]):
     """Embeddings of images and captions; a part's file holds `vectors` [n, D] of consecutive rows of one side.
 
     Args:
-        trained: folder of the model, which may be unfinished but for its weights.
-        sources: what it was trained on.
-        rows: split -> images and captions in it.
-        block: rows per forward pass.
-        device: `auto`, `cpu` or `cuda`.
-        opened: the model and its splits, where this process has them already; other processes open them.
+        trained, sources, block, device: as of every map of a model.
+        splits: name -> data.
+        encoder: of the model, where this process has it already; other processes open it.
     """
 
     title = "embedding all splits"
     unit = "rows"
-    in_one_thread = True
+    untold = ("_splits", "_encoder")
+    _encoder: Encoder | None = None
 
     def __init__(
         self,
         trained: Path,
         sources: Sources,
-        rows: Mapping[str, tuple[int, int]],
         block: int,
         device: str,
-        opened: Opened | None = None,
+        splits: dict[str, SplitData],
+        encoder: Encoder | None,
     ) -> None:
-        self._trained = trained
-        self._sources = sources
-        self._rows = rows
-        self._block = block
-        self.device = device
-        self.key = str(block)
-        self._opened = opened
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what another process gets."""
-        return {**vars(self), "_opened": None}
+        super().__init__(trained, sources, block, device)
+        self._counts = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
+        self._splits = splits
+        self._encoder = encoder
 
     def parts(self) -> list[Part]:
         """Consecutive rows of one side of one split."""
-        contents = [
-            (split, side, part.content)
-            for split, counts in self._rows.items()
-            for side, count in zip(_SIDES, counts, strict=True)
-            for part in cut(range(count), BLOCKS_PER_PART * self._block)
-        ]
-        return numbered((len(content[-1]), content) for content in contents)
+        contents = []
+        for split, counts in self._counts.items():
+            for side, count in zip(_SIDES, counts, strict=True):
+                for part in cut(range(count), BLOCKS_PER_PART * self._block):
+                    contents.append((part.rows, (split, side, part.content)))
+        return numbered(contents)
 
     def open(self) -> Opened:
         """The model, and all splits."""
-        return self._opened or _opened(self._trained, self._sources, self._rows, self._block, self.device)
+        if self._encoder is None:
+            return self.opened(self._counts)
+        return self._encoder, self._splits
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Embeds some rows."""
@@ -190,18 +194,17 @@ class Encoding(Work[Opened]):
         encodings = getattr(encoder, side)(splits[split], np.asarray(rows))
         write_arrays(path, {_VECTORS: np.concatenate(list(embeddings(encodings)))})
 
-    def join(self, paths: Sequence[Path], target: Path, splits: Mapping[str, SplitData], measure: str) -> None:
+    def join(self, paths: Sequence[Path], target: Path, measure: str) -> None:
         """Writes `embeddings.h5`; what an interrupted run has left there is replaced.
 
         Args:
             paths: of all parts.
             target: the file.
-            splits: name -> data.
             measure: how two embeddings are compared.
         """
         target.unlink(missing_ok=True)
         parts = list(zip(self.parts(), paths, strict=True))
-        for name, data in splits.items():
+        for name, data in self._splits.items():
             own = [(part.content, path) for part, path in parts if part.content[0] == name]
             width = ArrayFile(own[0][1])[_VECTORS].shape[1]
             split = data.split
@@ -215,28 +218,20 @@ _SCORES = "scores"
 _Scorer = tuple[Encoder, SplitData, list[Any]]
 
 
-class Scoring(Work[_Scorer]):
+class Scoring(_RunningModel[_Scorer]):
     """Scores of a split; a part's file holds `scores` [t, N] of consecutive captions with all images.
 
     Args:
-        trained: folder of the model.
-        sources: what it was trained on.
+        trained, sources, block, device: as of every map of a model.
         split: name.
-        block: images or captions per forward pass.
-        device: `auto`, `cpu` or `cuda`.
     """
 
     unit = "pairs"
-    in_one_thread = True
 
-    def __init__(self, trained: Path, sources: Sources, split: str, block: int, device: str) -> None:
+    def __init__(self, trained: Path, sources: Sources, block: int, device: str, split: str) -> None:
+        super().__init__(trained, sources, block, device)
         self.title = f"scoring {split}"
-        self._trained = trained
-        self._sources = sources
         self._split = split
-        self._block = block
-        self.device = device
-        self.key = str(block)
 
     @property
     def rows(self) -> Split:
@@ -252,7 +247,7 @@ class Scoring(Work[_Scorer]):
 
     def open(self) -> _Scorer:
         """The model, the split, and the encodings of all its images, block by block."""
-        encoder, splits = _opened(self._trained, self._sources, [self._split], self._block, self.device)
+        encoder, splits = self.opened([self._split])
         data = splits[self._split]
         return encoder, data, list(encoder.images(data, np.arange(data.num_images)))
 
@@ -269,56 +264,3 @@ class Scoring(Work[_Scorer]):
         for part, path in zip(self.parts(), paths, strict=True):
             matrix[:, part.content.start : part.content.stop] = ArrayFile(path)[_SCORES].read().T
         return SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image)
-
-
-Lists = Mapping[str, np.ndarray]
-
-
-class Refreshing:
-    """Gives the lists of each epoch, which are mined anew before every k-th one.
-
-    Args:
-        every: k, at least 1.
-        folder: for what only this training needs.
-        mine: makes lists of the vectors of images and captions, with a folder for files on the way.
-    """
-
-    def __init__(self, every: int, folder: Path, mine: Callable[[np.ndarray, np.ndarray, Path], Lists]) -> None:
-        self._every = every
-        self._folder = folder
-        self._mine = mine
-        self._held = 0
-
-    def lists(self, epoch: int, step: int, encoder: Encoder, data: SplitData) -> Lists | None:
-        """Lists of an epoch; None where they are those of the one before.
-
-        Args:
-            epoch: 0-based.
-            step: of the epoch that comes next; the weights are those of the beginning of the epoch where it is 0.
-            encoder: of the model that is trained.
-            data: the training split.
-
-        Raises:
-            DataError: training goes on inside an epoch, and the file of its lists is damaged or gone.
-        """
-        made_before = epoch - epoch % self._every
-        if made_before == self._held:
-            return None
-        path = self._folder / f"epoch-{made_before}.arrays"
-        world = World.joined()
-        if (made_before, 0) == (epoch, step):
-            rows = np.arange(data.num_images), np.arange(data.num_captions)
-            sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
-            images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
-            if world.leads:
-                shutil.rmtree(self._folder, ignore_errors=True)  # and with it the lists of earlier epochs
-                place = self._folder / "mining"
-                place.mkdir(parents=True)
-                write_arrays(path, self._mine(images, texts, place))
-                shutil.rmtree(place)
-            world.agreed(None)  # until the first process has written them
-        self._held = made_before
-        remedy = f"remove {partial_of(path)} and run the same command again"
-        with reading(path, "mined lists", remedy):
-            check_stamp(path, remedy)
-            return {name: rows.read() for name, rows in ArrayFile(path).items()}

@@ -10,7 +10,7 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 20
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -116,12 +116,10 @@ def depths(model: AnyMatcher) -> dict[int, int]:
         `id` of a parameter -> its depth.
 
     Raises:
-        UsageError: an encoder has no list of layers, or the model has no encoders.
+        UsageError: an encoder has no list of layers.
 
     Source: Bao et al. (BEiT), ICLR 2022, released code.
     """
-    if not model.encoders():
-        raise UsageError(f"layer_decay needs encoders with layers, and {type(model).__name__} has none; leave it out")
     found = {}
     for name, encoder in model.encoders().items():
         lists = ((place, part) for place, part in encoder.named_modules() if isinstance(part, nn.ModuleList))
@@ -137,38 +135,6 @@ def depths(model: AnyMatcher) -> dict[int, int]:
             else:
                 found[id(each)] = first if depth == first else 0
     return found
-
-
-def parameter_groups(
-    model: AnyMatcher, further: nn.Module | None = None, layer_decay: float = 1.0, *, decaying: bool = True
-) -> list[dict[str, Any]]:
-    """Return what is trained by the `scale` of its rate, the highest first, and apart what decay leaves alone.
-
-    A parameter with k layers between it and the head, its own among them, has the rate of the head times
-    layer_decay^k. Heads and what the method keeps have that of the schedule.
-
-    Args:
-        model: which of its weights are trained is known.
-        further: what the method keeps between steps; its parameters are never decayed.
-        layer_decay: of two neighbouring layers of an encoder, the rate of the lower one as a share of the upper one's.
-        decaying: whether the optimiser decays weights at all.
-
-    Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
-    """
-    below = depths(model) if layer_decay != 1.0 else {}
-    spared = model.undecayed()
-    decayed = {id(weights) for name, weights in model.named_parameters() if name not in spared}
-    parameters = [*model.parameters(), *(further.parameters() if further is not None else ())]
-    held: dict[tuple[int, bool], list[nn.Parameter]] = {}
-    for weights in parameters:
-        if weights.requires_grad:
-            apart = decaying and id(weights) not in decayed
-            held.setdefault((below.get(id(weights), 0), apart), []).append(weights)
-    groups = []
-    for depth, apart in sorted(held):
-        group = {"params": held[depth, apart], "scale": layer_decay**depth}
-        groups.append({**group, "weight_decay": 0.0} if apart else group)
-    return groups
 
 
 def _undecorated(function: Any) -> Any:
@@ -197,27 +163,38 @@ Source: CLIP, Table 18, and SigLIP, section on stabilising large batches.
 """
 
 
-def optimizer_of(
-    name: str,
-    model: AnyMatcher,
-    rate: float,
-    decay: float,
-    *,
-    further: nn.Module | None = None,
-    layer_decay: float = 1.0,
-) -> Adam:
-    """Return an optimiser of what is trained of a model.
+def optimizer_of(settings: LoopSettings, model: AnyMatcher, further: Iterable[nn.Parameter] = ()) -> Adam:
+    """Return an optimiser of what is trained, in groups by the `scale` of their rate, the highest first.
+
+    A parameter with k layers between it and the head, its own among them, has the rate of the head times
+    layer_decay^k. Heads and what the method keeps have that of the schedule. What decay leaves alone is apart.
 
     Args:
-        name: `adam`, or of `MOMENTS`.
-        model, further, layer_decay: see `parameter_groups`.
-        rate: of learning.
-        decay: of weights.
+        settings: of the training.
+        model: which of its weights are trained is known.
+        further: what the method keeps between steps, which is never decayed.
+
+    Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
     """
-    decays = name != "adam"
-    groups = parameter_groups(model, further, layer_decay, decaying=decays)
-    options = {"weight_decay": decay, "decoupled_weight_decay": True, **MOMENTS[name]} if decays else {}
-    return Adam(groups, lr=rate, fused=True, **options)
+    decays = settings.optimizer != "adam"
+    below = depths(model) if settings.layer_decay != 1.0 else {}
+    spared = model.undecayed()
+    decayed = {id(weights) for name, weights in model.named_parameters() if name not in spared}
+    held: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for weights in (*model.parameters(), *further):
+        if weights.requires_grad:
+            apart = decays and id(weights) not in decayed
+            held.setdefault((below.get(id(weights), 0), apart), []).append(weights)
+    groups = []
+    for depth, apart in sorted(held):
+        group: dict[str, Any] = {"params": held[depth, apart], "scale": settings.layer_decay**depth}
+        if apart:
+            group["weight_decay"] = 0.0
+        groups.append(group)
+    options: dict[str, Any] = {}
+    if decays:
+        options = {"weight_decay": settings.weight_decay, "decoupled_weight_decay": True, **MOMENTS[settings.optimizer]}
+    return Adam(groups, lr=settings.learning_rate, fused=True, **options)
 
 
 _POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}

@@ -20,11 +20,9 @@ their digest.
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import time
-from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -43,18 +41,17 @@ from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS
-from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
-from itrpipe.methods.declaration import FirstEpochs
+from itrpipe.methods.base import Batch, Method, MomentumTwin
+from itrpipe.methods.declaration import FirstEpochs, mined_by
 from itrpipe.models.base import DualEncoder
 from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
-from itrpipe.training.assembly import assembled, refreshing_of, sources_of
+from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, sources_of
 from itrpipe.training.data import Feed, SplitData, epoch_batches, longer_captions
-from itrpipe.training.device import chunk_of, compile_for
 from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
-from itrpipe.training.encoding import Encoder, Encoding, Refreshing
+from itrpipe.training.encoding import Encoder, Encoding
 from itrpipe.training.optimizers import (
     WeightAverage,
     learning_rate,
@@ -107,9 +104,7 @@ def train(job: Any) -> None:
         DataError: a file is damaged, or the loss became NaN or infinite.
     """
     settings = job.settings
-    others = copy.copy(job)
-    others.reporter = None
-    with joined_by(World.joined(), _train_along, others):
+    with joined_by(_train_along, replace(job, reporter=None)):
         trainer, splits, tokens = trainer_of(job)
         model = trainer.run()
     if settings.adapts:
@@ -122,17 +117,16 @@ def train(job: Any) -> None:
     table = {name: [row.get(name) for row in history] for name in columns}
     pq.write_table(pa.table(table), job.folder / HISTORY)
     if isinstance(model, DualEncoder):
-        rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
         work = Encoding(
             job.folder.absolute(),
             sources_of(job),
-            rows,
             job.execution.encode_block,
             job.execution.device,
+            splits,
             # A compiled model rounds otherwise than the saved one.
-            None if trainer.compiled else (replace(trainer.encoder, model=model), splits),
+            None if trainer.compiled else replace(trainer.encoder, model=model),
         )
-        work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
+        work.join(job.made(work).paths, job.folder / EMBEDDINGS, model.measure)
     best = history[trainer.position.best_row]
     job.metrics["validation_rsum"] = best["val_rsum"]
     job.metrics["best_epoch"] = best["epoch"]
@@ -181,13 +175,13 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
     if settings.precision == "auto":
         job.metrics["precision"] = precision
         job.reporter.say(f"  precision {precision}")
-    first_epochs = loss.first_epochs() if isinstance(loss, FirstEpochs) else 0
-    values = {**dict(settings), **dict(execution), "precision": precision, "first_epochs": first_epochs}
+    values = {**dict(settings), **dict(execution), "precision": precision}
     values["encode_chunk"] = chunk_of(job, model, train_data, device, precision)
     if not loss.trains:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
     train_data.train_on(world, device)
 
+    mined = mined_by(loss)
     tracking = None
     if execution.trackers and world.leads:
         folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
@@ -210,12 +204,12 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         job.work,
         job.reporter,
         tracking,
-        refreshing_of(job, train_data),
+        Refreshing(job, train_data, mined.refresh_every) if mined and mined.refresh_every else None,
         # Adapters become part of the weights in the end, so that the file of the model is written then.
         None if settings.adapts else job.folder / MODEL,
     )
     trainer.compiled = compile_for(job, model, train_data, device, trainer.steps)
-    for reason in (longer_captions({f"{name} captions": data for name, data in splits.items()}), trainer.never_warm()):
+    for reason in (longer_captions(splits), trainer.never_warm()):
         if reason:
             job.warn(reason)
     return trainer, splits, tokens
@@ -227,10 +221,10 @@ class Losses(nn.Module):
     Args:
         model: as the method calls it.
         method: of the losses.
-        further: what the method keeps between steps; None for nothing.
+        further: what the method keeps between steps.
     """
 
-    def __init__(self, model: nn.Module, method: Method, further: nn.Module | None) -> None:
+    def __init__(self, model: nn.Module, method: Method[Any], further: nn.Module) -> None:
         super().__init__()
         self.model = model
         self.further = further
@@ -238,14 +232,14 @@ class Losses(nn.Module):
 
     def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Return named loss terms of a batch of an epoch (0-based)."""
-        return self._method.losses(self.model, batch, epoch)  # pyright: ignore[reportArgumentType]
+        return self._method.losses(self.model, batch, epoch)
 
 
 class Trainer:
     """Trains one model with one method, alone or as one of several processes.
 
-    Of several each makes the same trainer. All of them compute losses of the same batches, the same ones or each those
-    of its anchors, and encode or score a share of each batch; the first writes checkpoints and decides.
+    Of several each makes the same trainer. All of them compute losses of the same batches, and encode or score a share
+    of each batch; the first writes checkpoints and decides.
 
     Args:
         settings: see `LoopSettings`.
@@ -295,63 +289,51 @@ class Trainer:
         self.device = torch.device(device)
         self._world = World.joined()
         self._model = model.to(self.device)
-        self._shared = SharedModel(model, self._world, int(settings.encode_chunk), getattr(method, "local", False))
+        self._shared = SharedModel(model, self._world, int(settings.encode_chunk))
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
         self.encoder = Encoder(
             self._shared, self.device, settings.encode_block, settings.score_precision, embed_precision
         )
 
         # The method may keep tensors of its own, of which some are trained and some follow the model.
-        kept = method.attach(self._shared) if isinstance(method, StatefulMethod) else None
+        kept = method.attach(self._shared)
         self._losses = Losses(self._shared, method, kept)
         self._parameters = list(self._losses.parameters())
         self._computed = self._world.averaging_gradients(self._losses)
         self._average = WeightAverage(settings.average, self._model)
+        self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average, "method": kept}
         self._following: list[Any] = [self._average]
-        self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average}
-        if kept is not None:
-            self._following += [part for part in kept.modules() if isinstance(part, MomentumTwin)]
-            self._parts["method"] = kept
-        self._optimizer = optimizer_of(
-            settings.optimizer,
-            self._model,
-            settings.learning_rate,
-            settings.weight_decay,
-            further=kept,
-            layer_decay=settings.layer_decay,
-        )
+        self._following += [part for part in kept.modules() if isinstance(part, MomentumTwin)]
+        self._optimizer = optimizer_of(settings, self._model, kept.parameters())
 
         self.position = Position()
         self.compiled = False
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
-        self._saved = 0.0
-        self._learning_rate = 0.0
-        self._totals: dict[str, Tensor] = {}
-        self._broken = torch.tensor(math.inf)
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
-        self._first_epochs = settings.first_epochs if settings.first_epochs < settings.epochs else 0
+        self._first_epochs = 0
+        loss = method.settings
+        if isinstance(loss, FirstEpochs) and loss.first_epochs() < settings.epochs:
+            self._first_epochs = loss.first_epochs()
 
         # Steps of every epoch that is begun, and updates of all.
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
         self._steps = list[int]()
-        updates = 0
+        self._total_updates = 0
+        self.steps = 0
         steps = 0
         for epoch in range(settings.epochs):
-            if self._sizes is not None or not self._steps:
-                self._steps.append(len(self._batches(epoch)))
-            else:  # batches of so many pairs are as many in every epoch
-                self._steps.append(self._steps[0])
-            size = self._steps[-1]
-            more = math.ceil(size / settings.accumulate)
-            if 0 < settings.max_updates <= updates + more:
-                steps += min(size, (settings.max_updates - updates) * settings.accumulate)
-                updates = settings.max_updates
+            if epoch == 0 or self._sizes is not None:  # batches of so many pairs are as many in every epoch
+                steps = len(self._batches(epoch))
+            self._steps.append(steps)
+            updates = math.ceil(steps / settings.accumulate)
+            left = settings.max_updates - self._total_updates
+            if 0 < left <= updates:
+                self.steps += min(steps, left * settings.accumulate)
+                self._total_updates = settings.max_updates
                 break
-            updates += more
-            steps += size
-        self._total_updates = updates
-        self.steps = steps
+            self._total_updates += updates
+            self.steps += steps
 
     def run(self) -> AnyMatcher:
         """Trains to the last epoch, or until validation is flat; returns the model with its best weights.
@@ -363,7 +345,11 @@ class Trainer:
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
             self.position = load_checkpoint(checkpoint, self._parts, self._optimizer)
-            self._recover_best()
+            # Weights that a kill left beside the best ones are kept if the checkpoint names them, and dropped if not.
+            if self._world.leads and self._better.exists():
+                if file_digest(self._better) != self.position.best_digest:
+                    self._better.unlink()
+                self._keep_best()
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         with (
@@ -429,9 +415,7 @@ class Trainer:
     def _batches(self, epoch: int) -> list[np.ndarray]:
         """Return the caption rows of every batch of an epoch."""
         settings = self._settings
-        order = None
-        if isinstance(self._method, OrderingMethod):
-            order = self._method.order(settings.seed, epoch)
+        order = self._method.order(settings.seed, epoch)
         return epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, epoch, self._sizes, order)
 
     def _train_epoch(self, task: Task) -> None:
@@ -441,8 +425,8 @@ class Trainer:
         method = self._method
         self._saved = time.monotonic()
         self._shared.eval()
-        if self._refreshing is not None and isinstance(method, RefreshedMethod):
-            lists = self._refreshing.lists(position.epoch, position.step, self.encoder, self._train)
+        if self._refreshing is not None:
+            lists = self._refreshing.lists(position.epoch, position.step, self.encoder)
             if lists is not None:
                 method.refresh(lists)
         batches = self._batches(position.epoch)  # in an order that lists may decide
@@ -451,12 +435,12 @@ class Trainer:
             rng = np.random.default_rng([settings.seed, position.epoch, step])
             return method.collate(batches[step], rng)
 
-        self._totals = {
-            name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
-        }
+        self._totals: dict[str, Tensor] = {}
+        for name, value in position.sums.items():
+            self._totals[name] = torch.tensor(value, dtype=torch.float64, device=self.device)
         self._broken = torch.tensor(math.inf, device=self.device)
         self._shared.train()
-        if isinstance(method, StatefulMethod) and position.step == 0:
+        if position.step == 0:
             method.start_epoch(position.epoch)
         every = settings.validate_every or self._total_updates
         # Beside a training on processors more than one would take its cores.
@@ -508,9 +492,6 @@ class Trainer:
                 losses = self._computed(batch, position.epoch)
             (torch.stack(list(losses.values())).sum() / batches_of_update).backward()
         position.step += 1
-        statistics: Mapping[str, float | Tensor] = batch.statistics
-        if self._shared.local:  # what is not finite in one process is not in any of them
-            losses, statistics = world.averaged(losses, statistics)
 
         # Running sums, of which the next validation tells the means.
         pairs = len(batch.images)
@@ -519,7 +500,7 @@ class Trainer:
             # Behind a gradient that is not finite, no loss is, and the sum is to name the first one.
             value = torch.where(self._broken.isinf(), loss.detach(), 0.0)
             sums[f"loss_{name}"] = value * pairs if self._method.means else value
-        for name, value in statistics.items():
+        for name, value in batch.statistics.items():
             sums[f"mean_{name}"] = value
 
         # The update.
@@ -575,7 +556,9 @@ class Trainer:
                 self._save_best()
         sums = position.sums
         position.sums = {}
-        pairs, steps, updates = (sums.pop(name) for name in ("pairs", "steps", "updates"))
+        pairs = sums.pop("pairs")
+        steps = sums.pop("steps")
+        updates = sums.pop("updates")
         losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
         means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
         # A row holds no times, so that a resumed run writes the same bytes.
@@ -628,14 +611,6 @@ class Trainer:
         """Put best weights that the checkpoint names by now in the place of the last ones."""
         if self._world.leads and self._better.exists():
             os.replace(self._better, self._best)
-
-    def _recover_best(self) -> None:
-        """Finish what a kill interrupted: keep weights that the checkpoint names, and drop others."""
-        if self._world.leads and self._better.exists():
-            if file_digest(self._better) == self.position.best_digest:
-                self._keep_best()
-            else:
-                self._better.unlink()
 
     def _load_best(self) -> None:
         """Take the weights that validated best; moments and the method's state stay."""

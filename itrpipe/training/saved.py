@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from itrpipe.config import leaves
-from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.hub import refuse_not_finite
@@ -202,12 +201,6 @@ class SavedModel:
     def frame(self) -> tuple[int, int] | None:
         """Height and width of the images that it reads; None where it reads features."""
         return getattr(getattr(self.model, "vision", None), "frame", None)
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The words of a model that has no tokenizer of its own."""
-        assert isinstance(self.tokens, Vocabulary)
-        return self.tokens
 
 
 def chosen_precision(asked: str, device: torch.device) -> str:

@@ -224,9 +224,13 @@ class TrainSettings(Settings):
 
     def _refuse_encoders(self) -> None:
         """Refuse to train encoders in part which are not there, or whose weights would stay random."""
-        encoders, adapted = self.model.encoders(), self.adapter != NOTHING
-        usual = {"freeze": NOTHING, "adapter": NOTHING, "layer_decay": 1.0}
-        asked = [f"{name} = {value}" for name in usual if (value := getattr(self, name)) != usual[name]]
+        encoders = self.model.encoders()
+        adapted = self.adapter != NOTHING
+        asked = []
+        for name, default in {"freeze": NOTHING, "adapter": NOTHING, "layer_decay": 1.0}.items():
+            value = getattr(self, name)
+            if value != default:
+                asked.append(f"{name} = {value}")
         if asked and not encoders:
             raise ValueError(
                 f"{asked[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
@@ -466,12 +470,7 @@ class LoopSettings(TrainSettings, TrainExecution):
     """All that the loop is told, of which it reads some; `precision` and `encode_chunk` are never `auto` here.
 
     It is made of checked settings by `model_construct`. Without an epoch the model stays as it is.
-
-    Attributes:
-        first_epochs: epochs whose validations do not count for `patience`; none where they are all.
     """
-
-    first_epochs: int = 0
 
 
 @dataclass(frozen=True, order=True)

@@ -20,7 +20,7 @@ from itrpipe.methods.base import TokenLimits
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.captions import Reading, WordIds
-from itrpipe.training.data import Feed, PixelSplitData
+from itrpipe.training.data import Feed, PixelSplitData, TokenTexts
 from itrpipe.training.distributed import ALONE
 
 RATE = 0.4 * 989e12 / (3 * 14.8e9)
@@ -46,7 +46,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PixelSplitData:
     split = Split("train", pa.table({"image_id": names}), captions)
     vocabulary = Vocabulary(("<pad>", "<start>", "<end>", "<unk>", "a", "dog", "on", "the", "road"))
     tokens = WordIds(vocabulary, Reading(cleaned=True, max_words=30))
-    return PixelSplitData(split, FeatureFile.open(path), tokens, (SIDE, SIDE), "none")
+    return PixelSplitData(split, FeatureFile.open(path), TokenTexts.of(split, tokens), (SIDE, SIDE), "none")
 
 
 def test_a_gpu_does_not_wait_for_pixels(data: PixelSplitData, capsys: pytest.CaptureFixture[str]) -> None:

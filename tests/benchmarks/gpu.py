@@ -40,7 +40,7 @@ from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.methods.aoq import method as aoq
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import Batch, Method, StatefulMethod
+from itrpipe.methods.base import Batch, Method
 from itrpipe.methods.contrastive import method as contrastive
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.fne import method as fne
@@ -60,8 +60,8 @@ from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.storage.arrays import Rows, StoredRows
+from itrpipe.training.assembly import compile_encoders
 from itrpipe.training.data import Feed
-from itrpipe.training.device import compile_encoders
 from itrpipe.training.encoding import Encoder
 from itrpipe.training.encoding import embeddings as embedded
 
@@ -574,9 +574,8 @@ def steps(scale: Scale, clock: Clock) -> Iterator[Line]:
 
 def _step(name: str, model: Any, method: Method, data: Sized, size: int, clock: Clock) -> Line:
     model.to(clock.device).train()
-    if isinstance(method, StatefulMethod):
-        method.attach(model).to(clock.device)
-        method.start_epoch(1)
+    method.attach(model).to(clock.device)
+    method.start_epoch(1)
     update = _updates(model)
     rng = np.random.default_rng(0)
     batch: Batch = method.collate(rng.permutation(data.num_captions)[:size], rng).to(clock.device)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from itrpipe.methods.base import StatefulMethod
 from itrpipe.methods.declaration import FirstEpochs
 from itrpipe.models.declaration import backbone_names
 from itrpipe.testing import ToyPairs
@@ -42,8 +41,7 @@ def arranged(conf: str, backbone: str, **changed: float) -> tuple[ToyPairs, Any,
     data = ToyPairs(uneven=backbone != "vsrn")
     method, model = method_builder(chosen)(data), builder(chosen)().train()
     trained = list(model.parameters())
-    if isinstance(method, StatefulMethod):
-        trained += list(method.attach(model).parameters())
+    trained += list(method.attach(model).parameters())
     return data, method, model, trained
 
 
@@ -54,7 +52,7 @@ def measured(conf: str, backbone: str) -> dict[str, list[float]]:
     optimizer = torch.optim.SGD([each for each in trained if each.requires_grad], lr=0.01)
     rng, found = np.random.default_rng(0), {}
     for step in range(10):
-        if isinstance(method, StatefulMethod) and step == 3:
+        if step == 3:
             method.start_epoch(late)
         batch = method.collate(rng.permutation(data.num_captions)[:8], rng)
         losses = method.losses(model, batch, max(late - 1, 0) if step < 3 else late)

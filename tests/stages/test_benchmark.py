@@ -24,7 +24,7 @@ from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.data import SplitData
+from itrpipe.training.data import SplitData, TokenTexts
 from itrpipe.training.saved import SavedModel, load_model
 from tests.chains import CLIP, FEW, ONCE, TINY_SSAMT, Invoke, copied, done, encoders_of, only, sets
 from tests.trained_model import pair_score
@@ -152,7 +152,9 @@ def test_the_embedded_dataset_makes_its_own(drawn: Path, invoke: Invoke) -> None
     assert {"swap_att", "replace_obj", "replace_att"} <= set(found["categories"])
     saved, prepare = load_model(only(drawn, "train/triplet.vsepp")), only(drawn, "prepare/scenes")
     split = PreparedDataset.open(prepare).split("test")
-    data = SplitData(split, FeatureFile.open(only(drawn, "extract/scenes") / FEATURES), saved.tokens)
+    data = SplitData(
+        split, FeatureFile.open(only(drawn, "extract/scenes") / FEATURES), TokenTexts.of(split, saved.tokens)
+    )
     places = {name: row for row, name in enumerate(split.image_ids.tolist())}
     texts = set(split.texts)
     for row in rows[::7]:

@@ -20,7 +20,7 @@ from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.methods.base import OrderingMethod
+from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.mining import filters
 from itrpipe.models.declaration import backbone_names
 from itrpipe.models.dual_encoder.declaration import DualEncoder
@@ -101,7 +101,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(root: Path, invoke: Invo
         return invoke("train", *given, *where(each, saved_encoders, *chosen))
 
     def trains_with_lists(trainer: Any) -> bool:
-        return isinstance(trainer._method, OrderingMethod)
+        return isinstance(trainer._method, ContrastiveMethod)
 
     goes_on(run, root, "contrastive.dual-encoder", 5, "epoch 2 after step 1", counts=trains_with_lists)
 

@@ -71,7 +71,7 @@ def scores_by(backbone: str, data: Path) -> np.ndarray:
     saved = load_model(only(data, f"train/triplet.{backbone}"))
     split = PreparedDataset.open(only(data, "prepare/files")).split("train")
     features = FeatureFile.open(only(data, "extract/precomp") / FEATURES)
-    tokens, lengths = saved.vocabulary.encode_all(split.tokens)
+    tokens, lengths = saved.tokens.encode_all(split.tokens)
     scores = np.empty((len(split.image_ids), len(lengths)), np.float32)
     with torch.inference_mode():
         for text, length in enumerate(lengths):

@@ -29,7 +29,7 @@ from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import ALIGNMENT, MATCHING, METRICS, read_manifest
 from itrpipe.testing.backbones import above_chance
-from itrpipe.training.data import PhraseSplitData, Sources, open_split, reopened
+from itrpipe.training.data import Sources, open_split, reopened
 from itrpipe.training.encoding import Encoder, Scoring
 from itrpipe.training.saved import load_model
 from tests.chains import (
@@ -295,11 +295,10 @@ def test_neither_the_order_of_images_nor_that_of_captions_matters(
     images, captions = random.permutation(len(split.images)), random.permutation(len(split.captions))
     other = Split("test", split.images.take(images), split.captions.take(captions))
     features = FeatureFile.open(folders["extract"] / FEATURES)
+    phrases = None
     if saved.settings.reads_phrases:
         phrases = CaptionPhrases.read(folders["parse"], saved.config["model"]["max_words"])
-        data = PhraseSplitData(other, features, saved.vocabulary, phrases, saved.config["model"]["phrases"])
-    else:
-        data = open_split(other, features, saved.tokens, saved.settings, saved.frame)
+    data = open_split(other, features, saved.tokens, saved.settings, saved.frame, phrases)
     again = TrainedModel(saved.model, data, torch.device("cpu"), saved.score_precision).scores(data, 7)
     assert written.shape == (4, 20)
     scale, tolerance = np.abs(written).max(), 1e-5 if saved.score_precision == "fp32" else 1e-2

@@ -78,7 +78,7 @@ def test_a_saved_model_gives_the_embeddings_that_training_wrote_and_damaged_ones
     (folder / MANIFEST).unlink()  # its files may be changed, as those of an exported model
     saved, written = load_model(folder), read_embeddings(folder / EMBEDDINGS, "val")
     words = ["a", "horse", "number", "12", "is", "on", "the", "road", "0", "."]
-    tokens = torch.tensor([[1, *(saved.vocabulary.ids[word] for word in words), 2]])
+    tokens = torch.tensor([[1, *(saved.tokens.ids[word] for word in words), 2]])
     with torch.inference_mode():
         embedding = saved.model.encode_texts(TextBatch(tokens, torch.tensor([tokens.shape[1]]))).embedding
     assert np.abs(written.texts - embedding.numpy()).max(axis=1).min() < 1e-3  # stored in half precision
@@ -146,7 +146,7 @@ def test_a_share_of_the_training_images_lies_in_larger_ones_and_reaches_teacher_
     for share in (0.25, 1.0):
         folder, _ = trained_with(chain, train_share=share, seed=0)
         words = {word for split in (whole.share(share), val) for words in split.tokens.to_pylist() for word in words}
-        assert load_model(folder).vocabulary.ids.keys() - set(SPECIALS) == words
+        assert load_model(folder).tokens.ids.keys() - set(SPECIALS) == words
 
 
 def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke) -> None:

@@ -258,7 +258,7 @@ def test_the_words_of_a_caption_have_the_probabilities_of_the_model(tags_chain: 
         assert said[word["start"] : word["end"]] == word["text"]
         assert word["mismatch"] == pytest.approx(expected[place].item(), abs=1e-5)
         assert word["flagged"] == (word["mismatch"] > 0.5) == (word["correction"] is not None)
-        assert word["known"] == (word["text"].lower() in saved.vocabulary.ids)
+        assert word["known"] == (word["text"].lower() in saved.tokens.ids)
     written = read_scores(only(tags_chain, "evaluate/tags-dc.uniter") / SCORES, "test").matrix[1, 7]
     assert found["score"] == pytest.approx(1 / (1 + np.exp(-written)), abs=1e-3)
     assert (found["run"], found["split"], found["caption"]) == ("tags-dc.uniter", "test", said)
@@ -290,7 +290,7 @@ def decide(monkeypatch: pytest.MonkeyPatch, wrong: set[int], written: int) -> No
 def test_wrong_words_carry_their_number_and_are_replaced(
     tags_chain: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = load_model(only(tags_chain, "train/tags-dc.uniter")).vocabulary.ids
+    ids = load_model(only(tags_chain, "train/tags-dc.uniter")).tokens.ids
     decide(monkeypatch, {ids["on"], ids["beach"]}, ids["a"])
     out = done(explain(invoke, tags_chain))
     assert out.startswith("test-000001 (test), tags-dc.uniter\n")

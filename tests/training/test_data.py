@@ -44,8 +44,8 @@ from itrpipe.synthesis.bank import read_sentences
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from itrpipe.synthesis.tokens import special_tokens, token_captions
 from itrpipe.testing import ToyPairs
+from itrpipe.training import assembly
 from itrpipe.training import augment as changes
-from itrpipe.training import inputs
 from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
 from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches, open_split
 from itrpipe.training.distributed import OwnImages
@@ -63,6 +63,9 @@ def split_of(texts: list[str], images: list[int] | None = None) -> Split:
     words = pa.array([tokenize(text) for text in texts], pa.list_(pa.string()))
     columns = {"caption_id": [f"c{row}" for row in range(len(texts))], "image_id": owners, "text": texts}
     return Split("train", pa.table({"image_id": pa.array(IDS)}), pa.table({**columns, "tokens": words}))
+
+
+CAPTIONS = TokenTexts.of(split_of(TEXTS), WordIds(VOCABULARY, READING))
 
 
 # Epochs
@@ -178,7 +181,7 @@ def features(tmp_path: Path) -> FeatureFile:
 
 
 def opened(features: FeatureFile, kind: str, frame: tuple[int, int] = (12, 16)) -> PixelSplitData:
-    return PixelSplitData(split_of(TEXTS), features, WordIds(VOCABULARY, READING), frame, kind)
+    return PixelSplitData(split_of(TEXTS), features, CAPTIONS, frame, kind)
 
 
 def pixels(data: PixelSplitData, *rng: np.random.Generator) -> torch.Tensor:
@@ -282,7 +285,7 @@ def test_operations_are_as_strong_as_their_level_says() -> None:
 
 
 def test_global_vectors_stand_for_images(features: FeatureFile) -> None:
-    data = SplitData(split_of(TEXTS), features, WordIds(VOCABULARY, READING), "global")
+    data = SplitData(split_of(TEXTS), features, CAPTIONS, "global")
     found = data.images(np.array([0, 2])).global_
     assert found is not None
     assert found.tolist() == [[10, 11, 12, 13, 14], [0, 1, 2, 3, 4]]
@@ -295,7 +298,7 @@ def test_features_without_pixels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no pixels.*give --features pixels"):
         opened(file, "none")
     with pytest.raises(DataError, match="holds no global vectors"):
-        SplitData(split_of(TEXTS), file, WordIds(VOCABULARY, READING), "global")
+        SplitData(split_of(TEXTS), file, CAPTIONS, "global")
 
 
 # Captions as token ids
@@ -520,6 +523,6 @@ def test_lists_hold_a_hard_part_of_a_small_training_set() -> None:
         lists = {}
         for direction, anchors in (("texts_for_images", images), ("images_for_texts", captions)):
             lists[direction] = lists[f"{PROBABILITY_OF}{direction}"] = np.broadcast_to(0, (anchors, 300))
-        cut = inputs.longest_used(lists)
+        cut = assembly.longest_used(lists)
         assert list(cut) == list(lists)
         assert [each.shape[1] for each in cut.values()] == [expected[0]] * 2 + [expected[1]] * 2

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
-from itrpipe.methods.base import Batch
+from itrpipe.methods.base import Batch, Method
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.methods.triplet.method import TripletMethod
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
@@ -26,7 +26,7 @@ from itrpipe.storage.disk import file_digest
 from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
 from itrpipe.training import recipe
 from itrpipe.training.encoding import Encoder
-from itrpipe.training.optimizers import optimizer_of, parameter_groups
+from itrpipe.training.optimizers import optimizer_of
 from itrpipe.training.recipe import BEST, BETTER, CHECKPOINT, Trainer
 from itrpipe.training.saved import load_checkpoint, load_weights
 from itrpipe.training.settings import parsed_average
@@ -77,7 +77,7 @@ class SpySgd(torch.optim.SGD):
     """Keeps the gradients that it was given, and the weights that it has made."""
 
     def __init__(self, model: Any, rate: float) -> None:
-        super().__init__(parameter_groups(model, decaying=False), rate)
+        super().__init__([{"params": [*model.parameters()]}], rate)
         self.seen: list[list[Tensor]] = []
         self.made: list[list[Tensor]] = []
 
@@ -90,18 +90,20 @@ class SpySgd(torch.optim.SGD):
 
 @pytest.fixture(autouse=True)
 def spy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(name: str, model: Any, rate: float, *given: Any, **options: Any) -> torch.optim.Optimizer:
-        return SpySgd(model, rate) if name == "spy" else optimizer_of(name, model, rate, *given, **options)
+    def chosen(settings: Any, model: Any, *given: Any) -> torch.optim.Optimizer:
+        if settings.optimizer == "spy":
+            return SpySgd(model, settings.learning_rate)
+        return optimizer_of(settings, model, *given)
 
     monkeypatch.setattr(recipe, "optimizer_of", chosen)
 
 
-def trainer(work: Path, method: object = None, **values: object) -> Trainer:
+def trainer(work: Path, method: object = None, sum_epochs: int = 0, **values: object) -> Trainer:
     settings = SETTINGS.model_copy(update=values)
     work.mkdir(exist_ok=True)
     torch.manual_seed(settings.seed)
     data = Pairs(0)
-    chosen: Any = method or TripletMethod(Triplet(max_violation=False), data, data.limits)  # pyright: ignore
+    chosen: Any = method or TripletMethod(Triplet(max_violation=False, sum_epochs=sum_epochs), data, data.limits)  # pyright: ignore
     return Trainer(settings, Toy(), chosen, data, Pairs(1), "cpu", work, Reporter())  # pyright: ignore
 
 
@@ -250,16 +252,16 @@ def test_steps_are_in_training_mode_and_validations_in_evaluation_mode(tmp_path:
         assert not model.training
 
 
-class Drawing:
+class Drawing(Method[Any]):
     """A method that keeps what it drew for each step; its loss at step n is n, a mean over its pairs or their sum."""
 
     def __init__(self, means: bool = True) -> None:
-        self.means, self.step, self.drawn, self.data = means, 0, [], Pairs(0)
+        super().__init__(None, Pairs(0))
+        self.means, self.step, self.drawn = means, 0, []
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         self.drawn.append(float(rng.random()))
-        images = self.data.caption_image[captions]
-        return Batch({"positive": self.data.pairs(images, captions)}, torch.from_numpy(images))
+        return super().collate(captions, rng)
 
     def losses(self, model: Toy, batch: Batch, epoch: int) -> dict[str, Tensor]:
         self.step += 1
@@ -351,8 +353,8 @@ FLAT = {"learning_rate": 1e-12, "patience": 2, "epochs": 6}
     [
         ({}, "3"),
         ({"validate_every": 2}, "1.333"),
-        ({"first_epochs": 2}, "4"),
-        ({"first_epochs": 6}, "3"),
+        ({"sum_epochs": 2}, "4"),
+        ({"sum_epochs": 6}, "3"),
         ({"schedule": "plateau"}, "5"),
         ({"patience": 5}, ""),
     ],

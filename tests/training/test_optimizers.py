@@ -17,8 +17,6 @@ from itrpipe.methods.base import MomentumTwin
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder, build, open_encoders
-from itrpipe.models.vsepp.declaration import Vsepp
-from itrpipe.models.vsepp.network import build as build_vsepp
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.optimizers import (
     WeightAverage,
@@ -51,13 +49,19 @@ def limited(model: TransformerDualEncoder, **values: Any) -> TransformerDualEnco
     return model
 
 
+def decaying(optimizer: str, weight_decay: float, **values: Any) -> Any:
+    """Settings of an optimiser."""
+    own = {"optimizer": optimizer, "weight_decay": weight_decay, "learning_rate": 0.1}
+    return LOOP_SETTINGS.model_copy(update=own | values)
+
+
 def scores(model: Any) -> torch.Tensor:
     return model.score_matrix(model.encode_images(IMAGES), model.encode_texts(TEXTS))
 
 
 def step(model: TransformerDualEncoder) -> Any:
     """Three updates."""
-    optimizer = optimizer_of("adamw", model, 0.1, 0.1)
+    optimizer = optimizer_of(decaying("adamw", 0.1), model)
     model.train()
     for _ in range(3):
         optimizer.zero_grad()
@@ -142,8 +146,6 @@ def test_layers_that_no_encoder_has_are_refused_and_those_inside_the_attention_o
         limited(opened(saved_encoders), adapter="lora", lora_targets=("q_projj", "v_proj"))
     with pytest.raises(UsageError, match=r"no layer to adapt in the vision encoder.*--set train.freeze=vision"):
         limited(opened(saved_encoders, "vit", "bert"), adapter="lora", lora_targets=("query",))
-    with pytest.raises(UsageError, match="layer_decay needs encoders"):
-        depths(build_vsepp(Vsepp(embed_dim=4, word_dim=4), 4, 10))
     model = limited(opened(saved_encoders, "siglip", "siglip"), adapter="lora", lora_targets=("out_proj",))
     adapted = {name.rpartition(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
     assert adapted
@@ -159,7 +161,7 @@ def test_rates_fall_by_the_layer_and_decay_spares_what_is_no_matrix(
     saved_encoders: Path, vision: str, text: str, name: str
 ) -> None:
     model, decay = opened(saved_encoders, vision, text, embed_dim=8), 0.5
-    groups = optimizer_of(name, model, 0.1, 0.2, layer_decay=decay).param_groups
+    groups = optimizer_of(decaying(name, 0.2, layer_decay=decay), model).param_groups
     scale = {id(each): group["scale"] for group in groups for each in group["params"]}
     assert scale.keys() == {id(each) for each in model.parameters()}
     assert {*scale.values()} == {1.0, 0.5, 0.25, 0.125}

@@ -23,8 +23,8 @@ from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.testing import ToyPairs
-from itrpipe.training import device as device_module
-from itrpipe.training.device import chosen_chunk, compile_encoders, compile_for, fitting_chunk
+from itrpipe.training import assembly
+from itrpipe.training.assembly import chosen_chunk, compile_encoders, compile_for, fitting_chunk
 from itrpipe.training.distributed import SharedModel
 
 PAIRS, REGIONS, WIDTH, WORDS = 24, 3, 12, 40
@@ -157,10 +157,10 @@ def test_encoders_are_compiled_where_it_pays(
 ) -> None:
     job, train = MagicMock(), Mock()
     job.execution.compile, job.settings.model.opens_encoders = asked, opens_encoders
-    monkeypatch.setattr(device_module, "compile_encoders", Mock())
+    monkeypatch.setattr(assembly, "compile_encoders", Mock())
     compile_for(job, Mock(), train, torch.device(device), steps)
     assert train.pad_texts.called == compiled
-    monkeypatch.setattr(device_module, "compile_encoders", Mock(side_effect=UsageError("no compiler")))
+    monkeypatch.setattr(assembly, "compile_encoders", Mock(side_effect=UsageError("no compiler")))
     if asked is True:
         with pytest.raises(UsageError):
             compile_for(job, Mock(), train, torch.device(device), steps)

@@ -29,7 +29,7 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
 from itrpipe.learning.mined import PROBABILITY_OF, Lists, require_probabilities
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import AnyMatcher, Batch, PairsMethod, TrainingSet, auxiliary_terms, encoded, same_image_mask
+from itrpipe.methods.base import AnyMatcher, Batch, Method, TrainingSet, auxiliary_terms, encoded, same_image_mask
 from itrpipe.storage.arrays import Ragged
 
 __all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "aoq_loss"]
@@ -95,7 +95,8 @@ def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative
     Relations:
         Without offline negatives: `itrpipe.learning.triplet_loss`. Eq. 5 with alpha = infinity and beta = 1 is Eq. 4.
     """
-    positive, on = scores.diagonal(), online_hard_negatives(scores, not_negative)  # S(i,t_on), S(i_on,t)
+    positive = scores.diagonal()
+    on = online_hard_negatives(scores, not_negative)  # S(i,t_on), S(i_on,t)
     online = [hinge(positive, score, settings.margin_online) for score in on]
     a, b, *pairs = offline
     if settings.variant == "adaptive-quintuplet":
@@ -125,7 +126,8 @@ def online_pairs(scores: Tensor, not_negative: Tensor | None = None) -> tuple[Te
     """
     excluded = excluded_pairs(scores, not_negative)
     negatives = scores.masked_fill(excluded, float("-inf"))
-    text, image = negatives.argmax(dim=1), negatives.argmax(dim=0)  # of image k, and of caption k
+    text = negatives.argmax(dim=1)  # of image k
+    image = negatives.argmax(dim=0)  # of caption k
     return negatives[image, text], negatives[text, image]
 
 
@@ -168,7 +170,8 @@ class OfflineNegatives:
     """
 
     def __init__(self, lists: Lists, caption_image: np.ndarray, settings: Aoq) -> None:
-        self._caption_image, self._settings = caption_image, settings
+        self._caption_image = caption_image
+        self._settings = settings
         self._texts = _RankedList(TEXTS, lists, settings.top_texts, settings)
         self._images = _RankedList(IMAGES, lists, settings.top_images, settings)
         self._captions_of = Ragged.of_owners(caption_image, len(lists[TEXTS]))
@@ -180,14 +183,17 @@ class OfflineNegatives:
             captions: [B] rows of the positive captions.
             rng: source of randomness.
         """
-        settings, texts, of = self._settings, self._texts, self._caption_image
+        settings = self._settings
+        texts = self._texts
+        of = self._caption_image
         images = of[captions]
         text_place = texts.places(images, rng)
         if settings.coupled:
             image_place = text_place * settings.top_images // settings.top_texts
         else:
             image_place = self._images.places(captions, rng)
-        text, image = texts.at(images, text_place), self._images.at(captions, image_place)
+        text = texts.at(images, text_place)
+        image = self._images.at(captions, image_place)
         for _ in range(MAX_REDRAWS if settings.redraw else 0):
             clash = np.flatnonzero(of[text] == image)
             if not len(clash):
@@ -205,7 +211,8 @@ class _RankedList:
     """
 
     def __init__(self, direction: str, lists: Lists, top: int, settings: Aoq) -> None:
-        judged, self._sums = settings.false_negatives, None
+        judged = settings.false_negatives
+        self._sums = None
         rows = lists[direction]
         if judged != "keep":
             require_probabilities(lists, direction, f"false_negatives = {judged}")
@@ -216,7 +223,8 @@ class _RankedList:
             weights = np.maximum(1 - lists[PROBABILITY_OF + direction].astype(np.float32), LEAST_WEIGHT)
             weights = np.where(rows < 0, 0, weights)[:, :top]
             self._sums = np.cumsum(weights, axis=1, dtype=np.float32)
-        self._rows, self._counts = rows, np.minimum((rows >= 0).sum(axis=1), top)  # [A, K], [A]
+        self._rows = rows  # [A, K]
+        self._counts = np.minimum((rows >= 0).sum(axis=1), top)  # [A]
         if not self._counts.all():
             raise UsageError(
                 f"{(self._counts == 0).sum():,} of {len(rows):,} anchors of {direction} have no candidate left: "
@@ -235,7 +243,7 @@ class _RankedList:
         return self._rows[anchors, np.minimum(places, self._counts[anchors] - 1)]
 
 
-class AoqMethod(PairsMethod[Aoq]):
+class AoqMethod(Method[Aoq]):
     """Adds offline negatives to the online triplet loss; see `OfflineNegatives` for the lists."""
 
     means = False  # its losses are sums over the batch
@@ -261,7 +269,8 @@ class AoqMethod(PairsMethod[Aoq]):
         In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead;
         what `collate` drew is then unused.
         """
-        settings, mask = self.settings, same_image_mask(batch, self.settings.mask_same_image)
+        settings = self.settings
+        mask = same_image_mask(batch, self.settings.mask_same_image)
         images, texts = encoded(model, batch.pairs["positive"])
         if epoch < settings.sum_epochs:
             scores = model.score_matrix(images, texts).float()  # [B, B]

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce
 from itrpipe.methods.ascl.declaration import Ascl
-from itrpipe.methods.base import Batch, PairsMethod, TokenLimits, TrainingSet, same_image_mask
+from itrpipe.methods.base import Batch, Method, TokenLimits, TrainingSet, same_image_mask
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.base import Tensors, TextBatch
 from itrpipe.storage.arrays import Ragged
@@ -62,15 +62,19 @@ def caption_loss(scores: Tensor, generated: Tensor | None, not_negative: Tensor 
             for the paper, every one is. They are left out: a score of zero would leave e^0 in the sum.
         settings: which of both, t, and the margin: 0.2 in the code of ACF-R, the paper does not say.
     """
-    positive, own = scores.diagonal(), excluded_pairs(scores, not_negative)
-    candidates, left_out = scores, own
+    positive = scores.diagonal()
+    own = excluded_pairs(scores, not_negative)
+    candidates = scores
+    left_out = own
     if generated is not None:
         beaten = generated.detach() > positive.detach()[:, None]  # alpha = 0
-        candidates, left_out = torch.cat([scores, generated], dim=1), torch.cat([own, beaten], dim=1)
+        candidates = torch.cat([scores, generated], dim=1)
+        left_out = torch.cat([own, beaten], dim=1)
     objective = partial(hardest_triplet, margin=settings.margin)
     if settings.contrastive:
         objective = partial(infonce, temperature=settings.temperature)
-    of_images, of_captions = (torch.where(each, float("-inf"), 0.0) for each in (left_out, own.T))
+    of_images = torch.where(left_out, float("-inf"), 0.0)
+    of_captions = torch.where(own.T, float("-inf"), 0.0)
     return objective(positive, scores.T, of_captions) + objective(positive, candidates, of_images)
 
 
@@ -96,7 +100,8 @@ def cutoff(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tenso
     """States [T, W, D] with one random word or one random element of all words zero, equally often, in each caption."""
     count, words, width = states.shape
     cuts_word = _uniform(generator, count, 1, 1) < 0.5
-    word, column = ((_uniform(generator, count) * among).long() for among in (lengths, width))
+    word = (_uniform(generator, count) * lengths).long()
+    column = (_uniform(generator, count) * width).long()
     cut = torch.where(cuts_word, F.one_hot(word, words)[:, :, None] > 0, F.one_hot(column, width)[:, None] > 0)
     return states.masked_fill(cut, 0.0)
 
@@ -165,21 +170,29 @@ def generated_positives(
     joins = np.full(len(captions), kind == "joined")
     if kind != "shortened":
         images = data.caption_image[captions]
-        counts, starts = captions_of.counts[images], captions_of.offsets[images]
-        one, other = rng.integers(counts), rng.integers(np.maximum(counts - 1, 1))
+        counts = captions_of.counts[images]
+        starts = captions_of.offsets[images]
+        one = rng.integers(counts)
+        other = rng.integers(np.maximum(counts - 1, 1))
         other = np.minimum(other + (other >= one), counts - 1)
         joins |= kind == "either" and rng.random(len(captions)) < 0.5
-        first, second = np.where(joins, captions_of.values[starts + one], captions), captions_of.values[starts + other]
-    first, second, joins = data.texts(first), data.texts(second), torch.from_numpy(joins)
+        first = np.where(joins, captions_of.values[starts + one], captions)
+        second = captions_of.values[starts + other]
+    first = data.texts(first)
+    second = data.texts(second)
+    joins = torch.from_numpy(joins)
     before, behind, longest = limits
     ends = before + behind
-    words, further, room = first.lengths - ends, second.lengths - ends, longest - ends
+    words = first.lengths - ends
+    further = second.lengths - ends
+    room = longest - ends
     kept = torch.where(joins, words.clamp(max=room), (words // 2).clamp(min=1).minimum(words))
     added = torch.where(joins, further.minimum(room - kept), 0)
 
     # The first words of the one and behind them the first words of the other, between the ends of the one.
     lengths = kept + added + before + behind
-    places, stop = torch.arange(int(lengths.max())), (before + kept)[:, None]
+    places = torch.arange(int(lengths.max()))
+    stop = (before + kept)[:, None]
     columns = torch.where(places < stop, places, first.tokens.shape[1] + before + places - stop)
     last = lengths[:, None] - behind
     columns = torch.where(places < last, columns, places - last + (first.lengths - behind)[:, None])
@@ -217,7 +230,7 @@ class AsclBatch(Batch):
     seed: int
 
 
-class AsclMethod(PairsMethod[Ascl]):
+class AsclMethod(Method[Ascl]):
     """Trains with generated positives and negatives.
 
     Raises:
@@ -234,7 +247,8 @@ class AsclMethod(PairsMethod[Ascl]):
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> AsclBatch:
         """The captions and their images, and the tokens of what is made of them."""
-        settings, batch = self.settings, super().collate(captions, rng)
+        settings = self.settings
+        batch = super().collate(captions, rng)
         made = {"originals": self._with_negatives(batch.pairs["positive"][1], rng)}
         if settings.positives != "none":
             sides = self.data, self.captions_of, captions
@@ -252,7 +266,8 @@ class AsclMethod(PairsMethod[Ascl]):
         mask = same_image_mask(batch, self.settings.mask_same_image)
         generator = torch.Generator(batch.images.device).manual_seed(batch.seed)
         for name, captions in batch.made.items():
-            texts, generated = model.encode_texts(captions.texts), None
+            texts = model.encode_texts(captions.texts)
+            generated = None
             scores = model.score_matrix(images, texts).float()
             if captions.kinds is not None:
                 words = texts.words

@@ -17,7 +17,6 @@ from pydantic import (
 from itrpipe.methods.declaration import (
     MOST,
     AuxiliaryLoss,
-    Composed,
     Count,
     CountOrNone,
     FirstEpochs,
@@ -58,7 +57,11 @@ _READ_WITH = (
 """Choices, and the options that are read with any of them and with no other one."""
 
 
-class Contrastive(Composed, ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLoss):
+CHOICES = ("negatives", "weigh", "objective", "batches", "refresh_every", "twins")
+"""Options that `Contrastive.choices` tells."""
+
+
+class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLoss):
     """Any negatives, weighed in any way, under any objective.
 
     Attributes:
@@ -94,7 +97,6 @@ class Contrastive(Composed, ReadsLists, WithTwins, FirstEpochs, SameImageMask, A
     """
 
     papers = (CLIP,)
-    chosen = ("negatives", "weigh", "objective", "batches", "refresh_every", "twins")
 
     mask_same_image: bool = True
     negatives: tuple[Literal["batch", "mined", "synthetic"], ...] = ("batch",)
@@ -135,7 +137,7 @@ class Contrastive(Composed, ReadsLists, WithTwins, FirstEpochs, SameImageMask, A
         return (*found, *((ANCE,) if mined and mined.refresh_every else ()))
 
     def choices(self) -> dict[str, str]:
-        """Return the names of all parts."""
+        """Return the names of all parts, in the order in which a title tells them; empty for the usual ones."""
         mined = self.mined()
         again = f"mined every {self.refresh_every} epochs" if mined and mined.refresh_every else ""
         batches = (self.batches if self.batches != "shuffled" else "", again)
@@ -145,6 +147,11 @@ class Contrastive(Composed, ReadsLists, WithTwins, FirstEpochs, SameImageMask, A
             "weights": self.weigh if self.weigh != "none" else "",
             "batches": ", ".join(filter(None, batches)),
         }
+
+    @property
+    def has_scale(self) -> bool:
+        """Return whether the objective divides scores by a temperature."""
+        return self.objective in ("infonce", "sigmoid")
 
     def reads_pretrained_scale(self) -> bool:
         """Return whether temperature or bias begins as that of a pretrained joint model."""

@@ -10,16 +10,16 @@ again. The probabilities of `fne` come from the similarities of the batch (`itrp
 
 Source: the objectives as named there; sources of negatives: AOQ §3.2 (mined), NegCLIP (synthetic).
 
-Shapes: B pairs, A of them anchors of this process, U mined captions, V mined images, S sentences, C candidates in all.
+Shapes: B pairs, U mined captions, V mined images, S sentences, C candidates in all.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
-from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
+from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
 from itrpipe.learning.mined import (
     PROBABILITY_OF,
     Lists,
@@ -41,7 +41,7 @@ from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import (
     AnyMatcher,
     Batch,
-    PairsMethod,
+    Method,
     TrainingSet,
     auxiliary_terms,
     encoded,
@@ -52,7 +52,7 @@ from itrpipe.methods.base import (
     twins_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.models.base import Anchors, Tensors, rows_of
+from itrpipe.models.base import Tensors
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
@@ -86,16 +86,7 @@ class Candidates(Tensors):
     drawn: Any = None
     images: Tensor | None = None
     anchors: Tensor | None = None
-    known: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
-
-    def of(self, rows: slice) -> Candidates:
-        """Return the candidates of some anchors; known pairs of others get the row behind these."""
-        size = rows.stop - rows.start
-        known = {
-            name: (torch.where((at >= rows.start) & (at < rows.stop), at - rows.start, size), *told)
-            for name, (at, *told) in self.known.items()
-        }
-        return replace(self, anchors=None if self.anchors is None else self.anchors[rows], known=known)
+    known: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def excluded(self, image_rows: Tensor) -> Tensor:
         """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
@@ -125,16 +116,15 @@ class ContrastiveState(nn.Module):
 
     def __init__(self, settings: Contrastive, scale: float, bias: float) -> None:
         super().__init__()
-        trained = settings.learn_temperature and settings.objective in ("infonce", "sigmoid")
+        trained = settings.learn_temperature and settings.has_scale
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=trained)
         self.bias = nn.Parameter(torch.tensor(bias), requires_grad=trained and settings.objective == "sigmoid")
         self.statistics = SimilarityStatistics() if settings.weigh == "fne" else None
 
 
-class ContrastiveMethod(PairsMethod[Contrastive]):
+class ContrastiveMethod(Method[Contrastive]):
     """Meets every anchor with all its candidates."""
 
-    local = True
     _state: ContrastiveState
 
     def __init__(
@@ -148,7 +138,8 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         duplicates: Callable[[], Fitting] | None = None,
     ) -> None:
         super().__init__(settings, data)
-        self._sentences, self._matches = sentences, matches
+        self._sentences = sentences
+        self._matches = matches
         self._fitting: list[Fitting] = [] if decided is None else [decided]
         if settings.drop_duplicates:
             assert duplicates is not None, "drop_duplicates needs to know the captions; give build() duplicates"
@@ -166,7 +157,8 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         Raises:
             UsageError: they are empty, or lack probabilities that the settings ask for.
         """
-        settings, self._lists = self.settings, dict(lists)
+        settings = self.settings
+        self._lists = dict(lists)
         if settings.weigh == "guard":
             require_probabilities(lists, TEXTS, "weigh = guard")
         self._mined: dict[str, MinedCandidates] = {}
@@ -185,7 +177,8 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
         """The captions and their images, and what is drawn for each."""
-        settings, images = self.settings, self.data.caption_image[captions]
+        settings = self.settings
+        images = self.data.caption_image[captions]
         batch = ContrastiveBatch(**vars(super().collate(captions, rng)))
         batch.candidates = {
             TEXTS: self._candidates(TEXTS, images, captions, settings.mined_texts, rng),
@@ -201,7 +194,8 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         self, direction: str, anchors: np.ndarray, present: np.ndarray, count: int, rng: np.random.Generator
     ) -> Candidates:
         """Candidates of anchors [B], given those that the batch has [B]."""
-        rows, belongs = np.empty(0, dtype=np.int64), None
+        rows = np.empty(0, dtype=np.int64)
+        belongs = None
         if direction in self._mined and count:
             drawn = self._mined[direction].draw(anchors, count, rng)
             rows = np.setdiff1d(drawn[drawn >= 0], present).astype(np.int64)
@@ -213,26 +207,29 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             true = self._matches[direction][anchors]
             known["matching"] = known_pairs(true, np.full(true.shape, _NONE), everything)
         if self._fitting:
-            images_asked, captions_asked = anchors[:, None], everything
+            images_asked = anchors[:, None]
+            captions_asked = everything
             if direction == IMAGES:
                 images_asked, captions_asked = captions_asked, images_asked
             fits = np.zeros((len(anchors), len(everything)), dtype=bool)
             for pairs in self._fitting:
                 fits |= pairs.has(captions_asked, images_asked)
             fits &= self.data.caption_image[captions_asked] != images_asked
-            places = np.nonzero(fits)
-            known["decided"] = *map(torch.from_numpy, places), torch.full((len(places[0]),), _NONE)
+            known["decided"] = *map(torch.from_numpy, np.nonzero(fits)), _NONE
         if self.settings.weigh == "guard":
-            guarded, probability = (self._lists[name][anchors] for name in (direction, PROBABILITY_OF + direction))
+            guarded = self._lists[direction][anchors]
+            probability = self._lists[PROBABILITY_OF + direction][anchors]
             at, places, chances = known_pairs(guarded, probability, everything)
             known["guarded"] = at, places, torch.log1p(-chances.clamp(max=_SURE))
         if not len(rows):
             return Candidates(known=known)
         if direction == TEXTS:
-            found, images = in_training(self.data.texts(rows)), self.data.caption_image[rows]
+            found = in_training(self.data.texts(rows))
+            images = self.data.caption_image[rows]
         else:  # with some caption of theirs: pairs are what data change at random and share among processes
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
-            found, images = self.data.pairs(rows, some_captions, rng)[0], rows
+            found = self.data.pairs(rows, some_captions, rng)[0]
+            images = rows
         return Candidates(found, torch.from_numpy(images), belongs, known)
 
     def attach(self, model: Any) -> ContrastiveState:
@@ -264,79 +261,67 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         if self._state.statistics is not None:
             self._state.statistics.reset()
 
-    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: ContrastiveBatch, epoch: int) -> dict[str, Tensor]:
         """`contrastive`, `twins` by the same objective, and the backbone's `auxiliary` loss; means over the batch."""
-        settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
+        settings = self.settings
+        state = self._state
         images, texts = encoded(model, batch.pairs["positive"])
-        size = len(batch.images)
-        anchors = model.anchors(size)
-        rows, alone = anchors.rows, anchors.rows == slice(0, size)
-        # Own images with all captions, and own captions with all images.
-        own_images, own_texts = (images, texts) if alone else (rows_of(images, rows), rows_of(texts, rows))
-        scores = model.score_matrix(own_images, texts).float()  # [A, B]
-        transposed = scores.T if alone else model.score_matrix(images, own_texts).float().T
-        places = torch.arange(size, device=scores.device)
-        labels = batch.images if settings.mask_same_image else places
-        own = labels[rows, None] == labels
-        of_images, of_texts = [(scores, own)], [(transposed, own)]  # with what is excluded
-        further_texts, further_images = (batch.candidates[name].of(rows) for name in (TEXTS, IMAGES))
+        scores = model.score_matrix(images, texts).float()  # [B, B]
+        mask = same_image_mask(batch, settings.mask_same_image)
+        own = excluded_pairs(scores, mask)
+        of_images = [(scores, own)]  # with what is excluded
+        of_texts = [(scores.T, own)]
+        further_texts = batch.candidates[TEXTS]
+        further_images = batch.candidates[IMAGES]
         if further_texts.drawn is not None:
-            found = model.score_matrix(own_images, model.encode_texts(further_texts.drawn)).float()
-            of_images.append((found, further_texts.excluded(batch.images[rows])))
+            found = model.score_matrix(images, model.encode_texts(further_texts.drawn)).float()
+            of_images.append((found, further_texts.excluded(batch.images)))
         if further_images.drawn is not None:
-            found = model.score_matrix(model.encode_images(further_images.drawn), own_texts).float().T
-            of_texts.append((found, further_images.excluded(batch.images[rows])))
+            found = model.score_matrix(model.encode_images(further_images.drawn), texts).float().T
+            of_texts.append((found, further_images.excluded(batch.images)))
         if batch.sentences is not None:
-            found = model.score_matrix(own_images, model.encode_texts(batch.sentences.texts)).float()
-            others = batch.sentences.owners != places[rows, None]
+            found = model.score_matrix(images, model.encode_texts(batch.sentences.texts)).float()
+            others = batch.sentences.owners != torch.arange(len(scores), device=scores.device)[:, None]
             of_images.append((found, torch.zeros_like(others) if settings.shared else others))
-        if state.statistics is not None:  # they are of the whole batch
-            with torch.no_grad():
-                whole = scores if alone else model.score_matrix(images, texts).float()
-            mask = same_image_mask(batch, settings.mask_same_image)
-            batch.statistics["retained"] = state.statistics.update(whole.detach(), mask)
-        loss = self._direction("text", of_images, further_texts, batch, epoch, anchors)
-        loss = loss + self._direction("image", of_texts, further_images, batch, epoch, anchors)
-        share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
-        terms = {"contrastive": share * loss * anchors.weight}
+        if state.statistics is not None:
+            batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
+        loss = self._direction("text", of_images, further_texts, batch, epoch)
+        loss = loss + self._direction("image", of_texts, further_images, batch, epoch)
+        share = 0.5 if settings.has_scale else 1.0
+        terms = {"contrastive": share * loss}
         if batch.twins is not None:
             # A mean over quadruples and their four differences: InfoNCE of two candidates, or the hinge.
             differences = twin_differences(twin_scores(model, batch))
-            if settings.objective in ("infonce", "sigmoid"):
+            if settings.has_scale:
                 costs = F.softplus(state.log_scale.exp() * differences)
             else:
                 costs = (settings.margin + differences).relu()
             terms["twins"] = settings.twin_weight * costs.mean()
-        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / size)
+        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / len(scores))
 
     def _direction(
-        self,
-        side: str,
-        blocks: list[tuple[Tensor, Tensor]],
-        known: Candidates,
-        batch: Batch,
-        epoch: int,
-        anchors: Anchors,
+        self, side: str, blocks: list[tuple[Tensor, Tensor]], known: Candidates, batch: Batch, epoch: int
     ) -> Tensor:
-        """Loss of anchors [A] with their candidates [A, C], of which the first B are those of the batch.
+        """Loss of B anchors with their candidates [B, C], of which the first B are those of the batch.
 
         Args:
             side: what candidates are, `text` or `image`.
-            blocks: scores of candidates, and which are excluded, [A, c] each.
+            blocks: scores of candidates, and which are excluded, [B, c] each.
             known: of the candidates.
             batch: takes the statistics.
             epoch: 0-based.
-            anchors: of this process.
         """
         scores, excluded = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
-        settings, state, positive = self.settings, self._state, scores.diagonal(anchors.rows.start)
+        settings = self.settings
+        state = self._state
+        positive = scores.diagonal()
         written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
-        weights = self._log_weights(scores.detach(), excluded, known, written, anchors.rows.start)
-        batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean() * anchors.weight
+        weights = self._log_weights(scores.detach(), excluded, known, written)
+        batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
         if "matching" in known.known and scores.requires_grad:
-            name = f"{side}_match_share"
-            scores.register_hook(partial(_count_matches, batch.statistics, name, known.known["matching"], anchors))
-        if settings.objective in ("infonce", "sigmoid"):
+            places = known.known["matching"][:2]
+            scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", places))
+        if settings.has_scale:
             with torch.no_grad():
                 state.log_scale.clamp_(max=math.log(settings.largest_scale))
             scale = state.log_scale.exp()
@@ -349,26 +334,22 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             return sum_of_triplets(positive, scores, weights, settings.margin)
         if settings.weigh in ("fne", "guard"):
             # Each candidate is kept with the probability that is its weight.
-            drawn = torch.rand(len(batch.images), weights.shape[1], device=weights.device)[anchors.rows]
-            weights = torch.where(drawn.log() < weights, 0.0, _NONE)
+            weights = torch.where(torch.rand_like(weights).log() < weights, 0.0, _NONE)
         return hardest_triplet(positive, scores, weights, settings.margin)
 
-    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int, first: int = 0) -> Tensor:
-        """[A, C] of candidates, of which the last `written` were made to be false: no estimate doubts these.
-
-        The positive of the first anchor is in column `first`.
-        """
-        settings, doubted = self.settings, scores[:, : scores.shape[1] - written]
-        held = scores.new_zeros(len(scores) + 1, scores.shape[1])  # the last row for what is known of other anchors
-        weights = held[:-1].masked_fill_(excluded, _NONE)
+    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
+        """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
+        settings = self.settings
+        doubted = scores[:, : scores.shape[1] - written]
+        weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
         for name, (anchors, candidates, log_weights) in known.known.items():
             if name != "matching" or settings.weigh == "truth":
-                held[anchors, candidates] += log_weights
+                weights[anchors, candidates] += log_weights
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
             place = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
             return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
-            above = above_positive(scores.diagonal(first), doubted, settings)
+            above = above_positive(scores.diagonal(), doubted, settings)
             weights[:, : doubted.shape[1]].masked_fill_(above, _NONE)
         if self._state.statistics is not None:
             probability = false_negative_probability(
@@ -387,7 +368,8 @@ def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) 
 
     Source: Moreira et al. (NV-Retriever), 2024, section 3.2: `TopK-PercPos` at 95 % is r = 0.05, `TopK-MarginPos` is a.
     """
-    positive, found = positive[:, None], torch.zeros_like(candidates, dtype=torch.bool)
+    positive = positive[:, None]
+    found = torch.zeros_like(candidates, dtype=torch.bool)
     if settings.relative_margin is not None:
         found |= candidates > positive - settings.relative_margin * positive.abs()
     if settings.absolute_margin is not None:
@@ -398,18 +380,12 @@ def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) 
 
 
 def _count_matches(
-    statistics: dict[str, float | Tensor],
-    name: str,
-    matching: tuple[Tensor, Tensor, Tensor],
-    anchors: Anchors,
-    gradient: Tensor,
+    statistics: dict[str, float | Tensor], name: str, places: tuple[Tensor, ...], gradient: Tensor
 ) -> None:
-    """Counts how much of the gradient that candidates [A, C] get, those of positives aside, correct matches get."""
+    """Counts how much of the gradient that candidates [B, C] get, those of positives aside, correct matches get."""
     sizes = gradient.detach().abs()
-    sizes.diagonal(anchors.rows.start).zero_()
-    of_matches = F.pad(sizes, (0, 0, 0, 1))[matching[0], matching[1]].sum()
-    part, whole = anchors.total(torch.stack([of_matches, sizes.sum()]))
-    statistics[name] = part / whole.clamp(min=1e-30)
+    sizes.diagonal().zero_()
+    statistics[name] = sizes[places].sum() / sizes.sum().clamp(min=1e-30)
 
 
 build = ContrastiveMethod

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hinge, triplet_loss
-from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, encoded, same_image_mask, scoring
+from itrpipe.methods.base import Batch, Method, MomentumTwin, auxiliary_terms, encoded, same_image_mask, scoring
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import DualEncoder, inner_products
 
@@ -146,7 +146,9 @@ class FeatureQueues(nn.Module):
         size = len(self.image_rows)
         if not size:
             return
-        images, texts, image_rows = (each[-size:] for each in (images, texts, image_rows))
+        images = images[-size:]
+        texts = texts[-size:]
+        image_rows = image_rows[-size:]
         rows = (self.place + torch.arange(len(image_rows), device=self.place.device)) % size
         self.images.index_copy_(0, rows, images)
         self.texts.index_copy_(0, rows, texts)
@@ -187,7 +189,8 @@ class FneLoss(nn.Module):
 
     def __init__(self, width: int, settings: Fne) -> None:
         super().__init__()
-        self._settings, self.statistics = settings, SimilarityStatistics()
+        self._settings = settings
+        self.statistics = SimilarityStatistics()
         self.figures: dict[str, Tensor] = {}
         self.twin: MomentumTwin | None = None
         self.queues = FeatureQueues(settings.memory_size, width, random=not settings.mask_unfilled)
@@ -212,15 +215,19 @@ class FneLoss(nn.Module):
         Returns:
             Scalar, a mean over the batch.
         """
-        settings, queues = self._settings, self.queues
-        images, texts = images.float(), texts.float()
+        settings = self._settings
+        queues = self.queues
+        images = images.float()
+        texts = texts.float()
         slow_images = images if momentum_images is None else momentum_images.float()
         slow_texts = texts if momentum_texts is None else momentum_texts.float()
-        own_image, stored = owners[:, None] == owners, owners[:, None] == queues.image_rows  # [B, B], [B, Q]
+        own_image = owners[:, None] == owners  # [B, B]
+        stored = owners[:, None] == queues.image_rows  # [B, Q]
         excluded = torch.cat([own_image, stored | (queues.image_rows == EMPTY)], dim=1)
 
         # What matches and mismatches look like comes from the model itself.
-        scores, mask = inner_products(images, texts), own_image if settings.mask_same_image else None
+        scores = inner_products(images, texts)
+        mask = own_image if settings.mask_same_image else None
         self.figures["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
 
         hinges = self._hinges(images, slow_texts, queues.texts, excluded, "text")
@@ -235,7 +242,9 @@ class FneLoss(nn.Module):
         the queue may be overwritten before the backward pass, and nothing of its size is copied. Source: FNE, Eq. 15,
         one of its two terms.
         """
-        settings, gaussians, size = self._settings, self.statistics.gaussians(), len(candidates)
+        settings = self._settings
+        gaussians = self.statistics.gaussians()
+        size = len(candidates)
         with torch.no_grad():
             similarities = torch.cat([inner_products(anchors, pool) for pool in (candidates, queue)], dim=1)  # [B, B+Q]
         drawn, found = draw(sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings))
@@ -252,20 +261,22 @@ class FneLoss(nn.Module):
             below = hardest.isfinite() & (hardest <= gaussians.mean[0] - settings.margin)
             self.figures[f"fallback_{side}_share"] = below.double().mean()
 
-        positive, rows = (anchors * candidates).sum(dim=1), candidates[drawn.clamp(max=size - 1)]
+        positive = (anchors * candidates).sum(dim=1)
+        rows = candidates[drawn.clamp(max=size - 1)]
         if len(queue):
             rows = torch.where((drawn < size)[:, None], rows, queue[(drawn - size).clamp(min=0)])
         return torch.where(found, hinge(positive, (anchors * rows).sum(dim=1), settings.margin), 0.0)
 
 
-class FneMethod(PairsMethod[Fne]):
+class FneMethod(Method[Fne]):
     """Draws negatives by how likely they are false."""
 
     _state: FneLoss
 
     def attach(self, model: DualEncoder) -> FneLoss:
         """Makes the loss with queues as wide as the model's embeddings, and copies the model."""
-        settings, device = self.settings, next(model.parameters()).device
+        settings = self.settings
+        device = next(model.parameters()).device
         with scoring(model):
             # One caption, for the width of its embedding.
             one = model.encode_texts(self.data.texts(np.zeros(1, dtype=np.int64)).to(device))
@@ -281,11 +292,14 @@ class FneMethod(PairsMethod[Fne]):
 
     def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`fne` (Eq. 15), in the first epochs `triplet`, means over the batch; the backbone's `auxiliary` loss / B."""
-        settings, state = self.settings, self._state
+        settings = self.settings
+        state = self._state
         images, texts = encoded(model, batch.pairs["positive"])
-        image, text = images.embedding, texts.embedding  # [B, D]
+        image = images.embedding  # [B, D]
+        text = texts.embedding
         if epoch < settings.first_epochs():
-            mask, size = same_image_mask(batch, settings.mask_same_image), len(batch.images)
+            mask = same_image_mask(batch, settings.mask_same_image)
+            size = len(batch.images)
             hardest = epoch >= settings.sum_epochs
             found = {"triplet": triplet_loss(inner_products(image, text), settings.margin, hardest, mask) / size}
         else:

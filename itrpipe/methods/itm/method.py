@@ -22,7 +22,7 @@ from torch import Tensor
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import twin_differences
 from itrpipe.learning.sentences import SentenceBank
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, scoring, twin_scores, twins_drawn
+from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, scoring, twin_scores, twins_drawn
 from itrpipe.methods.itm.declaration import HardNegatives, Itm
 from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
@@ -58,7 +58,7 @@ class ItmBatch(Batch):
     rows: PairRows
 
 
-class HardNegativesMethod(PairsMethod[Chosen]):
+class HardNegativesMethod(Method[Chosen]):
     """Trains with the hardest of sampled negatives.
 
     Raises:
@@ -77,7 +77,9 @@ class HardNegativesMethod(PairsMethod[Chosen]):
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ItmBatch:
         """The captions with candidate images, and as many images with candidate captions."""
-        owners, total, count = self.data.caption_image, len(self.captions_of), self.settings.sampled_negatives
+        owners = self.data.caption_image
+        total = len(self.captions_of)
+        count = self.settings.sampled_negatives
         own = owners[captions, None]
         with_images = np.concatenate([own, draw_others(own == np.arange(total), count, rng)], axis=1)  # [B, 1 + N]
         images = rng.choice(total, len(captions), replace=len(captions) > total)[:, None]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet
+from itrpipe.methods.base import Batch, Method, TrainingSet
 from itrpipe.methods.itm.method import draw_others
 from itrpipe.methods.pretrain.declaration import Pretrain
 from itrpipe.models.base import Tensors, TextBatch, rows_of
@@ -119,7 +119,7 @@ class PretrainBatch(Batch):
     rows: np.ndarray
 
 
-class PretrainMethod(PairsMethod[Pretrain]):
+class PretrainMethod(Method[Pretrain]):
     """Trains the heads of masked words, of matching and of ranking.
 
     Raises:
@@ -146,19 +146,22 @@ class PretrainMethod(PairsMethod[Pretrain]):
 
     def losses(self, model: UniterEncoder, batch: PretrainBatch, epoch: int) -> dict[str, Tensor]:
         """`matching`, of the heads of matching and ranking, and `words` (L_MLM), each with its weight."""
-        images, texts = model.encode_images(batch.pairs["positive"][0]), model.encode_texts(batch.texts.captions)
+        images = model.encode_images(batch.pairs["positive"][0])
+        texts = model.encode_texts(batch.texts.captions)
         pairs = torch.from_numpy(batch.rows)
         rows = torch.arange(len(pairs)).repeat_interleave(pairs.shape[1])
         states = model.read_at(images, texts, pairs.flatten(), rows, 1, lambda each: each[:, 0])
         matches = torch.zeros(pairs.shape, dtype=torch.int64, device=states.device)
         matches[:, 0] = 1
-        scores, logits = model.rank_score(states).view(pairs.shape), model.pair_logits(states, model.match)
+        scores = model.rank_score(states).view(pairs.shape)
+        logits = model.pair_logits(states, model.match)
         matching = F.cross_entropy(logits, matches.flatten())
         ranking = F.cross_entropy(scores, torch.zeros_like(matches[:, 0]))
 
         # Masked words are read in captions with their own images.
         own = rows_of(images, pairs[:, 0].to(states.device))
-        word_logits, labels = masked_word_logits(model, own, batch.texts), batch.texts.labels[batch.texts.labelled]
+        word_logits = masked_word_logits(model, own, batch.texts)
+        labels = batch.texts.labels[batch.texts.labelled]
         words = word_loss(word_logits, labels, batch.texts.owners(), len(pairs))
         batch.statistics |= {
             "matching_accuracy": (logits.argmax(dim=1) == matches.flatten()).float().mean(),

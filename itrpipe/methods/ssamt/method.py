@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, same_image_mask
+from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 
@@ -65,7 +65,8 @@ def phrase_loss(fragments: Tensor, matching: Tensor, real: Tensor, margin: float
     References:
         SSAMT, L3^P, one of its two terms; the paper does not say what happens to empty sets.
     """
-    holds, fails = matching & real, ~matching & real
+    holds = matching & real
+    fails = ~matching & real
     live = holds.any(dim=1) & fails.any(dim=1)
     violation = hinge(_mean_of(fragments, holds), _mean_of(fragments, fails), margin)
     return torch.where(live, violation, 0.0).sum() / live.sum().clamp(min=1)
@@ -76,7 +77,7 @@ def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen, values, 0.0).sum(dim=1) / chosen.sum(dim=1).clamp(min=1)
 
 
-class SsamtMethod(PairsMethod[Ssamt]):
+class SsamtMethod(Method[Ssamt]):
     """Trains one of the two phases."""
 
     def __init__(self, settings: Ssamt, data: TrainingSet, matching: Matching) -> None:
@@ -94,9 +95,11 @@ class SsamtMethod(PairsMethod[Ssamt]):
             return {"intra": triplet_loss(scores, settings.margin_intra, hardest, mask) / len(scores)}
         # Positions in the batch of a negative caption for each image, and of a negative image for each caption.
         candidates = scores.detach().masked_fill(excluded_pairs(scores, mask), float("-inf"))
-        text, image = self._pick(candidates), self._pick(candidates.T)
+        text = self._pick(candidates)
+        image = self._pick(candidates.T)
         own = model.relevance(images, texts)
-        with_text, with_image = model.relevance(images, texts[text]), model.relevance(images[image], texts)
+        with_text = model.relevance(images, texts[text])
+        with_image = model.relevance(images[image], texts)
         whole = (own.whole, with_text.whole), (own.whole, with_image.whole)
         parts = (own.text_fragments, with_text.text_fragments), (own.regions, with_image.regions)
         found = {

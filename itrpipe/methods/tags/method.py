@@ -90,11 +90,15 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         writer: UniterEncoder | None = None,
     ) -> None:
         super().__init__(settings, data)
-        self._masks, self._bank, self._writer = masks, sentences, writer
+        self._masks = masks
+        self._bank = sentences
+        self._writer = writer
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> TagsBatch:
         """Hard negatives of the captions and of as many images, and masked copies of the captions."""
-        settings, data, batch = self.settings, self.data, TagsBatch(**vars(super().collate(captions, rng)))
+        settings = self.settings
+        data = self.data
+        batch = TagsBatch(**vars(super().collate(captions, rng)))
         if settings.generator == "bank":
             assert self._bank is not None
             batch.sentences = OwnedTexts(*self._bank.take(captions, settings.keep))
@@ -107,18 +111,22 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
     def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two with weights."""
         scores = self.pair_scores(model, batch, self.hard_rows(model, batch, epoch))  # [2 B, 1 + M]
-        terms, positive = self.ranking_terms(scores, batch), scores[: len(batch.images), 0]
+        terms = self.ranking_terms(scores, batch)
+        positive = scores[: len(batch.images), 0]
         own_images = rows_of(batch.pairs["pool"][0], batch.rows.images[: len(positive), 0])
-        images, made = model.encode_images(own_images), batch.sentences
+        images = model.encode_images(own_images)
+        made = batch.sentences
         if made is None:
             made = self._write(model, own_images, images, batch, terms)
-        rows, first = torch.arange(len(made.owners)), made.texts.tokens.shape[1] if self.reads_words else 1
+        rows = torch.arange(len(made.owners))
+        first = made.texts.tokens.shape[1] if self.reads_words else 1
         states = images.regions.new_zeros(0, first, images.regions.shape[-1])  # [n, first, d]
         if len(rows):
             states = model.read_at(images, model.encode_texts(made.texts), made.owners, rows, first, lambda each: each)
 
         scores = model.rank_score(states[:, 0])
-        place, table = (made.owners, made.places), scores.new_zeros(len(positive), self.settings.keep)
+        place = (made.owners, made.places)
+        table = scores.new_zeros(len(positive), self.settings.keep)
         negatives = table.index_put(place, scores)
         real = table.index_put(place, torch.ones_like(scores)) > 0
         loss = synthetic_triplet_loss(positive, negatives, real, self.settings.margin)
@@ -147,8 +155,11 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         """
         assert batch.masked is not None
         assert self._masks is not None
-        settings, masked, count = self.settings, batch.masked, len(batch.images)
-        labels, frozen = masked.labels[masked.labelled], settings.generator == "static"
+        settings = self.settings
+        masked = batch.masked
+        count = len(batch.images)
+        labels = masked.labels[masked.labelled]
+        frozen = settings.generator == "static"
         if not frozen or settings.weight_words:
             logits = masked_word_logits(model, images, masked)
             terms["words"] = settings.weight_words * word_loss(logits, labels, masked.owners(), count)

@@ -63,20 +63,26 @@ class TagsDcMethod(TagsMethod[TagsDc]):
         """
         assert batch.masked is not None
         assert made.masked is not None
-        settings, count, tokens = self.settings, len(batch.images), made.texts.tokens
-        place, end = torch.arange(tokens.shape[1], device=tokens.device), made.texts.lengths[:, None]
+        settings = self.settings
+        count = len(batch.images)
+        tokens = made.texts.tokens
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        end = made.texts.lengths[:, None]
         inner = (place >= 1) & (place < end - 1)
         judged = place < end if settings.count_ends else inner  # [n, W]
         corrected = inner if settings.correct == "all" else made.masked
 
         originals = batch.masked.captions.tokens[made.owners]
-        judged_owners, corrected_owners = (made.owners[where.nonzero()[:, 0]] for where in (judged, corrected))
-        matches, words = model.word_match_logits(states[judged]), model.correction_logits(states[corrected])
+        judged_owners = made.owners[judged.nonzero()[:, 0]]
+        corrected_owners = made.owners[corrected.nonzero()[:, 0]]
+        matches = model.word_match_logits(states[judged])
+        words = model.correction_logits(states[corrected])
         equal = (tokens == originals)[judged]
         found = discrimination_loss(matches, equal, judged_owners, count, settings.match_weight)
         mended = word_loss(words, originals[corrected], corrected_owners, count)
 
-        right, wrong = (matches.argmax(dim=1) == 1) == equal, (tokens != originals)[corrected]
+        right = (matches.argmax(dim=1) == 1) == equal
+        wrong = (tokens != originals)[corrected]
         batch.statistics |= {
             "discrimination_accuracy": _share(right, torch.ones_like(equal)),
             "accuracy_of_right_words": _share(right, equal),

@@ -17,7 +17,7 @@ from itrpipe.methods.ascl.method import generated_positives
 from itrpipe.methods.base import (
     AnyMatcher,
     Batch,
-    PairsMethod,
+    Method,
     TokenLimits,
     TrainingSet,
     auxiliary_terms,
@@ -31,7 +31,7 @@ from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import rows_of
 
 
-class TripletMethod(PairsMethod[Triplet]):
+class TripletMethod(Method[Triplet]):
     """Scores every image of the batch with every caption of it."""
 
     means = False
@@ -40,11 +40,13 @@ class TripletMethod(PairsMethod[Triplet]):
         self, settings: Triplet, data: TrainingSet, limits: TokenLimits, sentences: SentenceBank | None = None
     ) -> None:
         super().__init__(settings, data)
-        self._limits, self._sentences = limits, sentences
+        self._limits = limits
+        self._sentences = sentences
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images, and synthetic sentences and generated positives of each where wanted."""
-        settings, batch = self.settings, super().collate(captions, rng)
+        settings = self.settings
+        batch = super().collate(captions, rng)
         if settings.synthetic_sentences:
             batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
         if settings.twins:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from itrpipe.methods.base import AnyMatcher, Batch, PairsMethod
+from itrpipe.methods.base import AnyMatcher, Batch, Method
 from itrpipe.methods.zero_shot.declaration import ZeroShot
 
 
-class ZeroShotMethod(PairsMethod[ZeroShot]):
+class ZeroShotMethod(Method[ZeroShot]):
     """Has batches, as every method, and no loss."""
 
     def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:

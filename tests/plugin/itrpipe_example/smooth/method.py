@@ -2,20 +2,13 @@
 
 import torch
 
-from itrpipe.methods.base import positive_pairs, same_image_mask
+from itrpipe.methods.base import Method, same_image_mask
 
 
-class SmoothMethod:
+class SmoothMethod(Method):
     """Scores every image of a batch with every caption of it."""
 
     means = True  # the loss is a mean over the batch
-
-    def __init__(self, settings, data):
-        self.settings, self.data = settings, data
-
-    def collate(self, captions, rng):
-        """The captions [B] of these rows and their images."""
-        return positive_pairs(self.data, captions, rng)
 
     def losses(self, model, batch, epoch):
         """tau log sum_n exp((margin + s_n - s_p) / tau), over the negatives of both directions."""
