@@ -27,7 +27,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Method, TokenLimits
-from itrpipe.methods.declaration import WithTwins, masked_by, method_module, methods, named_inputs
+from itrpipe.methods.declaration import WithTwins, method_module, methods, named_inputs
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.mining.lists import DIRECTIONS, read_list
 from itrpipe.models.captions import CaptionTokens, ends_of
@@ -180,34 +180,16 @@ class Refreshing:
             sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
             images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
             if world.leads:
-                self._make(path, images, texts)
+                from itrpipe.training.mining import mine_again  # few trainings mine again
+
+                shutil.rmtree(path.parent, ignore_errors=True)
+                write_arrays(path, longest_used(mine_again(images, texts, data.split, self.job, path.parent)))
             world.agreed(None)  # until the first process has written them
         self.held = made_before
         remedy = f"remove {partial_of(path)} and run the same command again"
         with reading(path, "mined lists", remedy):
             check_stamp(path, remedy)
             return {name: rows.read() for name, rows in ArrayFile(path).items()}
-
-    def _make(self, path: Path, images: np.ndarray, texts: np.ndarray) -> None:
-        """Writes the lists of an epoch, and removes those of earlier ones."""
-        from itrpipe.training.mining import mine_again  # few trainings mine again
-
-        shutil.rmtree(path.parent, ignore_errors=True)
-        place = path.parent / "mining"
-        place.mkdir(parents=True)
-        job = self.job
-
-        def warn(message: str) -> None:
-            if message not in job.messages:
-                job.warn(message)
-
-        job.reporter.say("  mining again with the weights as they are")
-        mined = job.inputs["mine_negatives"]
-        prepared = job.inputs["prepare"].folder
-        device = job.execution.device
-        lists = mine_again(images, texts, self.train.split, mined, prepared, place, device, job.reporter, warn)
-        write_arrays(path, longest_used(lists))
-        shutil.rmtree(place)
 
 
 # Inputs of the method beside its pairs
@@ -263,7 +245,7 @@ def method_inputs(
                     f"sentences = {settings.sentences} has no twins that this model can read; give --set "
                     "train.sentences=twins"
                 )
-    masked = masked_by(loss)
+    masked = loss.masked()
     if "masks" in names and masked is not None:
         from itrpipe.synthesis.tokens import caption_masks, token_captions  # few methods read captions again
 

@@ -12,7 +12,6 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
 from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.contrastive.declaration import Contrastive
-from itrpipe.methods.declaration import mined_by
 from itrpipe.models.declaration import backbone_family
 from itrpipe.training.settings import MineSettings, TrainSettings
 
@@ -113,7 +112,8 @@ def refuse_method(settings: TrainSettings) -> None:
     Raises:
         UsageError: likewise.
     """
-    model, loss, mined = settings.model, settings.loss, mined_by(settings.loss)
+    model, loss = settings.model, settings.loss
+    mined = loss.mined()
     method, backbone = f"method {settings.method!r}", f"backbone {settings.backbone!r}"
     measure = getattr(model, "measure", "cosine")
     # Where the model itself mines again, it is searched by inner product.
@@ -150,7 +150,7 @@ def refuse_refreshing(settings: TrainSettings, mining: MineSettings, conf: str) 
     Raises:
         UsageError: likewise.
     """
-    mined = mined_by(settings.loss)
+    mined = settings.loss.mined()
     if mined is None or not mined.refresh_every:
         return
     reason = ""

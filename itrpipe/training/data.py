@@ -8,7 +8,6 @@ Features are memory maps, captions one padded array of token ids, or words and p
 from __future__ import annotations
 
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -377,61 +376,50 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + size, count))
 
 
-@dataclass
-class Feed:
-    """Makes batches in background threads, copies them to a device, and gives them out in order.
+def feed(
+    make: Callable[[Any], Any], items: Iterable[Any], depth: int, device: torch.device, readers: int = 1
+) -> Generator[Any, None, None]:
+    """Make batches in background threads, copy them to a device, and yield them in order.
 
     Threads suffice because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
     stream for copies alone, which run beside the kernels of the step before; nothing waits for them but the kernels
     that read them. A batch is kept until these have run: its memory would otherwise be taken for the next copy.
 
-    Attributes:
+    Args:
         make: makes the batch of an item.
         items: in order.
         depth: how many batches may lie ready or be in the making, at least 1.
         device: where batches go.
         readers: how many are in the making at a time.
-        waited_seconds: how long the consumer has waited so far.
     """
+    copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    make: Callable[[Any], Any]
-    items: Iterable[Any]
-    depth: int
-    device: torch.device
-    readers: int = 1
-    waited_seconds: float = 0.0
+    def place(item: Any) -> tuple[Any, Any]:
+        """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
+        with torch.cuda.stream(copies):  # parts of the batch may be made on the device; of none it does nothing
+            batch = make(item).to(device)
+        return batch, None if copies is None else copies.record_event()
 
-    def __iter__(self) -> Generator[Any, None, None]:
-        device = self.device
-        copies = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-        def place(item: Any) -> tuple[Any, Any]:
-            """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
-            with torch.cuda.stream(copies):  # parts of the batch may be made on the device; of none it does nothing
-                batch = self.make(item).to(device)
-            return batch, None if copies is None else copies.record_event()
-
-        pool = ThreadPoolExecutor(self.readers, thread_name_prefix="batches")
-        items = iter(self.items)
-        ahead: deque[Future[tuple[Any, Any]]] = deque()
-        in_use: deque[tuple[Any, Any]] = deque()
-        try:
-            ahead.extend(pool.submit(place, item) for item in islice(items, self.depth))
-            while ahead:
-                start = time.perf_counter()
-                batch, copied = ahead.popleft().result()
-                self.waited_seconds += time.perf_counter() - start
-                ahead.extend(pool.submit(place, item) for item in islice(items, 1))
-                if copied is not None:
-                    torch.cuda.current_stream(device).wait_event(copied)
+    pool = ThreadPoolExecutor(readers, thread_name_prefix="batches")
+    waiting = iter(items)
+    ahead: deque[Future[tuple[Any, Any]]] = deque()
+    in_use: deque[tuple[Any, Any]] = deque()
+    try:
+        ahead.extend(pool.submit(place, item) for item in islice(waiting, depth))
+        while ahead:
+            batch, copied = ahead.popleft().result()
+            ahead.extend(pool.submit(place, item) for item in islice(waiting, 1))
+            if copied is None:
                 yield batch
-                if copied is not None:
-                    in_use.append((torch.cuda.current_stream(device).record_event(), batch))
-                    while in_use and in_use[0][0].query():
-                        in_use.popleft()
-        finally:
-            # A thread that Python's end meets inside torch would abort the process.
-            pool.shutdown(cancel_futures=True)
+                continue
+            torch.cuda.current_stream(device).wait_event(copied)
+            yield batch
+            in_use.append((torch.cuda.current_stream(device).record_event(), batch))
+            while in_use and in_use[0][0].query():
+                in_use.popleft()
+    finally:
+        # A thread that Python's end meets inside torch would abort the process.
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_devic
 from itrpipe.features.embeddings import EmbeddingWriter, SplitScores
 from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.arrays import ArrayFile, write_arrays
-from itrpipe.training.data import Feed, Sources, SplitData, blocks, reopened
+from itrpipe.training.data import Sources, SplitData, blocks, feed, reopened
 from itrpipe.training.saved import SavedModel, load_model
 
 _BLOCKS_AT_ONCE = 8
@@ -83,8 +83,7 @@ class Encoder:
 
     @torch.inference_mode()
     def _encoded(self, encode: Callable[[Any], Any], read: Callable[[np.ndarray], Any], rows: np.ndarray) -> Any:
-        feed = Feed(lambda part: read(rows[part]), blocks(len(rows), self.block), 2, self.device)
-        with closing(iter(feed)) as ready:
+        with closing(feed(lambda part: read(rows[part]), blocks(len(rows), self.block), 2, self.device)) as ready:
             for block in ready:
                 with self._computing(self.embed_precision):
                     encoding = encode(block)

@@ -42,14 +42,14 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.methods.base import Batch, Method, MomentumTwin
-from itrpipe.methods.declaration import FirstEpochs, mined_by
+from itrpipe.methods.declaration import FirstEpochs
 from itrpipe.models.base import DualEncoder
 from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
 from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, sources_of
-from itrpipe.training.data import Feed, SplitData, epoch_batches, longer_captions
+from itrpipe.training.data import SplitData, epoch_batches, feed, longer_captions
 from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
 from itrpipe.training.encoding import Encoder, Encoding
 from itrpipe.training.optimizers import (
@@ -79,8 +79,6 @@ TRACKING = "tracking"
 
 PLATEAUS = 2
 """Times that validation is flat before schedule `plateau` ends the training."""
-_WAITED = 0.01
-"""Share of a training, spent in waiting for data, from which on it is said."""
 _NO_MORE = 1e-9
 """Score by which a validation is no better: the same recalls may be summed in another order."""
 _STATISTICS_PAIRS = 10_000
@@ -181,7 +179,7 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
     train_data.train_on(world, device)
 
-    mined = mined_by(loss)
+    mined = loss.mined()
     tracking = None
     if execution.trackers and world.leads:
         folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
@@ -258,8 +256,6 @@ class Trainer:
         encoder: runs the model over splits; a share of them in each process.
         compiled: whether torch has compiled the encoders.
         steps: of the whole training.
-        waited_seconds: time spent waiting for data in this process.
-        trained_seconds: time spent in training steps in this process, waiting included.
     """
 
     def __init__(
@@ -308,8 +304,6 @@ class Trainer:
 
         self.position = Position()
         self.compiled = False
-        self.waited_seconds = 0.0
-        self.trained_seconds = 0.0
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
         self._first_epochs = 0
         loss = method.settings
@@ -364,9 +358,6 @@ class Trainer:
                 self._keep_best()
             while self._has_more() and not self._is_flat():
                 self._train_epoch(task)
-        waited = self.waited_seconds / max(self.trained_seconds, 1e-9)
-        if waited >= _WAITED:
-            self._reporter.say(f"  {waited:.0%} of the training was spent in waiting for data")
         self._load_best()
         return self._model.eval()
 
@@ -445,12 +436,10 @@ class Trainer:
         every = settings.validate_every or self._total_updates
         # Beside a training on processors more than one would take its cores.
         readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
-        feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device, readers)
-        last = time.monotonic()
-        with closing(iter(feed)) as ready:
+        steps = range(position.step, len(batches))
+        with closing(feed(make, steps, settings.prefetch, self.device, readers)) as ready:
             for batch in ready:
                 updated = self._step(batch, len(batches))
-                self.trained_seconds += time.monotonic() - last
                 task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
                 if self._tracking is not None:
                     self._tracking.send_step(position, self._totals)
@@ -467,8 +456,6 @@ class Trainer:
                     elif self._world.leads and time.monotonic() - self._saved >= settings.checkpoint_seconds:
                         self._collect()
                         self._save()
-                last = time.monotonic()
-        self.waited_seconds += feed.waited_seconds
         if not self._is_flat():
             self._validate_and_save()
 

@@ -61,7 +61,7 @@ from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.storage.arrays import Rows, StoredRows
 from itrpipe.training.assembly import compile_encoders
-from itrpipe.training.data import Feed
+from itrpipe.training.data import feed
 from itrpipe.training.encoding import Encoder
 from itrpipe.training.encoding import embeddings as embedded
 
@@ -530,7 +530,7 @@ def copies(scale: Scale, clock: Clock) -> Iterator[Line]:
     there = method.collate(batches[0], rng).to(clock.device)
 
     def fed() -> None:
-        for batch in Feed(lambda rows: method.collate(rows, rng), batches, 2, clock.device):
+        for batch in feed(lambda rows: method.collate(rows, rng), batches, 2, clock.device):
             update(_loss(model, method, batch))
 
     def resident() -> None:
