@@ -196,27 +196,24 @@ def _warps(numbers: np.ndarray, signs: np.ndarray, height: int, width: int) -> n
         signs: [n] directions.
         height, width: of the images.
     """
-    slopes = signs * _LEVEL * _SHEAR
-    turns = np.radians(signs * _LEVEL * _ROTATION)
-    shifts = [np.rint(signs * _LEVEL * _SHIFT * side) for side in (width, height)]
-    found = np.tile(np.eye(2, 3), (_WARPS, len(numbers), 1, 1))
-    found[0, :, 0, 1] = slopes
-    found[1, :, 1, 0] = slopes
-    found[2, :, 0, 2] = -shifts[0]
-    found[3, :, 1, 2] = -shifts[1]
-    found[4, :, 0, 0] = np.cos(turns)
-    found[4, :, 1, 1] = np.cos(turns)
-    found[4, :, 0, 1] = np.sin(turns)
-    found[4, :, 1, 0] = -np.sin(turns)
-    return found[numbers, np.arange(len(numbers))]
+    strengths = signs * _LEVEL
+    slopes = strengths * _SHEAR
+    turns = np.radians(strengths * _ROTATION) * (numbers == 4)
+    warps = np.zeros((len(numbers), 2, 3))
+    warps[:, 0, 0] = np.cos(turns)
+    warps[:, 1, 1] = np.cos(turns)
+    warps[:, 0, 1] = slopes * (numbers == 0) + np.sin(turns)
+    warps[:, 1, 0] = slopes * (numbers == 1) - np.sin(turns)
+    warps[:, 0, 2] = -np.rint(strengths * _SHIFT * width) * (numbers == 2)
+    warps[:, 1, 2] = -np.rint(strengths * _SHIFT * height) * (numbers == 3)
+    return warps
 
 
 def _warped(images: Tensor, matrices: Tensor) -> Tensor:
     """Images [n, 3, H, W] uint8 by their matrices [n, 2, 3]; bilinear, and grey where they were not."""
     height, width = images.shape[-2:]
-    rows, columns = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
-    places = torch.stack([*torch.meshgrid(columns, rows, indexing="xy"), torch.ones_like(images[0, 0]).float()], dim=-1)
-    half = torch.tensor([width / 2, height / 2], device=images.device)
-    grid = (places.flatten(0, 1) @ matrices.mT / half).view(-1, height, width, 2)
+    half = torch.tensor([width / 2, height / 2, 1.0], device=images.device)
+    # Torch counts places from -1 to 1 along each side.
+    grid = F.affine_grid(matrices * half / half[:2, None], list(images.shape), align_corners=False)
     moved = F.grid_sample(images.float() - _FILL, grid, align_corners=False)
     return (moved + _FILL).round_().to(torch.uint8)

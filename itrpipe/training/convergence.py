@@ -31,7 +31,7 @@ def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
         return ""
     patience = settings["patience"]
     was_flat = patience > 0 and not any(row["best"] for row in history[-patience:])
-    rate_falls = settings["schedule"] != "plateau"
+    rate_falls = True
     if settings["schedule"] == "step":
         planned = settings["epochs"]
         ends = settings["decay_at"] or range(settings["decay_every"], planned, settings["decay_every"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -33,8 +33,7 @@ class Encoder:
         device: where to compute.
         block: images or captions per forward pass.
         precision: `bf16` computes the scores of pairs in bfloat16.
-        embed_precision: `bf16` computes encodings in bfloat16, and `tf32` their products so on a GPU; they are kept in
-            single precision all the same.
+        embed_precision: `bf16` computes encodings in bfloat16; they are kept in single precision all the same.
     """
 
     model: Any
@@ -89,16 +88,8 @@ class Encoder:
                     encoding = encode(block)
                 yield changed(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
 
-    @contextmanager
-    def _computing(self, precision: str) -> Iterator[None]:
-        products = torch.backends.cuda.matmul
-        before = products.allow_tf32
-        products.allow_tf32 = products.allow_tf32 or precision == "tf32"
-        try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16"):
-                yield
-        finally:
-            products.allow_tf32 = before
+    def _computing(self, precision: str) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:

@@ -25,7 +25,6 @@ from itrpipe.training.settings import (
     EMA,
     NO_AVERAGE,
     NOTHING,
-    PLATEAU,
     WISE_FT,
     LoopSettings,
     TrainSettings,
@@ -207,7 +206,7 @@ def rising(settings: LoopSettings, total: int) -> int:
     return round(wanted * total if wanted < 1 else wanted)
 
 
-def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, plateaus: int) -> float:
+def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int) -> float:
     """Return the learning rate of an update, by the schedule that the settings name.
 
     It rises linearly over the first `warmup_updates`, and reaches its height at the last of them. Then it falls, by
@@ -218,13 +217,11 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
     - `cosine`: to 0 along half a cosine.
     - `step`: by `decay_factor` after each `decay_every` epochs, as in SCAN, BFAN, VSRN and VSE++, or after each of
       `decay_at`, as in FNE's code.
-    - `plateau`: by `decay_factor` at each plateau.
 
     Args:
         settings: of the training; an update has `batch_size` · `accumulate` pairs.
         epoch, update: 0-based.
         total: updates of the whole training.
-        plateaus: how often validation has been flat so far.
 
     Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017, of the warm-up and of the linear scaling by pairs, of
         SGD. Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", 2022, of the square root,
@@ -236,9 +233,9 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
     schedule = settings.schedule
     base = settings.learning_rate * (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
     share = min(1.0, (update + 1) / max(1, warmup))
-    if schedule in ("step", PLATEAU):
+    if schedule == "step":
         ends = sum(epoch >= end for end in settings.decay_at) if settings.decay_at else epoch // settings.decay_every
-        return base * settings.decay_factor ** (plateaus if schedule == PLATEAU else ends) * share
+        return base * settings.decay_factor**ends * share
     counted = update + (schedule == "linear-uniter")
     left = max(0.0, (total - counted) / (total - warmup)) if counted > warmup else 1.0
     if schedule == "cosine":

@@ -71,14 +71,12 @@ from itrpipe.training.saved import (
     save_description,
     save_weights,
 )
-from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, PLATEAU, LoopSettings
+from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, LoopSettings
 from itrpipe.training.tracking import TrackedRun, Tracking
 
 CHECKPOINT, BEST, BETTER = "checkpoint.safetensors", "best.safetensors", "better.safetensors"
 TRACKING = "tracking"
 
-PLATEAUS = 2
-"""Times that validation is flat before schedule `plateau` ends the training."""
 _NO_MORE = 1e-9
 """Score by which a validation is no better: the same recalls may be summed in another order."""
 _STATISTICS_PAIRS = 10_000
@@ -399,9 +397,8 @@ class Trainer:
     def _is_flat(self) -> bool:
         """Return whether the last `patience` validations were no better; the history alone decides."""
         position = self.position
-        patience = self._settings.patience
-        since = max(position.best_row + 1, *position.plateaus, 0)
-        return 0 < patience <= sum(row["epoch"] > self._first_epochs for row in position.history[since:])
+        worse = position.history[position.best_row + 1 :]
+        return 0 < self._settings.patience <= sum(row["epoch"] > self._first_epochs for row in worse)
 
     def _batches(self, epoch: int) -> list[np.ndarray]:
         """Return the caption rows of every batch of an epoch."""
@@ -492,8 +489,7 @@ class Trainer:
 
         # The update.
         if is_update:
-            place = position.epoch, position.updates, self._total_updates, len(position.plateaus)
-            self._learning_rate = learning_rate(settings, *place)
+            self._learning_rate = learning_rate(settings, position.epoch, position.updates, self._total_updates)
             for group in self._optimizer.param_groups:
                 group["lr"] = self._learning_rate * group.get("scale", 1.0)
             norm = nn.utils.clip_grad_norm_(self._parameters, settings.gradient_clip)
@@ -555,10 +551,6 @@ class Trainer:
         if ends:
             position.epoch += 1
             position.step = 0
-        falls = settings.schedule == PLATEAU and self._is_flat() and len(position.plateaus) < PLATEAUS - 1
-        if falls:
-            position.plateaus.append(len(position.history))
-            self._load_best()
         self._save()
         # After the checkpoint: an epoch that a kill undoes must not have been sent.
         if self._tracking is not None:
@@ -566,7 +558,6 @@ class Trainer:
         self._reporter.say(
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
             f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"
-            f"{'; flat: on from the best, at a lower rate' if falls else ''}"
             f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}"
         )
 

@@ -63,7 +63,6 @@ class Position:
         history: one row per validation.
         best_score, best_row: best validation so far; the row is -1 before the first.
         best_digest: sha256 of the file of its weights.
-        plateaus: numbers of validations after which the rate fell because they were flat.
     """
 
     epoch: int = 0
@@ -74,7 +73,6 @@ class Position:
     best_score: float = float("-inf")
     best_row: int = -1
     best_digest: str = ""
-    plateaus: list[int] = field(default_factory=list)
 
 
 def save_checkpoint(

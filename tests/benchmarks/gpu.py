@@ -493,12 +493,12 @@ def clip(scale: dict[str, Any], data_dim: int = 0) -> Any:
 
 
 def embeddings(scale: Scale, clock: Clock) -> Iterator[Line]:
-    """Images that a CLIP ViT-L/14 at 336 pixels embeds, in three precisions, against its bare forward passes."""
+    """Images that a CLIP ViT-L/14 at 336 pixels embeds, in two precisions, against its bare forward passes."""
     model = clip(scale.large).to(clock.device).eval()
     data = Sized(replace(scale, regions=1, region_dim=1), scale.embedded, model.vision.frame[0])
     rows, block = np.arange(scale.embedded), 256
     texts: list[Tensor] = []
-    for precision in ("fp32", "tf32", "bf16"):
+    for precision in ("fp32", "bf16"):
         encoder = Encoder(model, clock.device, block, embed_precision=precision)
 
         def ours(encoder: Encoder = encoder) -> np.ndarray:

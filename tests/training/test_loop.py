@@ -355,7 +355,6 @@ FLAT = {"learning_rate": 1e-12, "patience": 2, "epochs": 6}
         ({"validate_every": 2}, "1.333"),
         ({"sum_epochs": 2}, "4"),
         ({"sum_epochs": 6}, "3"),
-        ({"schedule": "plateau"}, "5"),
         ({"patience": 5}, ""),
     ],
 )
@@ -395,15 +394,12 @@ def test_a_training_has_as_many_updates_as_it_planned(tmp_path: Path, changes: C
 
 # Interruptions
 
-PLATEAU = {"epochs": 12, "schedule": "plateau", "patience": 2, "validate_every": 2, "optimizer": "adam"}
-
 
 @pytest.mark.parametrize(
     ("changes", "stops"),
     [
         ({"optimizer": "adamw-clip", "validate_every": 2}, [4]),
         ({"accumulate": 2, "schedule": "linear", "batch_size": 4, "precision": "bf16"}, [4]),
-        (PLATEAU, [3, 5]),
         ({"average": "wise-ft:0.5", "validate_every": 2}, [3, 5]),
     ],
 )
@@ -441,26 +437,6 @@ def test_a_kill_between_best_weights_and_checkpoint_leaves_a_pair_that_fits(tmp_
         scripted(patched, [(5.0, 5.0)] * 3)
         trained(tmp_path, epochs=3)
     assert not (tmp_path / BETTER).exists()
-
-
-def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(monkeypatch, [(10, 2), (20, 2), *[(5, 2)] * 9])
-    run, best = trainer(tmp_path, **{**PLATEAU, "optimizer": "spy"}), []
-    load = run._load_best
-
-    def remembered() -> None:
-        load()
-        best.append(load_file(tmp_path / BEST))
-        assert all(torch.equal(value, best[0][name]) for name, value in run._model.state_dict().items())
-
-    run._load_best = remembered
-    run.run()
-    assert (len(best), run.position.plateaus) == (2, [4])  # and again at the end
-    rates = [row["learning_rate"] for row in run.position.history]
-    assert rates == pytest.approx([0.05] * 4 + [0.05 * SETTINGS.decay_factor] * 2)
-    assert run.ended_early()
 
 
 @pytest.mark.parametrize("name", [CHECKPOINT, BEST])

@@ -179,9 +179,9 @@ def test_rates_fall_by_the_layer_and_decay_spares_what_is_no_matrix(
 
 @pytest.mark.parametrize(("schedule", "places", "expected"), CASES["rates"])
 def test_rates_of_places_in_the_training(schedule: dict[str, Any], places: list[Any], expected: list[float]) -> None:
-    """Epoch, update and plateaus before, of 20 updates of twice 16 pairs."""
+    """Epoch and update, of 20 updates of twice 16 pairs."""
     settings = LOOP_SETTINGS.model_copy(update={"learning_rate": 1.0, "batch_size": 16, "accumulate": 2, **schedule})
-    found = [learning_rate(settings, epoch, update, 20, plateaus) for epoch, update, plateaus in places]
+    found = [learning_rate(settings, epoch, update, 20) for epoch, update in places]
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
