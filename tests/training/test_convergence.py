@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from itrpipe.training.convergence import why_longer
+from itrpipe.training.checks import why_longer
 
 STEP = {"epochs": 6, "schedule": "step", "decay_every": 6, "decay_at": [], "patience": 0, "validation_images": 1000}
 SCORES = (50.0, 100.0, 300.0, 290.0, 310.0, 305.0)
