@@ -26,9 +26,10 @@ _REMEDIES = {
     "global": "add --features hog, which has global vectors and needs no weights",
     "pixels": "give --features pixels",
 }
-RISING, ANSWERS = 3.0, 3.0
-"""RSum gained over the last third of the epochs, above which validation still rises; and that many answers, of which
-one counts 100 / N in a recall among N images."""
+RISING = 3.0
+"""RSum gained over the last third of the epochs, above which validation still rises."""
+ANSWERS = 3.0
+"""Answers that it has to gain as well; one counts 100 / N in a recall among N images."""
 
 
 # Before: the configuration
@@ -174,9 +175,11 @@ def refuse_method(settings: TrainSettings) -> None:
     Raises:
         UsageError: likewise.
     """
-    model, loss = settings.model, settings.loss
+    model = settings.model
+    loss = settings.loss
     mined = loss.mined()
-    method, backbone = f"method {settings.method!r}", f"backbone {settings.backbone!r}"
+    method = f"method {settings.method!r}"
+    backbone = f"backbone {settings.backbone!r}"
     measure = getattr(model, "measure", "cosine")
     # Where the model itself mines again, it is searched by inner product.
     compares = loss.compares_embeddings or (mined is not None and mined.refresh_every > 0)

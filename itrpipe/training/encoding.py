@@ -45,7 +45,7 @@ class Encoder:
     @classmethod
     def of(cls, saved: SavedModel, device: torch.device, block: int) -> Encoder:
         """Return the encoder of a trained model, which is moved to the device, in the precisions of its settings."""
-        precisions = saved.score_precision, saved.embed_precision(device)
+        precisions = saved.config["score_precision"], saved.embed_precision(device)
         return cls(saved.model.to(device), device, block, *precisions)
 
     def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:

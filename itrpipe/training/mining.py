@@ -37,7 +37,8 @@ def mine_again(images: np.ndarray, texts: np.ndarray, split: Split, job: Any, fo
     """
     mined = job.inputs["mine_negatives"]
     settings = MineSettings.model_validate(mined.manifest.settings)
-    owners, ids = split.caption_image, (split.image_ids, split.caption_ids)
+    owners = split.caption_image
+    ids = split.image_ids, split.caption_ids
     guard = None
     if settings.guard != "none":
         guard = Guard(images, texts, owners, prior=settings.guard_prior, batch_size=settings.guard_batch_size)

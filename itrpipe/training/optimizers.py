@@ -89,12 +89,6 @@ def merge_adapters(model: AnyMatcher) -> None:
             model.set_submodule(name, layer.get_base_layer())
 
 
-def trained_weights(model: nn.Module) -> tuple[int, int]:
-    """Return how many weights of a model are trained, and how many it has."""
-    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
-    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
-
-
 def _linear_layers(encoder: nn.Module) -> dict[str, str]:
     """Place -> own name of the linear layers.
 

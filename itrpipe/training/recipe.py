@@ -59,7 +59,6 @@ from itrpipe.training.optimizers import (
     merge_adapters,
     optimizer_of,
     rising,
-    trained_weights,
 )
 from itrpipe.training.saved import (
     MODEL,
@@ -74,7 +73,9 @@ from itrpipe.training.saved import (
 from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, LoopSettings
 from itrpipe.training.tracking import TrackedRun, Tracking
 
-CHECKPOINT, BEST, BETTER = "checkpoint.safetensors", "best.safetensors", "better.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"
+BETTER = "better.safetensors"
 TRACKING = "tracking"
 
 _NO_MORE = 1e-9
@@ -122,7 +123,8 @@ def train(job: Any) -> None:
     job.metrics["validation_rsum"] = best["val_rsum"]
     job.metrics["best_epoch"] = best["epoch"]
     job.metrics["epochs"] = history[-1]["epoch"] if settings.loss.trains else 0
-    if reason := trainer.ended_early():
+    reason = trainer.ended_early()
+    if reason:
         job.warn(reason)
     if isinstance(tokens, PieceIds):
         return
@@ -155,7 +157,8 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
     loss = settings.loss
     if loss.trains and (settings.adapts or settings.freeze != NOTHING):
         limit_training(model, settings)
-        trained, everything = trained_weights(model)
+        trained = sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
+        everything = sum(weights.numel() for weights in model.parameters())
         job.metrics["trained_weights"] = trained
         job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
     device = torch.device(resolve_device(execution.device))

@@ -51,7 +51,8 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 NOTHING = NO_AVERAGE = "none"
 LORA = "lora"
-EMA, WISE_FT = "ema", "wise-ft"
+EMA = "ema"
+WISE_FT = "wise-ft"
 AS_TRAINED = "as-trained"
 USUAL_PATIENCE = 5
 _OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
@@ -260,9 +261,11 @@ class TrainSettings(Settings):
             if self.embed_precision == AS_TRAINED:
                 read |= {"precision"}
             values = {name: value for name, value in values.items() if name in read}
-        if package := method_package(self.method):
+        package = method_package(self.method)
+        if package:
             values["method_package"] = package
-        if package := BACKBONES.package(backbone_family(self.backbone)):
+        package = BACKBONES.package(backbone_family(self.backbone))
+        if package:
             values["backbone_package"] = package
         return values
 
