@@ -146,7 +146,7 @@ def test_matching_accuracy_is_that_of_pairs_one_by_one(ssamt_chain: Path) -> Non
 
     def scored(image: int, caption: int) -> tuple[Relevance, torch.Tensor]:
         texts = opened.texts(np.array([caption]))
-        holds = data.matching(np.array([image]), np.array([caption]), *texts.phrase_tokens.shape[1:])
+        holds = data.captions.matching(np.array([image]), np.array([caption]), *texts.phrase_tokens.shape[1:])
         return opened.model.relevance(opened.images(np.array([image])), texts), holds[0]
 
     with torch.inference_mode():
