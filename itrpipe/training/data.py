@@ -256,9 +256,7 @@ class PixelSplitData(SplitData):
         DataError: the features have no pixels.
     """
 
-    def __init__(
-        self, split: Split, features: FeatureFile, texts: TokenTexts | None, frame: tuple[int, int], changes: str
-    ) -> None:
+    def __init__(self, split: Split, features: FeatureFile, texts: Any, frame: tuple[int, int], changes: str) -> None:
         super().__init__(split, features, texts, "pixels")
         self._frame = frame
         self._changes = changes
