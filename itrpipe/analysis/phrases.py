@@ -134,7 +134,8 @@ def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:
     """
     opened = PhraseModel.open(evaluation)
     data, model = opened.data, opened.model
-    block, depth = evaluation.block, evaluation.settings.rerank
+    block = evaluation.block
+    depth = evaluation.settings.rerank
     images = torch.cat([opened.images(rows).pooled for rows in blocks(data.num_images, block)])
     texts = torch.cat([opened.texts(rows).pooled for rows in blocks(data.num_captions, block)])
     intra = (images @ texts.T).float()  # [N, T]

@@ -127,4 +127,6 @@ def _hardest_candidates(
 
 def number(value: float) -> float | None:
     """Round a number for JSON, which has no NaN."""
-    return round(float(value), 6) if np.isfinite(value) else None
+    if not np.isfinite(value):
+        return None
+    return round(float(value), 6)
