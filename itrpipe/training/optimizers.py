@@ -10,12 +10,12 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 20
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -245,7 +245,8 @@ class WeightAverage(nn.Module):
     training has reached: (1 - a) w_0 + a w; w_0 is no part of the state, since a training that goes on begins with the
     same. `none` changes nothing.
 
-    The running statistics of BatchNorm are averaged as the weights are, as the released code of WiSE-FT does.
+    An average of weights makes other vectors than the weights of training do, so that BatchNorm gets statistics of its
+    own for it, as torch's `update_bn` has it.
 
     Args:
         average: the setting.
@@ -259,18 +260,20 @@ class WeightAverage(nn.Module):
     def __init__(self, average: str, model: AnyMatcher) -> None:
         super().__init__()
         self._kind, self._number = parsed_average(average)
-        followed: list[Tensor] = []
+        trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+        if self._kind == WISE_FT:
+            # An adapter adds B A, and B is zero at the start: a B A lies between, with A as it is.
+            trained = [(name, each) for name, each in trained if ".lora_A." not in name]
+        # In tuples, so that they are no part of this module and of its state.
+        self._model = (model,)
+        self._followed = ()
+        self._norms = ()
         if self._kind != NO_AVERAGE:
-            for name, weights in model.named_parameters():
-                # An adapter adds B A, and B is zero at the start: a B A lies between, with A as it is.
-                stays = self._kind == WISE_FT and ".lora_A." in name
-                if weights.requires_grad and not stays:
-                    followed.append(weights)
-            for layer in model.modules():
-                if isinstance(layer, _BatchNorm):
-                    followed += [each for each in layer.buffers() if each.is_floating_point()]
-        self._followed = tuple(followed)  # no part of this module and of its state
-        for number, each in enumerate(followed):
+            self._followed = tuple(each for _, each in trained)
+            model.train()  # what is frozen stays in evaluation mode
+            norms = (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
+            self._norms = tuple(norm for norm in norms if norm.training)
+        for number, each in enumerate(self._followed):
             self.register_buffer(str(number), each.detach().clone(), persistent=self._kind == EMA)
 
     def follow(self) -> None:
@@ -279,17 +282,35 @@ class WeightAverage(nn.Module):
             get_ema_multi_avg_fn(self._number)(list(self.buffers()), self._followed, 0)
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Puts the averages in the place of the weights, and these back at the end, to the bit."""
+    def applied(self, encode_batches: Callable[[], None]) -> Iterator[None]:
+        """Puts the averages in the place of the weights, and these back at the end, to the bit.
+
+        Args:
+            encode_batches: lets the model encode training batches, for the statistics of BatchNorm.
+        """
         averages = list(self.buffers())
         if self._kind == WISE_FT:
             ends = zip(averages, self._followed, strict=True)
             averages = [torch.lerp(first, last.data, self._number) for first, last in ends]
-        raw = [each.data for each in self._followed]
-        for each, value in zip(self._followed, averages, strict=True):
+        statistics = [buffer for norm in self._norms for buffer in norm.buffers()]
+        swapped = [*self._followed, *statistics]
+        raw = [each.data for each in swapped]
+        for each, value in zip(swapped, [*averages, *map(torch.clone, statistics)], strict=True):
             each.data = value
         try:
+            if self._norms:  # BatchNorm gets the mean statistics of batches; all else is in evaluation mode
+                (model,) = self._model
+                model.eval()
+                momenta = [norm.momentum for norm in self._norms]
+                for norm in self._norms:
+                    norm.reset_running_stats()
+                    norm.momentum = None  # a mean over all batches, in place of a moving one
+                    norm.train()
+                encode_batches()
+                model.eval()
+                for norm, momentum in zip(self._norms, momenta, strict=True):
+                    norm.momentum = momentum
             yield
         finally:
-            for each, value in zip(self._followed, raw, strict=True):
+            for each, value in zip(swapped, raw, strict=True):
                 each.data = value

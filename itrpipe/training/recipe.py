@@ -80,6 +80,11 @@ TRACKING = "tracking"
 
 _NO_MORE = 1e-9
 """Score by which a validation is no better: the same recalls may be summed in another order."""
+_STATISTICS_PAIRS = 10_000
+"""Pairs that the statistics of BatchNorm are taken from; with more they hardly change.
+
+Source: Wu and Johnson, "Rethinking 'Batch' in BatchNorm", 2021, section 3.
+"""
 
 
 def train(job: Any) -> None:
@@ -527,7 +532,7 @@ class Trainer:
         ends = position.step == self._steps[position.epoch]
         epochs = position.epoch + (1 if ends else round(position.step / self._steps[position.epoch], 3))
         self._collect()
-        with self._average.applied():
+        with self._average.applied(self._encode_batches):
             found = self.validate()
             score = found[settings.selection]
             best = score > position.best_score + _NO_MORE
@@ -558,6 +563,19 @@ class Trainer:
             f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"
             f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}"
         )
+
+    @torch.no_grad()
+    def _encode_batches(self) -> None:
+        """Encode training pairs as they are, with nothing drawn, so that a run that goes on sees the same."""
+        pairs = 0
+        for captions in self._batches(self.position.epoch):
+            images, texts = self._train.pairs(self._train.caption_image[captions], captions)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._settings.precision == "bf16"):
+                self._shared.encode_images(images.to(self.device))
+                self._shared.encode_texts(texts.to(self.device))
+            pairs += len(captions)
+            if pairs >= _STATISTICS_PAIRS:
+                return
 
     def _save(self) -> None:
         if self._world.leads:
