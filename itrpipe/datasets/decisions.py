@@ -105,6 +105,11 @@ class Decisions:
                     verdicts[pair] = DISPUTED
         return verdicts
 
+    def digest(self) -> str:
+        """Return the digest of the pairs that are decided: nothing else changes what is made with them."""
+        lines = sorted((*pair, verdict) for pair, verdict in self.verdicts.items() if verdict in (FITS, DIFFERS))
+        return hashlib.sha256(repr(lines).encode()).hexdigest()
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -179,8 +184,7 @@ def decisions_digest(path: str, *, training: bool = False) -> str:
     decisions = read_decisions(Path(path).expanduser())
     if training:
         decisions = decisions.of_training
-    lines = sorted((*pair, verdict) for pair, verdict in decisions.verdicts.items() if verdict in (FITS, DIFFERS))
-    return hashlib.sha256(repr(lines).encode()).hexdigest()
+    return decisions.digest()
 
 
 def read_decisions(path: Path) -> Decisions:

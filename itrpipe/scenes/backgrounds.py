@@ -31,7 +31,7 @@ def _gradient(height: int, top: Colour, bottom: Colour) -> FloatArray:
     share = np.linspace(0, 1, height, dtype=np.float32)[:, None, None]
     high = np.asarray(rgb(top), np.float32)
     low = np.asarray(rgb(bottom), np.float32)
-    return high * (1 - share) + low * share
+    return (high * (1 - share) + low * share).astype(np.float32)
 
 
 def _image(levels: FloatArray) -> Image.Image:
