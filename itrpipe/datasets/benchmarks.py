@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from itrpipe.config import unknown
 from itrpipe.datasets.captions import is_readable, repeated
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.paths import locate_images
-from itrpipe.datasets.source_files import Id, Record, data_files, rows
+from itrpipe.datasets.source_files import Id, data_files, rows
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.storage.artifact import DigestCache
 
@@ -98,8 +98,7 @@ def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
         ValueError: see `named`; or one is given twice.
     """
     ordered = {}
-    for text in sorted(texts, key=lambda text: (named(text).name, text)):
-        name = named(text).name
+    for name, text in sorted((named(text).name, text) for text in texts):
         if name in ordered:
             raise ValueError(f"{text!r} names {name} a second time; evaluate with one at a time")
         ordered[name] = text
@@ -178,13 +177,14 @@ _Pixel = Annotated[float, Field(ge=-_FARTHEST, le=_FARTHEST)]
 _Side = Annotated[float, Field(gt=0.5, le=_FARTHEST)]
 
 
-class _Row(Record):
+class _Row(BaseModel):
     """A row of a benchmark.
 
     Attributes:
         fewest: pairs of a group that counts.
     """
 
+    model_config = ConfigDict(strict=True)
     fewest: ClassVar[int] = 0
 
     def pairs(self, name: str, category: str) -> list[Pair]:

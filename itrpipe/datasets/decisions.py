@@ -22,12 +22,11 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.datasets.truth import DIFFERS, FITS, PairSet, pair_set
+from itrpipe.datasets.truth import DIFFERS, FITS
 from itrpipe.errors import DataError
 from itrpipe.storage.disk import make_folder, write_bytes
 from itrpipe.storage.locks import changing
@@ -61,23 +60,6 @@ class Judgement:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-class Verdicts(dict[tuple[str, str], str]):
-    """Ids of image and caption -> what all reviewers together say of the pair.
-
-    That is `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure` where nobody
-    was sure.
-    """
-
-    def pairs(self, image_ids: np.ndarray, caption_ids: np.ndarray, *verdicts: str) -> PairSet:
-        """Return the pairs of these images and captions that have one of some verdicts."""
-        return pair_set([pair for pair, verdict in self.items() if verdict in verdicts], image_ids, caption_ids)
-
-    def digest(self) -> str:
-        """Return the digest of the pairs that are decided: nothing else changes what is made with them."""
-        lines = sorted((*pair, verdict) for pair, verdict in self.items() if verdict in (FITS, DIFFERS))
-        return hashlib.sha256(repr(lines).encode()).hexdigest()
-
-
 class Decisions:
     """Judgements in the order in which they were made.
 
@@ -107,9 +89,13 @@ class Decisions:
         return {name: own for name, own in sorted(found.items()) if own}
 
     @cached_property
-    def verdicts(self) -> Verdicts:
-        """Return the verdicts on all pairs that somebody judged."""
-        verdicts = Verdicts()
+    def verdicts(self) -> dict[tuple[str, str], str]:
+        """Return ids of image and caption -> what all reviewers together say of the pair.
+
+        That is `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure` where
+        nobody was sure.
+        """
+        verdicts: dict[tuple[str, str], str] = {}
         for own in self.answers.values():
             for pair, answer in own.items():
                 earlier = verdicts.setdefault(pair, answer)
@@ -118,6 +104,11 @@ class Decisions:
                 elif answer not in (UNSURE, earlier):
                     verdicts[pair] = DISPUTED
         return verdicts
+
+    def digest(self) -> str:
+        """Return the digest of the pairs that are decided: nothing else changes what is made with them."""
+        lines = sorted((*pair, verdict) for pair, verdict in self.verdicts.items() if verdict in (FITS, DIFFERS))
+        return hashlib.sha256(repr(lines).encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -193,7 +184,7 @@ def decisions_digest(path: str, *, training: bool = False) -> str:
     decisions = read_decisions(Path(path).expanduser())
     if training:
         decisions = decisions.of_training
-    return decisions.verdicts.digest()
+    return decisions.digest()
 
 
 def read_decisions(path: Path) -> Decisions:

@@ -80,13 +80,6 @@ class Format(NamedTuple):
     archives: bool = False
     published: bool = False
 
-    def files(self, source: Path) -> list[Path]:
-        """Return the data files that a source is or holds; a results.csv must have Flickr's header."""
-        if self.archives:
-            return _shards(source)
-        files = files_present(source, self.names)
-        return [path for path in files if path.name != "results.csv" or _has_pipe_header(path)]
-
 
 def read_annotations(
     source: Path, format: str = "", restval: str = "train", val: float = 0.1, test: float = 0.1, seed: int = 0
@@ -170,7 +163,13 @@ def recognise(source: Path) -> str:
         MissingInputError: none does; the message lists what each looks for.
         UsageError: several do; the message names them.
     """
-    names = [name for name, format in FORMATS.items() if format.files(source)]
+    names = []
+    for name, format in FORMATS.items():
+        files = files_present(source, format.names)
+        if format.archives:
+            files = _shards(source)
+        if any(path.name != "results.csv" or _has_pipe_header(path) for path in files):  # which others have, too
+            names.append(name)
     if len(names) == 1:
         return names[0]
     if names:

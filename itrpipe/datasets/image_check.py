@@ -13,12 +13,13 @@ from itrpipe.datasets.captions import Annotations, ImageRecord
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import (
     DECODER_ERRORS,
+    SIDEWAYS,
     open_picture,
+    orientation,
     picture_rgb,
     read_image,
     read_rgb,
     refusal,
-    upright_size,
 )
 from itrpipe.engine.work import AGAIN, Made, Part, Work, cut
 from itrpipe.storage.disk import read_stamped_json, write_stamped_json
@@ -167,7 +168,9 @@ def inspect_picture(content: bytes) -> ImageFacts:
         Exception: whatever Pillow raises on damaged data, `OSError` for a truncated file.
     """
     with open_picture(content) as image:
-        width, height = upright_size(image)
+        width, height = image.size
+        if image.format != "TIFF" and orientation(image) >= SIDEWAYS:  # a TIFF is upright at once
+            width, height = height, width
         # Scaling in the decoder leaves out arithmetic, not data: a truncated file still fails.
         image.draft("L", (1, 1))
         sample = _hash(picture_rgb(image, _SAMPLE))

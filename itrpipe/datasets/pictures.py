@@ -31,7 +31,7 @@ MAX_PIXELS = 89_478_485
 _ORIENTATION = 0x0112
 _TURNS = "FLIP_LEFT_RIGHT ROTATE_180 FLIP_TOP_BOTTOM TRANSPOSE ROTATE_270 TRANSVERSE ROTATE_90"
 _TRANSPOSITIONS = {number: Image.Transpose[name] for number, name in enumerate(_TURNS.split(), start=2)}
-_SIDEWAYS = 5
+SIDEWAYS = 5
 """First of the orientations that exchange width and height."""
 # Tags of TIFF.
 _BITS_PER_SAMPLE = 0x0102
@@ -180,13 +180,6 @@ def orientation(image: Image.Image) -> int:
     except DECODER_ERRORS:
         return 1
     return found if isinstance(found, int) and found in _TRANSPOSITIONS else 1
-
-
-def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return width and height of an opened image in pixels, after the rotation that its EXIF orientation asks for."""
-    if image.format != "TIFF" and orientation(image) >= _SIDEWAYS:  # a TIFF is upright at once
-        return image.height, image.width
-    return image.size
 
 
 def refusal(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import printable
@@ -33,12 +33,6 @@ STRICT = with_config(ConfigDict(strict=True))
 Each value must have the type of its field. A validator of a field raises a `ValueError` that says what is expected:
 `a sentence`. Dictionaries are read several times as fast as models, which is felt with 100,000 captions.
 """
-
-
-class Record(BaseModel):
-    """The same as a class, whose methods say what is made of the fields."""
-
-    model_config = ConfigDict(strict=True)
 
 
 def _several(value: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +17,6 @@ import pyarrow.parquet as pq
 from itrpipe.errors import DataError
 from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import read_table, rows_of, write_table
-
-if TYPE_CHECKING:
-    from itrpipe.datasets.prepared import Split
 
 TRUTH_FILE = "truth.parquet"
 DECIDED = "decided.parquet"
@@ -118,12 +114,6 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
     captions = np.repeat(np.arange(len(rows)), lists.value_lengths().to_numpy())
     images = rows_of(lists.flatten(), pa.array(image_ids.tolist(), pa.string()))
     return PairSet.of(captions[images >= 0], images[images >= 0], len(image_ids))
-
-
-def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
-    """Return the correct matches of a split, as `PairSet.lists` has them; None where the dataset knows none."""
-    pairs = known_pairs(folder, split.image_ids, split.caption_ids)
-    return None if pairs is None else pairs.lists(len(split.caption_ids))
 
 
 def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:

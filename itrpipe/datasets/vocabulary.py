@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,6 @@ from typing_extensions import TypedDict  # pydantic takes typing's from Python 3
 from itrpipe.datasets.source_files import STRICT, load_json
 from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import rows_of
-
-if TYPE_CHECKING:
-    from nltk.tokenize.destructive import NLTKWordTokenizer
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -54,7 +51,10 @@ def tokenize(text: str) -> list[str]:
     lowered = text.lower()
     if _PLAIN.fullmatch(lowered) and not _CONTRACTED.search(lowered):
         return lowered.replace(",", " , ").replace(".", " . ").split()
-    return _penn_treebank().tokenize(lowered)
+    # Importing any part of nltk imports all of it (0.2 s), so only captions that need it pay.
+    from nltk.tokenize.destructive import NLTKWordTokenizer
+
+    return NLTKWordTokenizer().tokenize(lowered)
 
 
 def spans(text: str) -> list[tuple[int, int]]:
@@ -66,30 +66,16 @@ def spans(text: str) -> list[tuple[int, int]]:
     Returns:
         One pair of start and end per word, in characters of `text`, end exclusive, rising and without overlap.
     """
-    lowered, end = text.lower(), 0
-    found = []
-    for word in tokenize(text):
-        start = end
-        while lowered[start].isspace():
-            start += 1
-        end = start + len(word)
-        if lowered[start] == '"':  # as a word it is `` or ''
-            end = start + 1
-        found.append((start, end))
+    from nltk.tokenize.destructive import NLTKWordTokenizer
+
+    lowered = text.lower()
+    found = list(NLTKWordTokenizer().span_tokenize(lowered))
     if len(lowered) == len(text):
         return found
     origin = []
     for index, character in enumerate(text):
         origin += [index] * len(character.lower())
     return [(origin[start], origin[end - 1] + 1) for start, end in found]
-
-
-@lru_cache(maxsize=1)
-def _penn_treebank() -> NLTKWordTokenizer:
-    # Importing any part of nltk imports all of it (0.2 s), so only captions that need it pay.
-    from nltk.tokenize.destructive import NLTKWordTokenizer
-
-    return NLTKWordTokenizer()
 
 
 @STRICT

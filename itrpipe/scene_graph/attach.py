@@ -385,7 +385,7 @@ class Attacher:
                 noun = self._noun_of_preposition(index)
                 if noun is not None:
                     # Members of a list share a place: a man and a woman on a bench; not a man and a woman in a dress.
-                    hosts = self.lists.members(noun)
+                    hosts = self.lists.heads.get(noun, [noun])
                     is_place = spelled in lists.PLACES and self.lemmas[target] not in lists.CLOTHES
                     if not is_place or hosts[0] != clause.subject:
                         hosts = [noun]

@@ -163,13 +163,14 @@ class Lists:
         kinds: of the chunks, with empty ones behind the last.
         place: of each chunk that is a member of a list, other than the first: token number of the conjunction, and of
             the head of the first member.
+        heads: of each noun in a list: all heads of that list.
     """
 
     def __init__(self, lemmas: list[str], chunks: list[Chunk]) -> None:
         self.lemmas, self.chunks = lemmas, chunks
         self.kinds = [*(chunk.kind for chunk in chunks), "", "", ""]
         self.place: dict[int, tuple[int, int]] = {}
-        self._heads: dict[int, list[int]] = {}
+        self.heads: dict[int, list[int]] = {}
         for conjunction, chunk in enumerate(chunks):
             if chunk.kind != "CC":
                 continue
@@ -184,12 +185,8 @@ class Lists:
                 left -= 2
                 members.insert(0, left)
             heads = [chunks[member].head for member in members]
-            self._heads.update(dict.fromkeys(heads, heads))
+            self.heads.update(dict.fromkeys(heads, heads))
             self.place.update(dict.fromkeys(members[1:], (chunk.head, heads[0])))
-
-    def members(self, head: int) -> list[int]:
-        """Return the heads of the list that a noun is in; the noun alone where there is none."""
-        return self._heads.get(head, [head])
 
     def is_new(self, left: int, right: int) -> bool:
         """Return whether one phrase is somebody's part of the body and the other one nothing that bodies have."""

@@ -120,8 +120,3 @@ class SceneGraphFile(TableFile):
     def image_ids(self) -> list[str]:
         """Return the id of each caption's image, one a row; the captions of an image follow each other."""
         return self.read(["image_id"])["image_id"].to_pylist()
-
-    def graphs(self) -> Iterator[SceneGraph]:
-        """Yields the graph of every row; for views and analyses, `CaptionPhrases` is what training reads."""
-        for table in self.row_groups(GRAPH_SCHEMA.names):
-            yield from graphs_of(table)

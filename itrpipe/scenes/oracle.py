@@ -1,6 +1,6 @@
 """Claims of captions, and the scenes that they are true of: exact, so that the false negatives of `scenes` are known.
 
-`describes` is the definition. `Oracle` gives the same answers for all scenes of a split at once: it keeps, per
+`describes` is the definition. `true_matches` gives the same answers for all scenes of a split at once: it keeps, per
 scene, which objects fulfil a predicate as the bits of one byte, rules most scenes out with a few array
 operations, and looks at the rest one by one.
 """
@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from itrpipe.scenes.layout import PlacedObject, Scene, Triple
 
-BoolArray = npt.NDArray[np.bool_]
 BitArray = npt.NDArray[np.uint8]
 
 LOOKS = ("colour", "pattern", "size", "state")
@@ -32,7 +31,7 @@ class Predicate:
         kinds: the kinds it can be: one for a noun, several for a hypernym ("animal").
         colour: of `COLOURS`.
         pattern: of `PATTERNS`.
-        size: of `SIZES`.
+        size: of the sizes in `World.weights`.
         state: of the states of a `PlacedObject`.
     """
 
@@ -116,60 +115,15 @@ def _can_assign(form: LogicalForm, scene: Scene, candidates: list[list[int]], as
     for index in candidates[position]:
         if index not in assigned:
             extended = (*assigned, index)
-            if _relations_hold(form, scene, extended) and _can_assign(form, scene, candidates, extended):
-                return True
+            for first, name, second in form.relations:
+                # Others were looked at before, or have an object that is not assigned yet.
+                is_complete = max(first, second) == position
+                if is_complete and (extended[first], name, extended[second]) not in scene.relations:
+                    break
+            else:
+                if _can_assign(form, scene, candidates, extended):
+                    return True
     return False
-
-
-def _relations_hold(form: LogicalForm, scene: Scene, assigned: tuple[int, ...]) -> bool:
-    """Tell whether the relations hold that the last of the assigned objects completes."""
-    for first, name, second in form.relations:
-        is_complete = max(first, second) == len(assigned) - 1
-        if is_complete and (assigned[first], name, assigned[second]) not in scene.relations:
-            return False
-    return True
-
-
-class Oracle:
-    """Judges captions against a fixed list of scenes (N of them)."""
-
-    def __init__(self, scenes: Sequence[Scene]) -> None:
-        self._scenes = scenes
-        # (attribute, value) -> which objects of each scene have it, as bits; of a setting, whether it is one.  # [N]
-        self._looks: dict[tuple[str, str | None], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
-        for number, scene in enumerate(scenes):
-            self._looks["setting", scene.setting][number] = 1
-            for slot, item in enumerate(scene.objects):
-                for attribute in ("kind", *LOOKS):
-                    self._looks[attribute, getattr(item, attribute)][number] |= 1 << slot
-        # Captions share what they say; each mask is made once for all of them.
-        self._fulfilling = cache(self._fulfilling)
-
-    def matches(self, form: LogicalForm) -> BoolArray:
-        """Return the truth of a logical form in every scene.  # [N]"""
-        possible = np.full(len(self._scenes), not form.settings)
-        for setting in form.settings:
-            possible |= self._looks["setting", setting] != 0
-        for predicate, number in form.counts:
-            possible &= _POPULATION[self._fulfilling(predicate)] == number
-        for predicate in form.objects:
-            possible &= self._fulfilling(predicate) != 0
-        if len(form.objects) < 2:
-            return possible  # the masks are exact: nothing is left to assign
-        for index in np.flatnonzero(possible).tolist():
-            possible[index] = describes(form, self._scenes[index])
-        return possible
-
-    def _fulfilling(self, predicate: Predicate) -> BitArray:
-        """Return in bit k of byte n whether object k of scene n fulfils the predicate.  # [N]"""
-        bits = np.zeros(len(self._scenes), dtype=np.uint8)
-        for kind in predicate.kinds:
-            bits |= self._looks["kind", kind]
-        for look in LOOKS:
-            value = getattr(predicate, look)
-            if value is not None:
-                bits &= self._looks[look, value]
-        return bits
 
 
 def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[npt.NDArray[np.int64]]:
@@ -182,5 +136,38 @@ def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[n
     Returns:
         T ascending arrays of indices into `scenes`.
     """
-    oracle = Oracle(scenes)
-    return [np.flatnonzero(oracle.matches(caption.form)) for caption in captions]
+    # (attribute, value) -> which objects of each scene have it, as bits; of a setting, whether it is one.  # [N]
+    looks: dict[tuple[str, str | None], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
+    for number, scene in enumerate(scenes):
+        looks["setting", scene.setting][number] = 1
+        for slot, item in enumerate(scene.objects):
+            for attribute in ("kind", *LOOKS):
+                looks[attribute, getattr(item, attribute)][number] |= 1 << slot
+
+    @cache  # captions share what they say
+    def fulfilling(predicate: Predicate) -> BitArray:
+        """Return in bit k of byte n whether object k of scene n fulfils the predicate.  # [N]"""
+        bits = np.zeros(len(scenes), dtype=np.uint8)
+        for kind in predicate.kinds:
+            bits |= looks["kind", kind]
+        for look in LOOKS:
+            value = getattr(predicate, look)
+            if value is not None:
+                bits &= looks[look, value]
+        return bits
+
+    matches = []
+    for caption in captions:
+        form = caption.form
+        possible = np.full(len(scenes), not form.settings)
+        for setting in form.settings:
+            possible |= looks["setting", setting] != 0
+        for predicate, number in form.counts:
+            possible &= _POPULATION[fulfilling(predicate)] == number
+        for predicate in form.objects:
+            possible &= fulfilling(predicate) != 0
+        if len(form.objects) > 1:  # of fewer the masks are exact
+            for row in np.flatnonzero(possible).tolist():
+                possible[row] = describes(form, scenes[row])
+        matches.append(np.flatnonzero(possible))
+    return matches

@@ -83,7 +83,7 @@ class World:
 WORLD = TypeAdapter(World).validate_json(Path(__file__).with_suffix(".json").read_bytes())
 KIND_TABLE = WORLD.kinds
 KINDS = tuple(KIND_TABLE)
-PATTERNS, SIZES, EDIT_NAMES = (tuple(WORLD.weights[name]) for name in ("pattern", "size", "edit"))
+PATTERNS = tuple(WORLD.weights["pattern"])
 PEOPLE = ("man", "woman", "boy", "girl")
 
 _COMPANION_PROBABILITY = 0.3
@@ -103,7 +103,7 @@ class SceneObject:
         kind: of `KINDS`.
         colour: of the colours of its kind.
         pattern: of `PATTERNS`.
-        size: of `SIZES`.
+        size: of the sizes in `World.weights`.
     """
 
     kind: str
@@ -239,7 +239,6 @@ def _other(rng: Random, values: tuple[str, ...], current: str) -> str:
 def _edited(rng: Random, scene: SymbolicScene, name: str) -> SymbolicScene:
     """Draw where and how an edit changes a scene; the scene itself where there is nothing of its sort to change."""
     units = list(scene.units)
-    objects = list(scene.objects)
     match name:
         case "setting":
             return replace(scene, setting=_other(rng, SETTINGS, scene.setting))
@@ -261,23 +260,19 @@ def _edited(rng: Random, scene: SymbolicScene, name: str) -> SymbolicScene:
                 apart = [Unit((thing,)) for thing in units[index].objects]
                 rng.shuffle(apart)
                 units[index : index + 1] = apart
-        case "exchange":  # two objects exchange their colours
-            first, second = rng.sample(range(len(objects)), 2)
-            one, two = objects[first], objects[second]
-            objects[first] = replace(one, colour=two.colour)
-            objects[second] = replace(two, colour=one.colour)
-            units = _with_objects(units, objects)
         case _:
-            index = rng.randrange(len(objects))
-            objects[index] = _edited_object(rng, objects[index], name)
-            units = _with_objects(units, objects)
+            objects = list(scene.objects)
+            if name == "exchange":  # two objects exchange their colours
+                first, second = rng.sample(range(len(objects)), 2)
+                one, two = objects[first], objects[second]
+                objects[first] = replace(one, colour=two.colour)
+                objects[second] = replace(two, colour=one.colour)
+            else:
+                index = rng.randrange(len(objects))
+                objects[index] = _edited_object(rng, objects[index], name)
+            things = iter(objects)
+            units = [replace(unit, objects=tuple(islice(things, len(unit.objects)))) for unit in units]
     return replace(scene, units=tuple(units))
-
-
-def _with_objects(units: list[Unit], objects: list[SceneObject]) -> list[Unit]:
-    """Return the units with other objects, in the same order."""
-    things = iter(objects)
-    return [replace(unit, objects=tuple(islice(things, len(unit.objects)))) for unit in units]
 
 
 def _edited_object(rng: Random, thing: SceneObject, name: str) -> SceneObject:
@@ -318,7 +313,7 @@ def edit_scene(rng: Random, scene: SymbolicScene) -> tuple[SymbolicScene, str]:
         scene: a valid scene.
 
     Returns:
-        A valid scene that differs from `scene`, and which of `EDIT_NAMES` made it.
+        A valid scene that differs from `scene`, and which edit of `World.weights` made it.
     """
     while True:  # ends: every object has another colour, so the edit "colour" always succeeds
         name = _drawn(rng, "edit")

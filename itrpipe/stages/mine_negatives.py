@@ -110,10 +110,10 @@ class MineNegatives(Stage):
         if settings.decisions and ids:
             from itrpipe.datasets.decisions import read_decisions
 
-            verdicts = read_decisions(Path(settings.decisions).expanduser()).of_training.verdicts
-            if verdicts.digest() != job.sources["decisions"]:
+            decisions = read_decisions(Path(settings.decisions).expanduser()).of_training
+            if decisions.digest() != job.sources["decisions"]:
                 raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
-            decided = Decided.of(verdicts, *ids)
+            decided = Decided.of(decisions.verdicts, *ids)
             job.metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
         guard = second = None
         if settings.guard != "none":

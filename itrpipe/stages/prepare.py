@@ -307,8 +307,9 @@ def _prepare_scenes(job: Job) -> None:
     from itrpipe.datasets.captions import Annotations
     from itrpipe.datasets.prepared import write_prepared
     from itrpipe.datasets.truth import write_truth
-    from itrpipe.scenes import Difficulty, annotations, generate, true_matches
-    from itrpipe.scenes.build import Painting, write_described, write_images
+    from itrpipe.scenes.build import Painting, annotations, generate, write_described, write_images
+    from itrpipe.scenes.oracle import true_matches
+    from itrpipe.scenes.paint import Difficulty
 
     settings = job.settings
     dataset = generate(

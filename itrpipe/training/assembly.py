@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import Decided, known_matches
+from itrpipe.datasets.truth import Decided, known_pairs
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
@@ -224,7 +224,9 @@ def method_inputs(
     if "limits" in names:
         inputs["limits"] = TokenLimits(*ends_of(tokens), max_tokens_of(model))
     if "matches" in names:
-        inputs["matches"] = known_matches(artifacts["prepare"].folder, train.split)
+        pairs = known_pairs(artifacts["prepare"].folder, train.split.image_ids, train.split.caption_ids)
+        if pairs is not None:
+            inputs["matches"] = pairs.lists(len(train.split.caption_ids))
     if "duplicates" in names:
         inputs["duplicates"] = lambda: DuplicateCaptions(train.split.texts, train.caption_image)
     if "matching" in names and isinstance(train.captions, PhraseTexts):

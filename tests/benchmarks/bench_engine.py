@@ -23,8 +23,8 @@ from itrpipe.engine.work import Made, Work
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.build import Parsing, RulesParser
 from itrpipe.scene_graph.graph import Item
-from itrpipe.scenes import generate, paint
-from itrpipe.scenes.build import Painting, write_images
+from itrpipe.scenes.build import Painting, generate, write_images
+from itrpipe.scenes.paint import paint
 from itrpipe.storage.arrays import StoredRows
 
 DIM = 64

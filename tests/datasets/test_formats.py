@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
-from itrpipe.datasets.formats import FORMATS, read_annotations
+from itrpipe.datasets.formats import FORMATS, read_annotations, recognise
 from itrpipe.datasets.paths import ImageRoot, locate_images
 from itrpipe.datasets.pictures import read_image
 from itrpipe.datasets.source_files import lines_of
@@ -43,7 +43,7 @@ def test_images_and_captions_come_in_the_order_of_the_source(tmp_path: Path, nam
     found = read_annotations(source.write(tmp_path, f"\ufeff{source.text()}"))
     assert [[*map(list, found.images)], [*map(list, found.captions)]] == CASES["read"][source.format]
     assert (found.root, bool(found.notes)) == (tmp_path, not source.has_splits)
-    assert [other for other in FORMATS if FORMATS[other].files(tmp_path)] == [source.format]
+    assert recognise(tmp_path) == source.format
     path = tmp_path / source.file
     if name != "coco":  # whose split is in the name
         path = path.rename(tmp_path / f"mine{path.suffix}")
@@ -175,7 +175,7 @@ def test_the_row_of_flickr30k_that_lacks_a_bar_is_read(tmp_path: Path) -> None:
     found = read_annotations(SOURCES["results"].write(tmp_path, rows))
     assert [each.text for each in found.captions] == ["A dog | a cat .", "No bar ."]
     (tmp_path / "results.csv").write_text("method,recall\nx,1\n")
-    assert not FORMATS["flickr_tokens"].files(tmp_path)
+    refusal(MissingInputError, "a table of captions is called", recognise, tmp_path)
 
 
 @pytest.mark.parametrize(("file", "text"), CASES["tables"])

@@ -28,7 +28,7 @@ from itrpipe.datasets.image_check import (
     merge_equal_pictures,
     picture_keys,
 )
-from itrpipe.datasets.pictures import DECODERS, decode_rgb, open_picture, read_rgb, upright_size
+from itrpipe.datasets.pictures import DECODERS, decode_rgb, read_rgb
 from itrpipe.errors import DataError
 from tests.maps import made
 
@@ -122,7 +122,7 @@ def test_orientation_is_honoured_and_agrees_with_the_check(kind: str, orientatio
     decoded = decode_rgb(content)
     height, width = (24, 40) if orientation < 5 else (40, 24)
     assert decoded.shape == (height, width, 3)
-    assert inspect_picture(content)[1:3] == upright_size(open_picture(content)) == (width, height)
+    assert inspect_picture(content)[1:3] == (width, height)
     # Where the EXIF standard says that the first row and the first column are.
     places = {1: (0, 0), 2: (0, -1), 3: (-1, -1), 4: (-1, 0), 5: (0, 0), 6: (0, -1), 7: (-1, -1), 8: (-1, 0)}
     corners = [(0, 0), (0, -1), (-1, 0), (-1, -1)]

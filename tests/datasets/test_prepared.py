@@ -30,7 +30,7 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import PreparedDataset, given_split, texts_of, write_prepared
-from itrpipe.datasets.truth import PairSet, known_matches, known_pairs, pair_set, write_truth
+from itrpipe.datasets.truth import PairSet, known_pairs, pair_set, write_truth
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.lists import HeldRows
@@ -154,10 +154,10 @@ def test_a_set_of_pairs_is_what_python_says(known: list[tuple[int, int]]) -> Non
 def test_truth_is_read_as_rows_and_lists(folder: Path) -> None:
     split = PreparedDataset.open(folder).split("train")
     assert known_pairs(folder, split.image_ids, split.caption_ids) is None
-    assert known_matches(folder, split) is None
     write_truth(folder, {"2": ["b"], "0": ["a", "b"], "3": ["a"], "1": ["x"]})
-    matches = known_matches(folder, split)
-    assert matches is not None
+    pairs = known_pairs(folder, split.image_ids, split.caption_ids)
+    assert pairs is not None
+    matches = pairs.lists(3)
     assert matches["texts_for_images"].tolist() == [[0, 1], [1, 2]]
     assert matches["images_for_texts"].tolist() == [[0, -1], [0, 1], [1, -1]]
     write_truth(folder, {"2": ["b"], "0": ["a", "b"]})

@@ -19,7 +19,8 @@ from torchvision.ops import box_iou
 
 from itrpipe.features.declaration import EXTRACTORS
 from itrpipe.features.extraction import plan_batches, stack
-from itrpipe.scenes import generate, paint
+from itrpipe.scenes.build import generate
+from itrpipe.scenes.paint import paint
 from itrpipe.scenes.world import KINDS
 
 GOLDEN = Path(__file__).with_name("golden_extractors.json")

@@ -11,7 +11,15 @@ import pyarrow as pa
 
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import SceneGraph
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
+from itrpipe.scene_graph.stored import (
+    GRAPH_SCHEMA,
+    SCENE_GRAPHS_FILE,
+    SceneGraphFile,
+    graphs_of,
+    graphs_table,
+    with_ids,
+    write_graphs,
+)
 
 TAGGERS = ("hanta", "lexicon")
 Facts = tuple[set[str], set[tuple[str, str]], set[tuple[str, str, str]]]
@@ -29,6 +37,14 @@ def write(folder: Path, graphs: Sequence[SceneGraph], images: Sequence[int], row
     table = with_ids(pa.table(names, ["caption_id", "image_id"]), graphs_table(graphs))
     write_graphs(folder / SCENE_GRAPHS_FILE, [table.slice(at, rows) for at in range(0, len(graphs), rows)])
     return folder
+
+
+def read_graphs(folder: Path) -> list[SceneGraph]:
+    """Reads the graphs of all captions."""
+    graphs: list[SceneGraph] = []
+    for table in SceneGraphFile(folder).row_groups(GRAPH_SCHEMA.names):
+        graphs += graphs_of(table)
+    return graphs
 
 
 def facts_of(graph: SceneGraph) -> Facts:

@@ -13,10 +13,11 @@ from typing import Any
 import PIL
 import pytest
 
-from itrpipe.scenes import Caption, Difficulty, Scene, ScenesDataset, generate, paint, true_matches
-from itrpipe.scenes.build import picture
+from itrpipe.scenes.build import ScenesDataset, generate, picture
 from itrpipe.scenes.hard_negatives import hard_negatives
-from itrpipe.scenes.layout import PlacedObject
+from itrpipe.scenes.layout import PlacedObject, Scene
+from itrpipe.scenes.oracle import Caption, true_matches
+from itrpipe.scenes.paint import Difficulty, paint
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.scenes.world import KIND_TABLE, PATTERNS, SETTINGS
 

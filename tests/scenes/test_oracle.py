@@ -6,11 +6,13 @@ import itertools
 import re
 from random import Random
 
+import numpy as np
 import pytest
 
-from itrpipe.scenes import LogicalForm, Oracle, Predicate, Scene, ScenesDataset, describes, generate
+from itrpipe.scenes.build import ScenesDataset, generate
 from itrpipe.scenes.hard_negatives import hard_negatives
-from itrpipe.scenes.layout import PlacedObject
+from itrpipe.scenes.layout import PlacedObject, Scene
+from itrpipe.scenes.oracle import Caption, LogicalForm, Predicate, describes, true_matches
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.scenes.sayings import SAYINGS
 
@@ -54,20 +56,22 @@ def _random_form(rng: Random, scene: Scene) -> LogicalForm:
 
 
 def test_oracle_and_describes_equal_the_naive_evaluation(dataset: ScenesDataset) -> None:
-    rng, oracle = Random(1), Oracle(dataset.scenes)
+    rng = Random(1)
     forms = [caption.form for caption in itertools.chain.from_iterable(dataset.captions)]
     random = [_random_form(rng, rng.choice(dataset.scenes)) for _ in range(200)]
+    matches = true_matches([Caption("", form, "") for form in forms + random], dataset.scenes)
     truths = 0
-    for form in forms + random:
+    for form, rows in zip(forms + random, matches, strict=True):
         expected = [_naive(form, scene) for scene in dataset.scenes]
-        assert oracle.matches(form).tolist() == expected
+        assert rows.tolist() == np.flatnonzero(expected).tolist()
         assert [describes(form, scene) for scene in dataset.scenes] == expected
         truths += sum(expected)
     assert truths > len(forms) + 100  # the comparison is not one of falsehoods alone
 
 
 def test_oracle_of_no_scenes() -> None:
-    assert Oracle([]).matches(LogicalForm((Predicate(("cat",)),), settings=("park",))).shape == (0,)
+    form = LogicalForm((Predicate(("cat",)),), settings=("park",))
+    assert true_matches([Caption("", form, "")], [])[0].shape == (0,)
 
 
 def test_every_caption_is_its_images_and_every_negative_false() -> None:

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from itrpipe.datasets.image_check import ImageFacts, inspect_picture
-from itrpipe.scenes import Difficulty, Scene, build, generate, paint
-from itrpipe.scenes.build import EASY, Painting, write_images
-from itrpipe.scenes.layout import HEIGHT, WIDTH, PlacedObject
+from itrpipe.scenes import build
+from itrpipe.scenes.build import EASY, Painting, generate, write_images
+from itrpipe.scenes.layout import HEIGHT, WIDTH, PlacedObject, Scene
+from itrpipe.scenes.paint import Difficulty, paint
 from itrpipe.scenes.world import KIND_TABLE, KINDS, PATTERNS
 from tests.engine.toy import content
 from tests.maps import made

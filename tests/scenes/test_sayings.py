@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
-from itrpipe.scenes import Predicate, ScenesDataset, describes, generate
-from itrpipe.scenes.oracle import LOOKS
+from itrpipe.scenes.build import ScenesDataset, generate
+from itrpipe.scenes.oracle import LOOKS, Predicate, describes
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.scenes.sayings import MAX_WORDS, write_captions
 

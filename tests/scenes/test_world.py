@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from itrpipe.errors import UsageError
-from itrpipe.scenes import ScenesDataset, generate, world
-from itrpipe.scenes.build import read_described, write_described
+from itrpipe.scenes import world
+from itrpipe.scenes.build import ScenesDataset, generate, read_described, write_described
 from itrpipe.scenes.sayings import SAYINGS
 
 
@@ -22,11 +22,12 @@ def test_tables_agree_and_everything_occurs(dataset: ScenesDataset) -> None:
     assert tuple(SAYINGS.nouns) == tuple(SAYINGS.plurals) == world.KINDS
     assert set(SAYINGS.settings) == set(world.SETTINGS) == {scene.setting for scene in dataset.scenes}
     objects = [item for scene in dataset.scenes for item in scene.objects]
-    values = {"kind": world.KINDS, "colour": world.COLOURS, "pattern": world.PATTERNS, "size": world.SIZES}
+    weights = world.WORLD.weights
+    values = {"kind": world.KINDS, "colour": world.COLOURS, "pattern": world.PATTERNS, "size": weights["size"]}
     values["state"] = ("ground", "on", "held", "fly")
     assert all({getattr(item, name) for item in objects} == set(known) for name, known in values.items())
     assert {name for scene in dataset.scenes for _, name, _ in scene.relations} == set(SAYINGS.relations)
-    assert {edit for scene in dataset.scenes for edit in scene.edit.split("+")} == {"base", *world.EDIT_NAMES}
+    assert {edit for scene in dataset.scenes for edit in scene.edit.split("+")} == {"base", *weights["edit"]}
 
 
 def test_bigger_set_begins_with_the_smaller_one(dataset: ScenesDataset) -> None:

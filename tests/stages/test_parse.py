@@ -21,6 +21,7 @@ from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import read_manifest
 from tests.chains import Invoke, done, only, refused, run_stage, sets
 from tests.conftest import TinySource
+from tests.scene_graph.shared import read_graphs
 
 LEXICON = ("tagger=lexicon", "workers=1")
 
@@ -52,10 +53,10 @@ def test_there_is_a_row_for_every_caption_of_every_split_in_their_order(
     assert file.caption_ids == [each for split in splits for each in split.caption_ids.tolist()]
     assert file.image_ids == [each for split in splits for each in split.captions["image_id"].to_pylist()]
     texts = [text for split in splits for text in split.texts]
-    assert [each.text for each in file.graphs()] == texts
+    assert [each.text for each in read_graphs(folder)] == texts
     tables = list(file.row_groups())
     assert [len(table) for table in tables] == [30, 30, 30, 10]
-    for graph in file.graphs():
+    for graph in read_graphs(folder):
         assert any(graph.text.split()[1] in each.lemma.split() for each in graph.objects)
 
     whole = folder.rename(tmp_path / "whole")
@@ -77,7 +78,7 @@ def test_captions_of_any_unicode_twice_and_too_long_are_parsed_and_counted(
     precomp_dataset.captions.write_text(json.dumps(content), encoding="utf-8")
     out = parse_typed(invoke, defined)
     folder = only(defined, "parse/rules.lexicon")
-    manifest, graphs = read_manifest(folder), list(SceneGraphFile(folder).graphs())
+    manifest, graphs = read_manifest(folder), read_graphs(folder)
     assert (manifest.metrics["captions"], manifest.metrics["distinct"]) == (100, 6 + 47 + 1)
     doubled = [each for each in graphs if each.text.startswith("Two")]
     assert len(doubled) == 47
@@ -156,7 +157,7 @@ def test_graphs_are_imported_with_the_words_they_stand_for_wherever_their_file_l
     monkeypatch.chdir(tmp_path)
     parse_typed(invoke, defined, "--from", "graphs.json")
     folder = only(defined, "parse/foreign.lexicon")
-    graph = next(SceneGraphFile(folder).graphs())
+    graph = read_graphs(folder)[0]
     assert graph.text == "A dog number 0 is on the road 0."
     assert [[graph.tokens[token].text for token in each.tokens] for each in graph.objects] == [["dog"], []]
     assert (graph.status, graph.relations[0].tokens) == ("partial", (5,))

@@ -17,7 +17,7 @@ from itrpipe.errors import UsageError
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import Item
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
-from itrpipe.scenes import generate
+from itrpipe.scenes.build import generate
 from itrpipe.synthesis import english
 from itrpipe.synthesis.edits import RULES, Corpus
 from itrpipe.synthesis.rules import RuleMaker

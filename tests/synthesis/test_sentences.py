@@ -13,8 +13,7 @@ import torch
 import transformers
 
 from itrpipe.errors import DataError
-from itrpipe.scenes import Scene
-from itrpipe.scenes.layout import PlacedObject
+from itrpipe.scenes.layout import PlacedObject, Scene
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.synthesis import checks, sentences
 from itrpipe.synthesis.language_model import LanguageModel, fluency

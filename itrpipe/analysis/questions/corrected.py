@@ -9,7 +9,7 @@ import numpy as np
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.decisions import DISPUTED, UNSURE, read_decisions
-from itrpipe.datasets.truth import DIFFERS, FITS, PairSet
+from itrpipe.datasets.truth import Decided, PairSet, pair_set
 from itrpipe.evaluation.metrics import COMPARED, ranks_of_matches
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import Figures, with_matches
@@ -65,9 +65,10 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not evaluation.settings.decisions:
         return None
     verdicts = read_decisions(Path(evaluation.settings.decisions).expanduser()).verdicts
-    fits = verdicts.pairs(split.image_ids, split.caption_ids, FITS)
-    differs = verdicts.pairs(split.image_ids, split.caption_ids, DIFFERS)
-    unsure = verdicts.pairs(split.image_ids, split.caption_ids, DISPUTED, UNSURE)
+    ids = split.image_ids, split.caption_ids
+    decided = Decided.of(verdicts, *ids)
+    fits, differs = decided.fits, decided.differs
+    unsure = pair_set([pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)], *ids)
     unjudged, judged = _first_places(split, fits, differs)
     at_most = _figures(evaluation, split, fits, unjudged)
     return {
