@@ -267,13 +267,11 @@ class FeatureFile:
 
     Attributes:
         path: the file.
-        extractor: name of the extractor that made it.
         image_id: [N] identifiers as Python strings.
         arrays: dataset -> its rows [N, ...], as the table above says; those that the extractor has.
     """
 
     path: Path
-    extractor: str
     image_id: np.ndarray
     arrays: Mapping[str, np.ndarray]
 
@@ -289,12 +287,12 @@ class FeatureFile:
             raise MissingInputError(f"{path} does not exist; run `itrpipe extract` to make it.")
         with reading(path, "a whole feature file", _REMEDY):
             file = open_arrays(path, "a whole feature file", _REMEDY)
-            about = file.attributes("")
-            if (version := about["schema_version"]) != SCHEMA_VERSION:
+            version = file.attributes("")["schema_version"]
+            if version != SCHEMA_VERSION:
                 raise DataError(f"{path} has schema version {version}, this itrpipe reads {SCHEMA_VERSION}; {_REMEDY}")
             maps = {name: file.stored(name).mapped("r") for name in file}
             image_id = np.char.decode(maps.pop("image_id"), "utf-8")
-            return cls(path, np.bytes_(about["extractor"]).decode("utf-8"), image_id, maps)
+            return cls(path, image_id, maps)
 
     def __len__(self) -> int:
         return len(self.image_id)

@@ -25,7 +25,7 @@ from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.report.pictures import Album, Mark
 from itrpipe.search.model import Captions, RetrievalModel, Stored, best
-from itrpipe.search.photos import PHOTOGRAPH, indexed_photographs, indexed_vectors
+from itrpipe.search.photos import PHOTOGRAPH, read_index
 from itrpipe.storage.artifact import open_input, read_manifest
 
 MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
@@ -233,8 +233,9 @@ class Gallery:
         Raises:
             DataError: a file of it is damaged.
         """
-        files = [each.file for each in indexed_photographs(index)]
-        return cls(str(folder), model, indexed_vectors(index), files, files, [FOLDER] * len(files))
+        photographs, vectors = read_index(index)
+        files = [each.file for each in photographs]
+        return cls(str(folder), model, vectors, files, files, [FOLDER] * len(files))
 
     @property
     def compares_images(self) -> bool:

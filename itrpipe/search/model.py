@@ -28,10 +28,11 @@ from itrpipe.evaluation.metrics import check_finite
 from itrpipe.exporting.model import described_inputs
 from itrpipe.features.declaration import recorded_passes
 from itrpipe.features.embeddings import pair_scores
+from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.features.frames import Preprocessing, load_preprocessing
 from itrpipe.features.hub import CONFIG, find_folder, local_folder, quiet
-from itrpipe.features.photographs import Photograph, Photographs
+from itrpipe.features.photographs import Photograph, open_extractors, read_photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.features.towers import load_config, load_weights
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
@@ -108,7 +109,7 @@ class RetrievalModel:
         saved: the model.
         label: its name, for messages.
         features: name of what it reads of images.
-        photographs: opens the extractors of these features.
+        extractors: opens the extractors of these features.
         parser: gives captions their scene graphs, for models that read phrases.
         device: `cpu` or `cuda`.
 
@@ -126,12 +127,12 @@ class RetrievalModel:
         saved: SavedModel,
         label: str,
         features: str,
-        photographs: Callable[[], Photographs],
+        extractors: Callable[[], dict[str, Extractor]],
         parser: ParseSettings | None = None,
         device: str = "cpu",
     ) -> None:
         self.saved, self.label, self.device = saved, label, device
-        self._features, self._photographs, self._parser = features, cache(photographs), parser
+        self._features, self._extractors, self._parser = features, cache(extractors), parser
         self._place = torch.device(device)
         self._model = saved.model.to(self._place)
 
@@ -357,7 +358,7 @@ class RetrievalModel:
         is_stack = isinstance(images, np.ndarray) and images.ndim == 4
         if is_stack or (isinstance(images, Sequence) and not isinstance(images, str | bytes)):
             given = [*images]  # pyright: ignore[reportGeneralTypeIssues]
-        read = self._photographs().features(given, size, refused=refused) if given else ()
+        read = read_photographs(self._extractors(), given, size, refused) if given else ()
         return len(given), (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in read)
 
     def _data(self, features: FeatureFile, ids: list[str]) -> SplitData:
@@ -483,7 +484,7 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
     if not parts:
         raise DataError(f"the features {name!r} name no extractor; give the folder as it was exported")
 
-    def photographs() -> Photographs:
+    def extractors() -> dict[str, Extractor]:
         imported = [part.kind for part in parts.values() if part.imported]
         if imported:
             raise UsageError(
@@ -495,10 +496,10 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
                 f"{label} reads the features {name!r}, whose weights lay in a file of the machine that exported it; "
                 "give features.h5 instead of photographs"
             )
-        return Photographs.by(name, parts, device)
+        return open_extractors(parts, device)
 
     parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
-    return RetrievalModel(saved, label, name, photographs, parser, device)
+    return RetrievalModel(saved, label, name, extractors, parser, device)
 
 
 def _joint(folder: Path, name: str, device: str) -> RetrievalModel:
@@ -526,8 +527,8 @@ def _joint(folder: Path, name: str, device: str) -> RetrievalModel:
     tokens = PieceIds(tokenizer, Reading.of(settings), model.text.max_tokens)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
     pixels = PixelExtractor(preprocessing.framing, preprocessing.framing.frame)
-    photographs = Photographs(name, {"pixels": pixels})
-    return RetrievalModel(SavedModel(model.eval(), tokens, config), name, "pixels", lambda: photographs, None, device)
+    saved = SavedModel(model.eval(), tokens, config)
+    return RetrievalModel(saved, name, "pixels", lambda: {"pixels": pixels}, None, device)
 
 
 class VisionTextPair(DualEncoder):

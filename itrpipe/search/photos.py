@@ -10,7 +10,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import FeatureSettings, recorded_passes
-from itrpipe.features.photographs import Photographs
+from itrpipe.features.photographs import open_extractors, read_photographs
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.printable import printable
 from itrpipe.search.model import RetrievalModel, load
@@ -183,24 +183,16 @@ def no_embeddings(label: str) -> UsageError:
 # The index
 
 
-def indexed_photographs(folder: Path) -> list[PhotoFile]:
-    """Return the photographs of an index, in the order of its vectors.
+def read_index(folder: Path) -> tuple[list[PhotoFile], np.ndarray]:
+    """Return the photographs of an index and their embeddings [N, D] float32, mapped.
 
     Raises:
-        DataError: the file is damaged.
+        DataError: a file of it is damaged.
     """
     open_artifact(folder)
     table = read_table(folder / PHOTOS, PhotoFile._fields, "run `itrpipe index` again")
-    return [PhotoFile(**each) for each in table.to_pylist()]
-
-
-def indexed_vectors(folder: Path) -> np.ndarray:
-    """Return the embeddings [N, D] float32 of an index, mapped.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    return np.asarray(np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False))
+    vectors = np.asarray(np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False))
+    return [PhotoFile(**each) for each in table.to_pylist()], vectors
 
 
 def encoded_part(path: Path) -> tuple[dict[PhotoFile, np.ndarray], dict[str, str]]:
@@ -234,7 +226,7 @@ class EncodePhotographs(Work["RetrievalModel"]):
     ) -> None:
         self._folder, self._photographs, self._model = folder, photographs, model
         self.device, self._batch, self._block = execution.device, execution.batch, execution.block
-        listed = "\n".join(f"{each.file}\0{each.bytes}\0{each.changed}" for each in photographs)
+        listed = PhotoFolder(list(photographs)).digest
         self.key = hashlib.sha256(f"{digest}\n{self._block}\n{listed}".encode()).hexdigest()
 
     def parts(self) -> list[Part]:
@@ -378,10 +370,10 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
     parts = recorded_passes(manifest.conf, manifest.settings)
     refuse_imported(parts, f"--image {path}")
     try:
-        (features,) = Photographs.by(manifest.conf, parts, device).features([path], batch=1, ids=[str(path)])
+        (features,) = read_photographs(open_extractors(parts, device), [path], batch=1)
     except DataError as error:
         raise DataError(f"--image {error}") from None
-    return features
+    return replace(features, image_id=np.array([str(path)]))
 
 
 def refuse_imported(parts: Mapping[str, FeatureSettings], what: str) -> None:

@@ -47,7 +47,7 @@ from itrpipe.report.pictures import shrink
 from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, RANDOM, SAMPLE, Candidates, Queue, agreements
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
-from itrpipe.search.photos import PhotoFile, indexed_photographs
+from itrpipe.search.photos import PhotoFile, read_index
 from itrpipe.storage.disk import make_folder, write_bytes
 
 HERE = Path(__file__).parent
@@ -194,7 +194,8 @@ class Pictures:
     @classmethod
     def of_folder(cls, index: Path, root: Path, kept: Path) -> Pictures:
         """Return those of an indexed folder: another size or time of a file is another photograph."""
-        files = {each.file: (each.file, each.digest) for each in indexed_photographs(index)}
+        photographs, _ = read_index(index)
+        files = {each.file: (each.file, each.digest) for each in photographs}
         return cls(files, lambda file, path, read: PhotoFile.of(file, path).digest, root, kept, root)
 
     def small(self, image_id: str, side: int) -> bytes:

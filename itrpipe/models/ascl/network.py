@@ -65,8 +65,8 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_tower
 from itrpipe.models.scan.network import NORM_EPSILON
 
-RELEASED_SCALES = {"to_words": 4.0, "to_regions": 9.0}
-"""Fixed factors of the products that replace 1 / sqrt(d) in the released code."""
+RELEASED_SCALES = 4.0, 9.0
+"""Fixed factors of the products with words and with regions that replace 1 / sqrt(d) in the released code."""
 
 TILE = 16
 """Images of a tile, and captions."""
@@ -213,9 +213,9 @@ class CrossModalFusion(nn.Module):
 
     def __init__(self, width: int, heads: int, variant: Literal["paper", "released"], u1: float) -> None:
         super().__init__()
-        scales = RELEASED_SCALES if variant == "released" else dict.fromkeys(RELEASED_SCALES)
+        scales = RELEASED_SCALES if variant == "released" else (None, None)
         self.u1 = u1
-        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales.values())
+        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales)
         self.global_text, self.global_regions = nn.Linear(width, width), nn.Linear(width, width)
         self.gate = nn.Linear(2 * width, width)
 
