@@ -121,10 +121,6 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
         dropped = GROUPS.difference(groups)
         return self.of({name: shape for name, shape in self.items() if name not in dropped})
 
-    def groups(self) -> frozenset[str]:
-        """Returns which of the groups `regions`, `global` and `pixels` there are."""
-        return GROUPS & self.keys()
-
     def bytes_needed(self, n: int) -> int:
         """Returns the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
         row = sum(math.prod(shape) * np.dtype(TYPES[name]).itemsize for name, shape in self.items())

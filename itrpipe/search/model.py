@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from itrpipe.datasets.prepared import Split, given_split
-from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
@@ -35,7 +34,15 @@ from itrpipe.features.hub import CONFIG, find_folder, local_folder, quiet
 from itrpipe.features.photographs import Photograph, open_extractors, read_photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.features.towers import load_config, load_weights
-from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
+from itrpipe.models.base import (
+    DualEncoder,
+    ImageBatch,
+    ImageEncoding,
+    TextBatch,
+    TextEncoding,
+    first_places,
+    l2_normalise,
+)
 from itrpipe.models.captions import PieceIds, Reading, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
@@ -59,7 +66,7 @@ _IMAGES_KEPT = 1_024
 """Images whose encodings are kept while all texts pass by."""
 _FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
 """Files that are fetched of a model of the hub beside its configuration, and weights that are no safetensors."""
-_COLOURS, _IMAGES_AT_ONCE = 3, 64
+_COLOURS = 3
 
 
 class Stored(NamedTuple):
@@ -212,10 +219,11 @@ class RetrievalModel:
             UsageError: it knows none of them, so that any order would be chance.
         """
         tokens, captions = self.saved.tokens, given_split([text])
-        vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
-        if not isinstance(vocabulary, Vocabulary):
+        if isinstance(tokens, PieceIds):
             return []
-        read = tokens.reading.words(captions) if isinstance(tokens, WordIds) else captions.tokens
+        vocabulary, read = tokens, captions.tokens
+        if isinstance(tokens, WordIds):
+            vocabulary, read = tokens.vocabulary, tokens.reading.words(captions)
         words = [word for word in read.flatten().to_pylist() if any(map(str.isalnum, word))]
         unknown = [word for word in dict.fromkeys(words) if word not in vocabulary.ids]
         if words and set(unknown) == set(words):
@@ -555,13 +563,12 @@ class VisionTextPair(DualEncoder):
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
         assert images.pixels is not None
-        parts = [self._normalise(part) for part in images.pixels.split(_IMAGES_AT_ONCE)]
-        vectors = torch.cat([self.joint.visual_projection(self.joint.vision_model(part)[1]) for part in parts])
-        return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
+        found = self.joint.vision_model(self._normalise(images.pixels))
+        return ImageEncoding(l2_normalise(self.joint.visual_projection(found[1]).float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        real = torch.arange(texts.tokens.shape[1], device=texts.tokens.device) < texts.lengths[:, None]
+        real = first_places(texts.tokens, texts.lengths)
         tokens = texts.tokens.masked_fill(~real, self._padding)
         found = self.joint.text_model(input_ids=tokens, attention_mask=real.long())
         return TextEncoding(l2_normalise(self.joint.text_projection(found[1]).float(), dim=-1))

@@ -128,8 +128,7 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
         found.unusable[printable(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
 
     for place, folders, names in os.walk(root, onerror=unreadable):
-        shown = [name for name in folders if not name.startswith(".")]
-        folders[:] = [name for name in shown if os.path.join(place, name) != apart]
+        folders[:] = [name for name in folders if name[0] != "." and os.path.join(place, name) != apart]
         for base in names:
             is_archive = base.lower().endswith(TAR)
             if base.startswith(".") or not (is_archive or found.reads(base)):
@@ -202,36 +201,34 @@ def encoded_part(path: Path) -> tuple[dict[PhotoFile, np.ndarray], dict[str, str
     return dict(zip(photographs, np.asarray(file["vectors"].mapped("r")), strict=True)), file.facts["failed"]
 
 
+@dataclass(eq=False)
 class EncodePhotographs(Work["RetrievalModel"]):
     """Embeds photographs; a part is some of them in the order of their paths.
 
-    Args:
+    Attributes:
         folder: of the photographs.
         photographs: which are encoded.
         model: folder of the model.
-        digest: of it.
-        execution: `device`, `batch` (photographs per forward pass) and `block` (photographs per part).
+        batch: photographs per forward pass.
+        block: photographs per part.
+        device: where it computes.
+        key: what the parts depend on.
     """
 
     title, unit = "encoding", "photographs"
-    untold = ("_photographs",)
+    untold = ("photographs",)
 
-    def __init__(
-        self,
-        folder: Path,
-        photographs: Sequence[PhotoFile],
-        model: Path,
-        digest: str,
-        execution: Any,
-    ) -> None:
-        self._folder, self._photographs, self._model = folder, photographs, model
-        self.device, self._batch, self._block = execution.device, execution.batch, execution.block
-        listed = PhotoFolder(list(photographs)).digest
-        self.key = hashlib.sha256(f"{digest}\n{self._block}\n{listed}".encode()).hexdigest()
+    folder: Path
+    photographs: Sequence[PhotoFile]
+    model: Path
+    batch: int
+    block: int
+    device: str = "cpu"
+    key: str = ""
 
     def parts(self) -> list[Part]:
         """Photographs, some at a time."""
-        return cut(self._photographs, self._block)
+        return cut(self.photographs, self.block)
 
     def open(self) -> RetrievalModel:
         """The model.
@@ -239,7 +236,7 @@ class EncodePhotographs(Work["RetrievalModel"]):
         Raises:
             UsageError: it has no embeddings.
         """
-        opened = load(self._model, device=resolve_device(self.device))
+        opened = load(self.model, device=resolve_device(self.device))
         if not opened.embeds:
             raise no_embeddings(opened.label)
         return opened
@@ -253,8 +250,8 @@ class EncodePhotographs(Work["RetrievalModel"]):
             DataError: an embedding is not finite.
         """
         photographs: Sequence[PhotoFile] = part.content
-        files, failed = [self._folder / each.file for each in photographs], {}
-        vectors = worker.encode_images(files, self._batch, refused=failed.__setitem__)
+        files, failed = [self.folder / each.file for each in photographs], {}
+        vectors = worker.encode_images(files, self.batch, refused=failed.__setitem__)
         usable = [row for row in range(len(photographs)) if row not in failed]
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
@@ -335,8 +332,7 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
     manifest = read_manifest(trained)
     dataset = PreparedDataset.open(open_input(trained, manifest, "prepare"))
     extracted = open_input(trained, manifest, "extract")
-    splits = map(dataset.split, dataset.splits)
-    rows = [(*row, each.name) for each in splits for row in zip(each.image_ids.tolist(), each.files, strict=True)]
+    rows = list(zip(dataset.column("image_id"), dataset.column("file"), dataset.column("split"), strict=True))
     by_name = [row for row in rows if PurePosixPath(row[1]).name == image]
     found = [row for row in rows if row[0] == image] or [row for row in rows if row[1] == image] or by_name
     if len(found) > 1:

@@ -107,7 +107,9 @@ class Index(Stage):
         failed: dict[str, str] = {}
         if todo:
             model = Path(job.settings.model)
-            made = job.made(photos.EncodePhotographs(folder, todo, model, job.sources[MODEL], job.execution))
+            how = job.execution
+            key = f"{job.sources[MODEL]} {how.block} {photos.PhotoFolder(todo).digest}"
+            made = job.made(photos.EncodePhotographs(folder, todo, model, how.batch, how.block, how.device, key))
             for path in made.paths:
                 encoded, reasons = photos.encoded_part(path)
                 vectors |= encoded

@@ -57,7 +57,6 @@ from itrpipe.models.base import (
     first_places,
     inner_products,
     mean_of_first,
-    rows_of,
     tiled_scores,
     unit_vectors,
 )
@@ -233,7 +232,7 @@ class CrossModalFusion(nn.Module):
                 own = texts.lengths[rows]
                 yield rows, self._side(texts.words[rows, : int(own.max())], own)
 
-        blocks = (rows_of(images, slice(start, start + TILE)) for start in range(0, len(images.regions), TILE))
+        blocks = (images[start : start + TILE] for start in range(0, len(images.regions), TILE))
         sides = [self._side(each.regions, each.count, each.whole) for each in blocks]
         return tiled_scores(sides, captions(), self._scores, recompute=True)
 

@@ -54,7 +54,6 @@ from itrpipe.models.base import (
     first_places,
     placed_regions,
     region_width,
-    rows_of,
     tiled_scores,
     unit_vectors,
 )
@@ -163,7 +162,7 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
                 yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend)
 
         with torch.autocast(device, enabled=False):
-            parts = (rows_of(images, slice(start, start + block)) for start in range(0, len(regions), block))
+            parts = (images[start : start + block] for start in range(0, len(regions), block))
             blocks = [side(part.regions, part.count, words_attend) for part in parts]
             tile = partial(tile_scores, scoring=self.scoring, rounded=rounded)
             return tiled_scores(blocks, captions(), tile, recompute)

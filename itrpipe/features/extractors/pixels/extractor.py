@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from torch import Tensor
 
-from itrpipe.features.extractors.base import Extractor, Images, Transform, channels_first, stacked
+from itrpipe.features.extractors.base import Extractor, Images, Transform, channels_first
 from itrpipe.features.extractors.pixels.declaration import Pixels
 from itrpipe.features.store import FeatureSpec
 
@@ -57,4 +58,5 @@ class PixelExtractor(Extractor):
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `pixels` [B, height, width, 3] uint8 of images [B, 3, height, width] uint8."""
-        return {"pixels": np.ascontiguousarray(stacked(images).permute(0, 2, 3, 1).cpu().numpy())}
+        assert isinstance(images, Tensor)
+        return {"pixels": np.ascontiguousarray(images.permute(0, 2, 3, 1).cpu().numpy())}
