@@ -64,8 +64,8 @@ class Tensors:
         vars(placed).update({name: moved_to(value, device) for name, value in vars(self).items()})
         return placed
 
-    def __getitem__(self, rows: Tensor | slice) -> Self:
-        """The images or captions of the given rows."""
+    def __getitem__(self, rows: Any) -> Self:
+        """The images or captions of the given rows: every tensor, indexed."""
         return changed(self, lambda tensor: tensor[rows])
 
 

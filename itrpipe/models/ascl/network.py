@@ -50,10 +50,10 @@ from itrpipe.models.base import (
     ImageBatch,
     Matcher,
     RegionEncoding,
+    Tensors,
     TextBatch,
     WordEncoding,
     at_least_single,
-    changed,
     first_places,
     inner_products,
     mean_of_first,
@@ -175,7 +175,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
 
 @dataclass(frozen=True)
-class FusionSide:
+class FusionSide(Tensors):
     """Images or captions as those that look and those that are looked at.
 
     Attributes:
@@ -220,8 +220,9 @@ class CrossModalFusion(nn.Module):
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k."""
-        sides = self._side(images.regions, images.count, images.whole), self._side(texts.words, texts.lengths)
-        return self._scores(*(changed(each, lambda part: part[:, None]) for each in sides))[:, 0, 0]
+        image_sides = self._side(images.regions, images.count, images.whole)
+        caption_sides = self._side(texts.words, texts.lengths)
+        return self._scores(image_sides[:, None], caption_sides[:, None])[:, 0, 0]
 
     def score_matrix(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [B, T] of every image with every caption."""
