@@ -1,14 +1,8 @@
-"""Name the artifacts behind an export, and draw an example for its card."""
+"""Name the artifacts behind an export, and its card."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.errors import MissingInputError
 from itrpipe.stages.base import Artifact
-from itrpipe.stages.prepare import image_root
 
 CARD = "README.md"
 
@@ -17,18 +11,3 @@ def fingerprints_of(read: Artifact, *made: Artifact) -> dict[str, str]:
     """Return artifact -> fingerprint of all that one artifact was made from, and of some others."""
     found = {f"{each.stage}/{each.name}": each.fingerprint for each in read.manifest.inputs.values()}
     return found | {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in made}
-
-
-def draw_example(work: Path, prepared: Artifact, files: Sequence[str], definition: DatasetDefinition) -> bool:
-    """Write small copies of photographs side by side into an export; tells whether all of them can be read."""
-    from itrpipe.datasets.pictures import DECODER_ERRORS, read_image
-    from itrpipe.exporting.card import write_picture
-    from itrpipe.report.pictures import shrink
-
-    try:
-        root = image_root(prepared.manifest.settings, prepared.folder, definition)
-        pictures = [shrink(read_image(root / file))[0] for file in files]
-    except (MissingInputError, *DECODER_ERRORS):
-        return False
-    write_picture(work, pictures)
-    return True
