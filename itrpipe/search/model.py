@@ -221,9 +221,10 @@ class RetrievalModel:
         tokens, captions = self.saved.tokens, given_split([text])
         if isinstance(tokens, PieceIds):
             return []
-        vocabulary, read = tokens, captions.tokens
         if isinstance(tokens, WordIds):
             vocabulary, read = tokens.vocabulary, tokens.reading.words(captions)
+        else:
+            vocabulary, read = tokens, captions.tokens
         words = [word for word in read.flatten().to_pylist() if any(map(str.isalnum, word))]
         unknown = [word for word in dict.fromkeys(words) if word not in vocabulary.ids]
         if words and set(unknown) == set(words):
