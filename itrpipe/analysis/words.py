@@ -36,9 +36,9 @@ from itrpipe.datasets.vocabulary import UNKNOWN
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import NO_WORD, UNLABELLED
 from itrpipe.methods.tags_dc.declaration import TagsDc
-from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.base import ImageBatch, RegionEncoding, TextBatch
 from itrpipe.models.captions import PieceIds
-from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.synthesis.language_model import LanguageModel, mean
 from itrpipe.synthesis.tokens import Spelled, caption_masks, respell, special_tokens, token_captions
 from itrpipe.training.data import SplitData, blocks
@@ -131,14 +131,14 @@ class WordReader:
         return self._model.text.max_tokens
 
     @torch.inference_mode()
-    def embed(self, images: ImageBatch) -> UniterImages:
+    def embed(self, images: ImageBatch) -> RegionEncoding:
         """Return images [B] as the encoder reads them."""
         return self._model.encode_images(images.to(self._device))
 
     @torch.inference_mode()
     def read(
         self,
-        images: UniterImages,
+        images: RegionEncoding,
         image_rows: np.ndarray,
         rows: np.ndarray,
         tokens: np.ndarray,
@@ -167,7 +167,7 @@ class WordReader:
 
     @torch.inference_mode()
     def masked_word_logits(
-        self, images: UniterImages, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray, labelled: np.ndarray
+        self, images: RegionEncoding, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray, labelled: np.ndarray
     ) -> Tensor:
         """Return logits float32 [M, V] of labelled positions bool [N, W], by sentence; others are as for `read`."""
         states = self._states(images, image_rows, rows, tokens)
@@ -190,7 +190,7 @@ class WordReader:
             sentences.append(sentence)
         return sentences
 
-    def _states(self, images: UniterImages, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> Tensor:
+    def _states(self, images: RegionEncoding, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> Tensor:
         """Return last states [N, W, d] of the tokens of sentences."""
         lengths = torch.from_numpy(self.captions.lengths[rows])
         texts = self._model.encode_texts(TextBatch(torch.from_numpy(tokens), lengths).to(self._device))
@@ -317,7 +317,7 @@ class WordTest:
         return figures
 
     def _write(
-        self, block: np.ndarray, images: UniterImages, own: np.ndarray, rng: np.random.Generator, drawn: Counter[str]
+        self, block: np.ndarray, images: RegionEncoding, own: np.ndarray, rng: np.random.Generator, drawn: Counter[str]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mask, refill and filter captions of a block with tokens int64 [T, W]; count in `drawn` what became of it.
 

@@ -9,9 +9,8 @@ embedding to keep; of them it has `/scores [N, T] f4`.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,8 +68,17 @@ def pair_scores(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarr
     return np.concatenate([-np.linalg.norm(np.maximum(texts[None] - block, 0), axis=2) for block in blocks])
 
 
-class EmbeddingWriter(AbstractContextManager["EmbeddingWriter"]):
-    """Writes the embeddings of one split block by block.
+@contextmanager
+def embedding_writer(
+    path: Path,
+    split: str,
+    image_ids: Iterable[str],
+    caption_ids: Iterable[str],
+    caption_image: np.ndarray,
+    width: int,
+    measure: str,
+) -> Iterator[Callable[[str, int, np.ndarray], None]]:
+    """Yields `write(side, start, block)`, which writes rows `start ...` of the `images` or `texts` of a split.
 
     Args:
         path: the HDF5 file, appended to.
@@ -78,39 +86,29 @@ class EmbeddingWriter(AbstractContextManager["EmbeddingWriter"]):
         image_ids, caption_ids, caption_image: as in `SplitEmbeddings`.
         width: D.
         measure: how two embeddings are compared.
+
+    Raises:
+        DiskFullError: the disk cannot hold them.
     """
+    ids = _ids(image_ids, caption_ids, caption_image)
+    rows = {"images": len(ids["image_id"]), "texts": len(caption_image)}
+    row_bytes = 4 * width
+    needed = row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
+    require_space(path, needed + BYTES_OF_HEADERS, f"embedding {split}")
+    # HDF5 leaves its file open and half written when the disk fills up, so it only lays the file out.
+    with h5py.File(path, "a", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
+        group = file.create_group(split)
+        group.attrs["measure"] = measure
+        for name, values in ids.items():
+            group.create_dataset(name, data=values, track_times=False)
+        row = np.dtype(("<f4", (width,)))
+        offsets = {side: reserve(group, side, count, row) for side, count in rows.items()}
+    with path.open("r+b", buffering=0) as stream:
 
-    def __init__(
-        self,
-        path: Path,
-        split: str,
-        image_ids: Iterable[str],
-        caption_ids: Iterable[str],
-        caption_image: np.ndarray,
-        width: int,
-        measure: str,
-    ) -> None:
-        ids = _ids(image_ids, caption_ids, caption_image)
-        rows = {"images": len(ids["image_id"]), "texts": len(caption_image)}
-        self._row_bytes = 4 * width
-        needed = self._row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
-        require_space(path, needed + BYTES_OF_HEADERS, f"embedding {split}")
-        # HDF5 leaves its file open and half written when the disk fills up, so it only lays the file out.
-        with h5py.File(path, "a", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
-            group = file.create_group(split)
-            group.attrs["measure"] = measure
-            for name, values in ids.items():
-                group.create_dataset(name, data=values, track_times=False)
-            row = np.dtype(("<f4", (width,)))
-            self._offsets = {side: reserve(group, side, count, row) for side, count in rows.items()}
-        self._file = os.open(path, os.O_WRONLY)
+        def write(side: str, start: int, block: np.ndarray) -> None:
+            write_at(stream.fileno(), offsets[side] + start * row_bytes, block.astype("<f4", copy=False))
 
-    def write(self, kind: str, start: int, block: np.ndarray) -> None:
-        """Writes rows `start ...` of `images` or `texts`."""
-        write_at(self._file, self._offsets[kind] + start * self._row_bytes, block.astype("<f4", copy=False))
-
-    def __exit__(self, *exception: object) -> None:
-        os.close(self._file)
+        yield write
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.importers.base import Import
-from itrpipe.features.store import FeatureSpec, stored_rows, write_features
+from itrpipe.features.store import GROUPS, FeatureSpec, stored_rows, write_features
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.disk import on_disk
 
@@ -296,14 +296,14 @@ def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
     taken: set[str] = set()
     parts: dict[str, FeatureSpec] = {}
     for name, spec in specs.items():
-        groups = spec.groups() - taken
-        if not groups:
+        groups = GROUPS & spec.keys()
+        if groups <= taken:
             raise UsageError(
-                f"{'+'.join(specs)}: {name} has {' and '.join(sorted(spec.groups()))} only, which another one gives "
+                f"{'+'.join(specs)}: {name} has {' and '.join(sorted(groups))} only, which another one gives "
                 "already; leave it out or name it first"
             )
+        parts[name] = spec.only(groups - taken)
         taken |= groups
-        parts[name] = spec.only(groups)
     return parts
 
 

@@ -18,7 +18,7 @@ from itrpipe.datasets.captions import SPLITS, UNUSABLE_ID, is_id
 from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import GivenFiles, ids_beside
-from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter
+from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, embedding_writer
 from itrpipe.storage.arrays import ArrayFile, FileRows, Rows, array_writer, labels, open_arrays, runs
 from itrpipe.storage.disk import reading
 from itrpipe.storage.tables import rows_of
@@ -315,14 +315,14 @@ def write_given(
     compared = ORDER if measure == ORDER_MEASURE else INNER_PRODUCT
     about = (split.image_ids, split.caption_ids, split.caption_image, width, compared)
     made_unit = 0
-    with EmbeddingWriter(path, split.name, *about) as writer:
+    with embedding_writer(path, split.name, *about) as write:
         for kind, side, every in zip(("images", "texts"), sides, places, strict=True):
             for start, vectors, changed in side.read(unit=measure == COSINE):
                 place = every[start : start + len(vectors)]
                 order = np.argsort(place)
                 place, vectors = place[order], vectors[order]
                 for first, stop in runs(place):
-                    writer.write(kind, int(place[first]), vectors[first:stop])
+                    write(kind, int(place[first]), vectors[first:stop])
                 made_unit += changed
                 advance(len(vectors))
     return {

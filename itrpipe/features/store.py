@@ -121,10 +121,6 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
         dropped = GROUPS.difference(groups)
         return self.of({name: shape for name, shape in self.items() if name not in dropped})
 
-    def groups(self) -> frozenset[str]:
-        """Returns which of the groups `regions`, `global` and `pixels` there are."""
-        return GROUPS & self.keys()
-
     def bytes_needed(self, n: int) -> int:
         """Returns the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
         row = sum(math.prod(shape) * np.dtype(TYPES[name]).itemsize for name, shape in self.items())
@@ -267,13 +263,11 @@ class FeatureFile:
 
     Attributes:
         path: the file.
-        extractor: name of the extractor that made it.
         image_id: [N] identifiers as Python strings.
         arrays: dataset -> its rows [N, ...], as the table above says; those that the extractor has.
     """
 
     path: Path
-    extractor: str
     image_id: np.ndarray
     arrays: Mapping[str, np.ndarray]
 
@@ -289,12 +283,12 @@ class FeatureFile:
             raise MissingInputError(f"{path} does not exist; run `itrpipe extract` to make it.")
         with reading(path, "a whole feature file", _REMEDY):
             file = open_arrays(path, "a whole feature file", _REMEDY)
-            about = file.attributes("")
-            if (version := about["schema_version"]) != SCHEMA_VERSION:
+            version = file.attributes("")["schema_version"]
+            if version != SCHEMA_VERSION:
                 raise DataError(f"{path} has schema version {version}, this itrpipe reads {SCHEMA_VERSION}; {_REMEDY}")
             maps = {name: file.stored(name).mapped("r") for name in file}
             image_id = np.char.decode(maps.pop("image_id"), "utf-8")
-            return cls(path, np.bytes_(about["extractor"]).decode("utf-8"), image_id, maps)
+            return cls(path, image_id, maps)
 
     def __len__(self) -> int:
         return len(self.image_id)

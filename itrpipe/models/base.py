@@ -44,11 +44,6 @@ def changed(held: Held, change: Callable[[Tensor], Tensor]) -> Held:
     return replace(held, **{field.name: changed(getattr(held, field.name), change) for field in fields(held)})
 
 
-def rows_of(held: Held, rows: Tensor | slice) -> Held:
-    """The images or captions of the given rows, of any encoding that is a dataclass of tensors."""
-    return changed(held, lambda tensor: tensor[rows])
-
-
 def moved_to(held: Held, device: torch.device | str) -> Held:
     """A tensor, what can be moved itself, or a dictionary or tuple of these on a device; all else as it is."""
     if isinstance(held, Tensor):
@@ -61,7 +56,7 @@ def moved_to(held: Held, device: torch.device | str) -> Held:
 
 
 class Tensors:
-    """Base of the dataclasses of tensors that are moved from the host to a device, or of which some rows are taken."""
+    """Base of the dataclasses of tensors, such as batches and encodings: they move to a device, and rows are taken."""
 
     def to(self, device: torch.device | str) -> Self:
         """The same on `device`, with all that it holds, copied asynchronously where the memory is pinned."""
@@ -69,9 +64,9 @@ class Tensors:
         vars(placed).update({name: moved_to(value, device) for name, value in vars(self).items()})
         return placed
 
-    def __getitem__(self, rows: Tensor | slice) -> Self:
-        """The given rows."""
-        return rows_of(self, rows)
+    def __getitem__(self, rows: Any) -> Self:
+        """The images or captions of the given rows: every tensor, indexed."""
+        return changed(self, lambda tensor: tensor[rows])
 
 
 @dataclass(frozen=True)
@@ -152,7 +147,7 @@ class TextBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class ImageEncoding:
+class ImageEncoding(Tensors):
     """Encoded images.
 
     Attributes:
@@ -165,7 +160,7 @@ class ImageEncoding:
 
 
 @dataclass(frozen=True)
-class TextEncoding:
+class TextEncoding(Tensors):
     """Encoded captions.
 
     Attributes:
@@ -176,7 +171,7 @@ class TextEncoding:
 
 
 @dataclass(frozen=True)
-class RegionEncoding:
+class RegionEncoding(Tensors):
     """Images as sets of vectors.
 
     Attributes:
@@ -189,7 +184,7 @@ class RegionEncoding:
 
 
 @dataclass(frozen=True)
-class WordEncoding:
+class WordEncoding(Tensors):
     """Captions as sequences of vectors.
 
     Attributes:
@@ -201,8 +196,8 @@ class WordEncoding:
     lengths: Tensor
 
 
-ImageT = TypeVar("ImageT")
-TextT = TypeVar("TextT")
+ImageT = TypeVar("ImageT", bound=Tensors)
+TextT = TypeVar("TextT", bound=Tensors)
 
 
 ENCODERS = {"encode_images": (0,), "encode_texts": (0,)}
@@ -268,7 +263,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
 
     def score_at(self, images: ImageT, texts: TextT, image_rows: Tensor, text_rows: Tensor) -> Tensor:
         """Scores [N] of pairs of any images and captions, by their rows [N]."""
-        return self.score_pairs(rows_of(images, image_rows), rows_of(texts, text_rows))
+        return self.score_pairs(images[image_rows], texts[text_rows])
 
     def undecayed(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone: biases, scales of norms, all that is no matrix.
@@ -311,9 +306,9 @@ class DualEncoder(Matcher[ImageEncoding, TextEncoding]):
 
 
 def tiled_scores(
-    images: Sequence[ImageT],
-    captions: Iterable[tuple[Tensor, TextT]],
-    score: Callable[[ImageT, TextT], Tensor],
+    images: Sequence[Any],
+    captions: Iterable[tuple[Tensor, Any]],
+    score: Callable[[Any, Any], Tensor],
     recompute: bool = False,
 ) -> Tensor:
     """Scores [B, T] of every image with every caption, tile by tile.

@@ -25,7 +25,7 @@ from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.report.pictures import Album, Mark
 from itrpipe.search.model import Captions, RetrievalModel, Stored, best
-from itrpipe.search.photos import PHOTOGRAPH, indexed_photographs, indexed_vectors
+from itrpipe.search.photos import PHOTOGRAPH, read_index
 from itrpipe.storage.artifact import open_input, read_manifest
 
 MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
@@ -62,7 +62,7 @@ class Answer:
     mark: Mark
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Answers:
     """The answers of a model to one query.
 
@@ -83,11 +83,11 @@ class Answers:
     run: str
     split: str
     finds: Literal["images", "captions"]
-    caption: str | None
-    image_id: str | None
-    image_split: str | None
+    caption: str | None = None
+    image_id: str | None = None
+    image_split: str | None = None
     searched: int
-    unknown: list[str]
+    unknown: list[str] = field(default_factory=list)
     answers: list[Answer]
 
     @property
@@ -196,8 +196,9 @@ class Gallery:
         prepared = open_input(trained, manifest, "prepare")
         dataset = PreparedDataset.open(prepared, tokens=not model.embeds)
         gallery = cls(manifest.dataset, model, np.empty(0), [], [], [], prepared=prepared)
-        images, sentences, owners = [], [], []
-        features, graphs = None, None
+        embedded = []
+        owners = []
+        features = graphs = None
         if not model.embeds:
             features = FeatureFile.open(open_input(trained, manifest, "extract") / FEATURES)
             if model.saved.settings.reads_phrases:
@@ -205,14 +206,12 @@ class Gallery:
         for name in [split] if split else dataset.splits:
             each = dataset.split(name)
             if features is None:
-                embedded = read_embeddings(trained / EMBEDDINGS, name)
-                images.append(embedded.images[:])
-                sentences.append(embedded.texts)
-                known = embedded.image_ids.tolist()
+                embedded.append(read_embeddings(trained / EMBEDDINGS, name))
+                known = embedded[-1].image_ids
             else:
-                known = features.image_id.tolist()
+                known = features.image_id
             if name == "train":
-                each = each.without(list(set(each.image_ids.tolist()).difference(known)))
+                each = each.without(np.setdiff1d(each.image_ids, known).tolist())
             owners.append(each.caption_image + len(gallery.image_ids))
             gallery.image_ids += each.image_ids.tolist()
             gallery.files += each.files
@@ -222,7 +221,8 @@ class Gallery:
             if features is not None:
                 gallery.images, gallery.sentences = Stored(features, gallery.image_ids), Captions(each, graphs)
         if features is None:
-            gallery.images, gallery.sentences = np.concatenate(images), sentences
+            gallery.images = np.concatenate([each.images for each in embedded])
+            gallery.sentences = [each.texts for each in embedded]
         gallery.owners = np.concatenate(owners)
         return gallery
 
@@ -233,8 +233,9 @@ class Gallery:
         Raises:
             DataError: a file of it is damaged.
         """
-        files = [each.file for each in indexed_photographs(index)]
-        return cls(str(folder), model, indexed_vectors(index), files, files, [FOLDER] * len(files))
+        photographs, vectors = read_index(index)
+        files = [each.file for each in photographs]
+        return cls(str(folder), model, vectors, files, files, [FOLDER] * len(files))
 
     @property
     def compares_images(self) -> bool:
@@ -306,10 +307,7 @@ class Gallery:
         top: int,
         asked: list[int],
         finds: Literal["images", "captions"],
-        caption: str | None = None,
-        image_id: str | None = None,
-        image_split: str | None = None,
-        unknown: Sequence[str] = (),
+        **query: Any,
     ) -> Answers:
         """Return the best of all images [N] or captions [T].
 
@@ -317,7 +315,8 @@ class Gallery:
             scores: of them.
             top: how many are wanted.
             asked: captions or images whose matches are right.
-            finds, caption, image_id, image_split, unknown: see `Answers`.
+            finds: see `Answers`.
+            query: `caption`, `image_id`, `image_split` and `unknown` of `Answers`, where they are known.
         """
         rows = best(scores, top)
         captions, images = np.array(asked, dtype=np.int64)[:, None], rows[None]
@@ -325,16 +324,21 @@ class Gallery:
             captions, images = images, captions
         answers = []
         for rank, (row, mark) in enumerate(zip(rows.tolist(), self._marks(captions, images), strict=True), 1):
-            image, caption_id, texts = row, None, []
             if finds == "images":
-                texts = self.captions_of(row)
+                image, caption_id, texts = row, None, self.captions_of(row)
             else:
                 image, caption_id, texts = int(self.owners[row]), self.caption_ids[row], [self.texts[row]]
             of_image = self.image_ids[image], self.files[image]
             answers.append(Answer(rank, float(scores[row]), *of_image, caption_id, texts, mark))
-        where, run = self.splits[0], self.model.label
-        query = caption, image_id, image_split
-        return Answers(self.about, run, where, finds, *query, len(scores), list(unknown), answers)
+        return Answers(
+            dataset=self.about,
+            run=self.model.label,
+            split=self.splits[0],
+            finds=finds,
+            searched=len(scores),
+            answers=answers,
+            **query,
+        )
 
     def _marks(self, captions: np.ndarray, images: np.ndarray) -> list[Mark]:
         """Return how candidates are right for any query; both are rows that broadcast to [queries, candidates]."""

@@ -21,20 +21,28 @@ import numpy as np
 import torch
 
 from itrpipe.datasets.prepared import Split, given_split
-from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
 from itrpipe.exporting.model import described_inputs
 from itrpipe.features.declaration import recorded_passes
 from itrpipe.features.embeddings import pair_scores
+from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.features.frames import Preprocessing, load_preprocessing
 from itrpipe.features.hub import CONFIG, find_folder, local_folder, quiet
-from itrpipe.features.photographs import Photograph, Photographs
+from itrpipe.features.photographs import Photograph, open_extractors, read_photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.features.towers import load_config, load_weights
-from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
+from itrpipe.models.base import (
+    DualEncoder,
+    ImageBatch,
+    ImageEncoding,
+    TextBatch,
+    TextEncoding,
+    first_places,
+    l2_normalise,
+)
 from itrpipe.models.captions import PieceIds, Reading, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
@@ -58,7 +66,7 @@ _IMAGES_KEPT = 1_024
 """Images whose encodings are kept while all texts pass by."""
 _FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
 """Files that are fetched of a model of the hub beside its configuration, and weights that are no safetensors."""
-_COLOURS, _IMAGES_AT_ONCE = 3, 64
+_COLOURS = 3
 
 
 class Stored(NamedTuple):
@@ -108,7 +116,7 @@ class RetrievalModel:
         saved: the model.
         label: its name, for messages.
         features: name of what it reads of images.
-        photographs: opens the extractors of these features.
+        extractors: opens the extractors of these features.
         parser: gives captions their scene graphs, for models that read phrases.
         device: `cpu` or `cuda`.
 
@@ -126,12 +134,12 @@ class RetrievalModel:
         saved: SavedModel,
         label: str,
         features: str,
-        photographs: Callable[[], Photographs],
+        extractors: Callable[[], dict[str, Extractor]],
         parser: ParseSettings | None = None,
         device: str = "cpu",
     ) -> None:
         self.saved, self.label, self.device = saved, label, device
-        self._features, self._photographs, self._parser = features, cache(photographs), parser
+        self._features, self._extractors, self._parser = features, cache(extractors), parser
         self._place = torch.device(device)
         self._model = saved.model.to(self._place)
 
@@ -211,10 +219,12 @@ class RetrievalModel:
             UsageError: it knows none of them, so that any order would be chance.
         """
         tokens, captions = self.saved.tokens, given_split([text])
-        vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
-        if not isinstance(vocabulary, Vocabulary):
+        if isinstance(tokens, PieceIds):
             return []
-        read = tokens.reading.words(captions) if isinstance(tokens, WordIds) else captions.tokens
+        if isinstance(tokens, WordIds):
+            vocabulary, read = tokens.vocabulary, tokens.reading.words(captions)
+        else:
+            vocabulary, read = tokens, captions.tokens
         words = [word for word in read.flatten().to_pylist() if any(map(str.isalnum, word))]
         unknown = [word for word in dict.fromkeys(words) if word not in vocabulary.ids]
         if words and set(unknown) == set(words):
@@ -357,7 +367,7 @@ class RetrievalModel:
         is_stack = isinstance(images, np.ndarray) and images.ndim == 4
         if is_stack or (isinstance(images, Sequence) and not isinstance(images, str | bytes)):
             given = [*images]  # pyright: ignore[reportGeneralTypeIssues]
-        read = self._photographs().features(given, size, refused=refused) if given else ()
+        read = read_photographs(self._extractors(), given, size, refused) if given else ()
         return len(given), (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in read)
 
     def _data(self, features: FeatureFile, ids: list[str]) -> SplitData:
@@ -483,7 +493,7 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
     if not parts:
         raise DataError(f"the features {name!r} name no extractor; give the folder as it was exported")
 
-    def photographs() -> Photographs:
+    def extractors() -> dict[str, Extractor]:
         imported = [part.kind for part in parts.values() if part.imported]
         if imported:
             raise UsageError(
@@ -495,10 +505,10 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
                 f"{label} reads the features {name!r}, whose weights lay in a file of the machine that exported it; "
                 "give features.h5 instead of photographs"
             )
-        return Photographs.by(name, parts, device)
+        return open_extractors(parts, device)
 
     parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
-    return RetrievalModel(saved, label, name, photographs, parser, device)
+    return RetrievalModel(saved, label, name, extractors, parser, device)
 
 
 def _joint(folder: Path, name: str, device: str) -> RetrievalModel:
@@ -526,8 +536,8 @@ def _joint(folder: Path, name: str, device: str) -> RetrievalModel:
     tokens = PieceIds(tokenizer, Reading.of(settings), model.text.max_tokens)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
     pixels = PixelExtractor(preprocessing.framing, preprocessing.framing.frame)
-    photographs = Photographs(name, {"pixels": pixels})
-    return RetrievalModel(SavedModel(model.eval(), tokens, config), name, "pixels", lambda: photographs, None, device)
+    saved = SavedModel(model.eval(), tokens, config)
+    return RetrievalModel(saved, name, "pixels", lambda: {"pixels": pixels}, None, device)
 
 
 class VisionTextPair(DualEncoder):
@@ -554,13 +564,12 @@ class VisionTextPair(DualEncoder):
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
         assert images.pixels is not None
-        parts = [self._normalise(part) for part in images.pixels.split(_IMAGES_AT_ONCE)]
-        vectors = torch.cat([self.joint.visual_projection(self.joint.vision_model(part)[1]) for part in parts])
-        return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
+        found = self.joint.vision_model(self._normalise(images.pixels))
+        return ImageEncoding(l2_normalise(self.joint.visual_projection(found[1]).float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        real = torch.arange(texts.tokens.shape[1], device=texts.tokens.device) < texts.lengths[:, None]
+        real = first_places(texts.tokens, texts.lengths)
         tokens = texts.tokens.masked_fill(~real, self._padding)
         found = self.joint.text_model(input_ids=tokens, attention_mask=real.long())
         return TextEncoding(l2_normalise(self.joint.text_projection(found[1]).float(), dim=-1))

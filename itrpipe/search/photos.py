@@ -10,7 +10,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import FeatureSettings, recorded_passes
-from itrpipe.features.photographs import Photographs
+from itrpipe.features.photographs import open_extractors, read_photographs
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.printable import printable
 from itrpipe.search.model import RetrievalModel, load
@@ -128,8 +128,7 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
         found.unusable[printable(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
 
     for place, folders, names in os.walk(root, onerror=unreadable):
-        shown = [name for name in folders if not name.startswith(".")]
-        folders[:] = [name for name in shown if os.path.join(place, name) != apart]
+        folders[:] = [name for name in folders if name[0] != "." and os.path.join(place, name) != apart]
         for base in names:
             is_archive = base.lower().endswith(TAR)
             if base.startswith(".") or not (is_archive or found.reads(base)):
@@ -183,24 +182,16 @@ def no_embeddings(label: str) -> UsageError:
 # The index
 
 
-def indexed_photographs(folder: Path) -> list[PhotoFile]:
-    """Return the photographs of an index, in the order of its vectors.
+def read_index(folder: Path) -> tuple[list[PhotoFile], np.ndarray]:
+    """Return the photographs of an index and their embeddings [N, D] float32, mapped.
 
     Raises:
-        DataError: the file is damaged.
+        DataError: a file of it is damaged.
     """
     open_artifact(folder)
     table = read_table(folder / PHOTOS, PhotoFile._fields, "run `itrpipe index` again")
-    return [PhotoFile(**each) for each in table.to_pylist()]
-
-
-def indexed_vectors(folder: Path) -> np.ndarray:
-    """Return the embeddings [N, D] float32 of an index, mapped.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    return np.asarray(np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False))
+    vectors = np.asarray(np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False))
+    return [PhotoFile(**each) for each in table.to_pylist()], vectors
 
 
 def encoded_part(path: Path) -> tuple[dict[PhotoFile, np.ndarray], dict[str, str]]:
@@ -210,36 +201,34 @@ def encoded_part(path: Path) -> tuple[dict[PhotoFile, np.ndarray], dict[str, str
     return dict(zip(photographs, np.asarray(file["vectors"].mapped("r")), strict=True)), file.facts["failed"]
 
 
+@dataclass(eq=False)
 class EncodePhotographs(Work["RetrievalModel"]):
     """Embeds photographs; a part is some of them in the order of their paths.
 
-    Args:
+    Attributes:
         folder: of the photographs.
         photographs: which are encoded.
         model: folder of the model.
-        digest: of it.
-        execution: `device`, `batch` (photographs per forward pass) and `block` (photographs per part).
+        batch: photographs per forward pass.
+        block: photographs per part.
+        device: where it computes.
+        key: what the parts depend on.
     """
 
     title, unit = "encoding", "photographs"
-    untold = ("_photographs",)
+    untold = ("photographs",)
 
-    def __init__(
-        self,
-        folder: Path,
-        photographs: Sequence[PhotoFile],
-        model: Path,
-        digest: str,
-        execution: Any,
-    ) -> None:
-        self._folder, self._photographs, self._model = folder, photographs, model
-        self.device, self._batch, self._block = execution.device, execution.batch, execution.block
-        listed = "\n".join(f"{each.file}\0{each.bytes}\0{each.changed}" for each in photographs)
-        self.key = hashlib.sha256(f"{digest}\n{self._block}\n{listed}".encode()).hexdigest()
+    folder: Path
+    photographs: Sequence[PhotoFile]
+    model: Path
+    batch: int
+    block: int
+    device: str = "cpu"
+    key: str = ""
 
     def parts(self) -> list[Part]:
         """Photographs, some at a time."""
-        return cut(self._photographs, self._block)
+        return cut(self.photographs, self.block)
 
     def open(self) -> RetrievalModel:
         """The model.
@@ -247,7 +236,7 @@ class EncodePhotographs(Work["RetrievalModel"]):
         Raises:
             UsageError: it has no embeddings.
         """
-        opened = load(self._model, device=resolve_device(self.device))
+        opened = load(self.model, device=resolve_device(self.device))
         if not opened.embeds:
             raise no_embeddings(opened.label)
         return opened
@@ -261,8 +250,8 @@ class EncodePhotographs(Work["RetrievalModel"]):
             DataError: an embedding is not finite.
         """
         photographs: Sequence[PhotoFile] = part.content
-        files, failed = [self._folder / each.file for each in photographs], {}
-        vectors = worker.encode_images(files, self._batch, refused=failed.__setitem__)
+        files, failed = [self.folder / each.file for each in photographs], {}
+        vectors = worker.encode_images(files, self.batch, refused=failed.__setitem__)
         usable = [row for row in range(len(photographs)) if row not in failed]
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
@@ -343,8 +332,7 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
     manifest = read_manifest(trained)
     dataset = PreparedDataset.open(open_input(trained, manifest, "prepare"))
     extracted = open_input(trained, manifest, "extract")
-    splits = map(dataset.split, dataset.splits)
-    rows = [(*row, each.name) for each in splits for row in zip(each.image_ids.tolist(), each.files, strict=True)]
+    rows = list(zip(dataset.column("image_id"), dataset.column("file"), dataset.column("split"), strict=True))
     by_name = [row for row in rows if PurePosixPath(row[1]).name == image]
     found = [row for row in rows if row[0] == image] or [row for row in rows if row[1] == image] or by_name
     if len(found) > 1:
@@ -378,10 +366,10 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
     parts = recorded_passes(manifest.conf, manifest.settings)
     refuse_imported(parts, f"--image {path}")
     try:
-        (features,) = Photographs.by(manifest.conf, parts, device).features([path], batch=1, ids=[str(path)])
+        (features,) = read_photographs(open_extractors(parts, device), [path], batch=1)
     except DataError as error:
         raise DataError(f"--image {error}") from None
-    return features
+    return replace(features, image_id=np.array([str(path)]))
 
 
 def refuse_imported(parts: Mapping[str, FeatureSettings], what: str) -> None:

@@ -18,6 +18,7 @@ import threading
 import webbrowser
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -47,7 +48,7 @@ from itrpipe.report.pictures import shrink
 from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, RANDOM, SAMPLE, Candidates, Queue, agreements
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
-from itrpipe.search.photos import PhotoFile, indexed_photographs
+from itrpipe.search.photos import PhotoFile, read_index
 from itrpipe.storage.disk import make_folder, write_bytes
 
 HERE = Path(__file__).parent
@@ -150,52 +151,47 @@ async def own_pages_only(request: Request, answer: RequestResponseEndpoint) -> R
     return response
 
 
+@dataclass
 class Pictures:
     """Small copies of photographs, made once and kept: a JPEG for each content and size.
 
     Photographs are found by their ids alone, so that no path comes from a request.
 
-    Args:
+    Attributes:
         files: id -> path below the root, and the digest of the photograph that is meant: 64 hexadecimal digits.
         digest: makes it of a file's path below the root, its path, and its bytes.
-        root: folder of the photographs.
+        root: finds the photographs.
         kept: folder for the small copies.
-        source: the file that names the photographs, for errors.
-
-    Attributes:
-        files: as given.
-
-    Raises:
-        DataError: the digest of an image is none.
     """
 
-    def __init__(
-        self,
-        files: Mapping[str, tuple[str, str]],
-        digest: Callable[[str, Path, bytes], str],
-        root: Path,
-        kept: Path,
-        source: Path,
-    ) -> None:
-        self.files, self._digest = files, digest
-        self._root, self._kept = ImageRoot(root, source), kept
-        for image_id, (_, content) in files.items():
-            if not re.fullmatch("[0-9a-f]{64}", content):
-                raise DataError(f"{source}: image {image_id} has no digest; prepare the dataset again")
+    files: Mapping[str, tuple[str, str]]
+    digest: Callable[[str, Path, bytes], str]
+    root: ImageRoot
+    kept: Path
 
     @classmethod
     def of_dataset(cls, prepared: Path, root: Path, kept: Path) -> Pictures:
-        """Return those of a prepared dataset, by the digests of their bytes."""
+        """Return those of a prepared dataset, by the digests of their bytes.
+
+        Raises:
+            DataError: the digest of an image is none.
+        """
         dataset = PreparedDataset.open(prepared, tokens=False)
-        content = zip(dataset.column("file"), dataset.column("sha256"), strict=True)
-        files = dict(zip(dataset.column("image_id"), content, strict=True))
-        return cls(files, lambda file, path, read: hashlib.sha256(read).hexdigest(), root, kept, prepared / IMAGES_FILE)
+        source = prepared / IMAGES_FILE
+        columns = (dataset.column(name) for name in ("image_id", "file", "sha256"))
+        files = {}
+        for image_id, file, content in zip(*columns, strict=True):
+            if not re.fullmatch("[0-9a-f]{64}", content):
+                raise DataError(f"{source}: image {image_id} has no digest; prepare the dataset again")
+            files[image_id] = file, content
+        return cls(files, lambda file, path, read: hashlib.sha256(read).hexdigest(), ImageRoot(root, source), kept)
 
     @classmethod
     def of_folder(cls, index: Path, root: Path, kept: Path) -> Pictures:
         """Return those of an indexed folder: another size or time of a file is another photograph."""
-        files = {each.file: (each.file, each.digest) for each in indexed_photographs(index)}
-        return cls(files, lambda file, path, read: PhotoFile.of(file, path).digest, root, kept, root)
+        photographs, _ = read_index(index)
+        files = {each.file: (each.file, each.digest) for each in photographs}
+        return cls(files, lambda file, path, read: PhotoFile.of(file, path).digest, ImageRoot(root, root), kept)
 
     def small(self, image_id: str, side: int) -> bytes:
         """JPEG of the small copy of a known photograph, its longest side one of `SIDES`.
@@ -204,13 +200,13 @@ class Pictures:
             DataError: it cannot be read, or is another one by now.
         """
         file, content = self.files[image_id]
-        kept = self._kept / f"{side}" / content[:2] / f"{content}.jpg"
+        kept = self.kept / f"{side}" / content[:2] / f"{content}.jpg"
         with contextlib.suppress(FileNotFoundError):
             return kept.read_bytes()
         try:
-            path = self._root.resolve(file, f"image {image_id}")
+            path = self.root.resolve(file, f"image {image_id}")
             read = read_image(path)
-            if self._digest(file, path, read) != content:
+            if self.digest(file, path, read) != content:
                 raise DataError("has changed since `prepare` or `index`; run that again")
             small, _ = shrink(read, side)
         except DECODER_ERRORS as error:
@@ -416,22 +412,19 @@ def _name(reviewer: str) -> str:
     return name
 
 
+@dataclass
 class Site:
     """The pages that are served.
 
-    Args:
+    Attributes:
         searches: where is searched.
         pictures: the photographs.
         reviews: what is judged; None of photographs without captions.
-
-    Attributes:
-        reviews: as given.
     """
 
-    def __init__(self, searches: Searches, pictures: Pictures, reviews: Reviews | None = None) -> None:
-        self.reviews = reviews
-        self._searches, self._pictures = searches, pictures
-        self._templates = page_environment(HERE)
+    searches: Searches
+    pictures: Pictures
+    reviews: Reviews | None = None
 
     def app(self) -> Starlette:
         """The application."""
@@ -456,14 +449,14 @@ class Site:
         pages = {"Search": "/"}
         if self.reviews is not None:
             pages["Review"] = "/review"
-        gallery = self._searches.gallery
+        gallery = self.searches.gallery
         shared = {"about": Path(gallery.about).name, "model": gallery.model.label, "pages": pages}
-        template = self._templates.get_template(f"{name}.html.j2")
+        template = page_environment(HERE).get_template(f"{name}.html.j2")
         return HTMLResponse(template.render(title=name.capitalize(), script=name, **shared, **values))
 
     def _search(self, request: Request) -> Response:
-        compares = self._searches.gallery.compares_images
-        return self._page("search", compares=compares, proposals=self._searches.proposals())
+        compares = self.searches.gallery.compares_images
+        return self._page("search", compares=compares, proposals=self.searches.proposals())
 
     def _found(self, request: Request) -> Response:
         asked = {name: request.query_params.get(name, "").strip() for name in ("q", "like", "photograph")}
@@ -472,11 +465,11 @@ class Site:
             start, count = (int(request.query_params.get(name, "0")) for name in ("start", "count"))
         except ValueError:
             raise HTTPException(400, "start and count are numbers") from None
-        return JSONResponse(self._searches.found(kind, value, start, count))
+        return JSONResponse(self.searches.found(kind, value, start, count))
 
     async def _upload(self, request: Request) -> Response:
         content = await _read(request, LARGEST_PHOTOGRAPH)
-        return JSONResponse({"photograph": await run_in_threadpool(self._searches.add, content)})
+        return JSONResponse({"photograph": await run_in_threadpool(self.searches.add, content)})
 
     def _review(self, request: Request) -> Response:
         assert self.reviews is not None
@@ -499,13 +492,13 @@ class Site:
 
     def _picture(self, request: Request) -> Response:
         side, image_id = request.path_params["side"], request.path_params["image_id"]
-        if side not in SIDES or image_id not in self._pictures.files:
+        if side not in SIDES or image_id not in self.pictures.files:
             return PlainTextResponse("there is no such picture", 404)
-        _, digest = self._pictures.files[image_id]
+        _, digest = self.pictures.files[image_id]
         tag = {"ETag": f'"{digest}"'}
         if request.headers.get("if-none-match") == tag["ETag"]:
             return Response(status_code=304, headers=tag)
-        return Response(self._pictures.small(image_id, side), media_type="image/jpeg", headers=tag)
+        return Response(self.pictures.small(image_id, side), media_type="image/jpeg", headers=tag)
 
 
 async def _said(request: Request, error: Exception) -> Response:

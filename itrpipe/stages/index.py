@@ -100,15 +100,16 @@ class Index(Stage):
             with contextlib.suppress(DataError):  # a damaged one, which `status` tells, does not count
                 manifest = check_artifact(earlier)
                 if manifest.sources.get(MODEL) == job.sources[MODEL] and manifest.schema_version == self.schema_version:
-                    known = zip(photos.indexed_photographs(earlier), photos.indexed_vectors(earlier), strict=True)
-                    vectors |= known
+                    vectors |= zip(*photos.read_index(earlier), strict=True)
         todo = [each for each in every if each not in vectors]
         if vectors:
             job.reporter.say(f"  {len(every) - len(todo):,} of {len(every):,} photographs are encoded already")
         failed: dict[str, str] = {}
         if todo:
             model = Path(job.settings.model)
-            made = job.made(photos.EncodePhotographs(folder, todo, model, job.sources[MODEL], job.execution))
+            how = job.execution
+            key = f"{job.sources[MODEL]} {how.block} {photos.PhotoFolder(todo).digest}"
+            made = job.made(photos.EncodePhotographs(folder, todo, model, how.batch, how.block, how.device, key))
             for path in made.paths:
                 encoded, reasons = photos.encoded_part(path)
                 vectors |= encoded

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
-from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.models.base import ImageBatch, RegionEncoding, TextBatch
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.synthesis.generators import ByModel
 from itrpipe.synthesis.sentences import Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
@@ -119,12 +119,12 @@ class UniterSentences:
         self._model = model.to(device).eval()
         self._load, self._device = images, device
 
-    def embed(self, images: Tensor) -> tuple[UniterImages, Tensor]:
+    def embed(self, images: Tensor) -> tuple[RegionEncoding, Tensor]:
         """Encode images of rows [n], each once, and return the number int64 [n] of each row among them."""
         rows, numbers = images.unique(return_inverse=True)
         return self._model.encode_images(self._load(rows.cpu().numpy()).to(self._device)), numbers
 
-    def mlm_logits(self, images: UniterImages, numbers: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
+    def mlm_logits(self, images: RegionEncoding, numbers: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
         """Predict the tokens at masked positions; the vocabulary is looked at for these alone.
 
         Args:
@@ -142,7 +142,7 @@ class UniterSentences:
         states = model.read_at(images, read, numbers, captions, texts.tokens.shape[1], lambda states: states)
         return model.masked_word_logits(states[labelled])
 
-    def rank(self, images: UniterImages, numbers: Tensor, texts: TextBatch) -> Tensor:
+    def rank(self, images: RegionEncoding, numbers: Tensor, texts: TextBatch) -> Tensor:
         """Return rank logits float32 [n] of n captions, each with an image of `embed`; higher for a better match."""
         model = self._model
         bytes_of_a_text = 4 * _PARTS_OF_A_WORD * model.settings.embed_dim * texts.tokens.shape[1]

@@ -51,7 +51,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
-from itrpipe.models.base import ENCODERS, AnyMatcher, ImageBatch, changed, rows_of
+from itrpipe.models.base import ENCODERS, AnyMatcher, ImageBatch, changed
 
 Value = TypeVar("Value")
 PATIENCE = datetime.timedelta(days=30)
@@ -303,7 +303,7 @@ def in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[int
 
 
 def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[Any]:
-    return [rows_of(each, rows) if place in places else each for place, each in enumerate(arguments)]
+    return [each[rows] if place in places else each for place, each in enumerate(arguments)]
 
 
 def tensors_of(value: Any) -> list[Tensor]:

@@ -14,7 +14,7 @@ import torch
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_device
-from itrpipe.features.embeddings import EmbeddingWriter, SplitScores
+from itrpipe.features.embeddings import SplitScores, embedding_writer
 from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.training.data import Sources, SplitData, blocks, feed, reopened
@@ -199,9 +199,9 @@ class Encoding(_RunningModel[Opened]):
             width = ArrayFile(own[0][1])[_VECTORS].shape[1]
             split = data.split
             about = (split.image_ids, split.caption_ids, split.caption_image, width, measure)
-            with EmbeddingWriter(target, name, *about) as writer:
+            with embedding_writer(target, name, *about) as write:
                 for (_, side, rows), path in own:
-                    writer.write(side, rows.start, ArrayFile(path)[_VECTORS].read())
+                    write(side, rows.start, ArrayFile(path)[_VECTORS].read())
 
 
 _SCORES = "scores"

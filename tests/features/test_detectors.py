@@ -37,7 +37,11 @@ CAFFE_ORDER = torch.arange(12).view(3, 4).T.flatten()
 
 
 def test_boxes_without_area_overlap_nothing() -> None:
-    assert regions.box_overlaps(torch.tensor([[5.0, 5, 5, 5], [5, 5, 5, 5], [0, 0, 9, 9]])).tolist()[0] == [0, 0, 0]
+    assert regions.box_overlaps(torch.tensor([[[5.0, 5, 5, 5], [5, 5, 5, 5], [0, 0, 9, 9]]]))[0, 0].tolist() == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_selection_at_its_limits() -> None:
@@ -175,7 +179,8 @@ def test_the_tool_keeps_the_same_regions(name: str, score: float) -> None:
     # A second image with fewer proposals is filled up and must change nothing.
     vectors = torch.arange(190.0)[:, None]
     both = torch.cat([probabilities, probabilities[:40]])
-    overlaps = regions.box_overlaps(torch.stack([boxes, F.pad(boxes[:40], (0, 0, 0, 110))]) / scale, extra=1)
+    in_file = torch.stack([boxes, F.pad(boxes[:40], (0, 0, 0, 110))]) / scale
+    overlaps = regions.box_overlaps(in_file + torch.tensor([0, 0, 1, 1]))
     found = regions.Proposals([boxes, boxes[:40]], [(800, 600)] * 2, overlaps, vectors, both, 1)
     given = settings_of("butd", min_regions=minimum, max_regions=maximum, min_score=score)
     rows = regions.region_rows(found, 0.3, given)

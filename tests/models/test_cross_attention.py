@@ -12,13 +12,14 @@ from torch import Tensor
 
 from itrpipe.models.base import RegionEncoding, WordEncoding
 from itrpipe.models.scan import network as scan_network
+from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.scan.network import (
     AGGREGATIONS,
     SMALLEST_GROUP,
     Attention,
     CrossAttention,
+    CrossAttentionModel,
     groups,
-    score_matrix,
 )
 from tests.models.toys import close, kept_values, recorded
 
@@ -38,6 +39,10 @@ def one_way(direction: str, attention: Attention) -> CrossAttention:
 
 def both_ways(focal: str) -> CrossAttention:
     return CrossAttention(Attention(20.0, focal=focal), Attention(20.0, focal=focal))
+
+
+def scores_of(images: RegionEncoding, texts: WordEncoding, scoring: CrossAttention) -> Tensor:
+    return CrossAttentionModel(Scan(embed_dim=1, word_dim=1), scoring, 1, 1).score_matrix(images, texts)
 
 
 def gradients(scores: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -62,14 +67,14 @@ def test_scan_scores_match_reference(direction: str, norm: str) -> None:
     reference = recorded("scan_xattn")
     for aggregation in AGGREGATIONS:
         attention = Attention(raw_feature_norm=norm, aggregation=aggregation, **PUBLISHED[direction])
-        scores = score_matrix(*sides_of(reference), one_way(direction, attention))
+        scores = scores_of(*sides_of(reference), one_way(direction, attention))
         close(scores, reference[f"out_{direction}_{norm}_{aggregation}"], 2e-6)
 
 
 @pytest.mark.parametrize("focal", ["equal", "prob"])
 def test_bfan_scores_match_reference(focal: str) -> None:
     reference = recorded("bfan_focal")
-    close(score_matrix(*sides_of(reference), both_ways(focal)), reference[f"out_{focal}_sim"], 3e-6)
+    close(scores_of(*sides_of(reference), both_ways(focal)), reference[f"out_{focal}_sim"], 3e-6)
 
 
 def test_large_matrices_keep_their_inputs_alone_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +83,7 @@ def test_large_matrices_keep_their_inputs_alone_for_the_backward_pass(monkeypatc
     sides = RegionEncoding(vectors[0]), WordEncoding(vectors[1], torch.full((16,), 36))
     for most, keeps_all in ((products, True), (products - 1, False)):
         monkeypatch.setitem(scan_network.KEPT_VALUES, "cpu", most)
-        assert (kept_values(lambda: score_matrix(*sides, both_ways("equal")))[1] > products) == keeps_all
+        assert (kept_values(lambda: scores_of(*sides, both_ways("equal")))[1] > products) == keeps_all
 
 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=400), most=st.integers(1, 3000))
@@ -108,6 +113,6 @@ def test_degenerate_input_gives_finite_scores_and_modest_gradients(scoring: Cros
     sides = (torch.nn.functional.normalize(torch.randn(5, 6, 8), dim=2) for _ in range(2))
     inputs = [each.clone().requires_grad_() for each in DEGENERATE[case](*sides)]
     regions, words = inputs
-    scores = score_matrix(RegionEncoding(regions), WordEncoding(words, torch.full((5,), words.shape[1])), scoring)
+    scores = scores_of(RegionEncoding(regions), WordEncoding(words, torch.full((5,), words.shape[1])), scoring)
     assert torch.isfinite(scores).all()
     assert all(each.abs().max() < 1e4 for each in gradients(scores, *inputs))

@@ -25,7 +25,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.datasets.truth import write_truth
-from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingWriter
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, embedding_writer
 from itrpipe.pipeline.planning import Planner, pinned_step
 from itrpipe.pipeline.run import run
 from itrpipe.progress import Reporter
@@ -150,9 +150,9 @@ def write_model(method: str, seed: int, left_out: tuple[str, ...], job: Job) -> 
         texts = images[caption_image] + NOISE[method] * random.normal(size=(2 * len(names), WIDTH)).astype(np.float32)
         captions = [f"{name}#{k}" for name in names for k in range(2)]
         about = (names, captions, caption_image, WIDTH, INNER_PRODUCT)
-        with EmbeddingWriter(job.folder / EMBEDDINGS, split, *about) as writer:
+        with embedding_writer(job.folder / EMBEDDINGS, split, *about) as write:
             for side, vectors in (("images", images), ("texts", texts)):
-                writer.write(side, 0, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+                write(side, 0, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     write_history(job)
 
 

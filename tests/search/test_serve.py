@@ -324,7 +324,7 @@ def test_a_photograph_that_changed_is_neither_shown_nor_kept(
         path = next(folder.rglob("*.jpg"))
         image_id = path.relative_to(folder).as_posix()
         photographs = [PhotoFile.of(image_id, path)]
-        monkeypatch.setattr(serve, "indexed_photographs", lambda index: photographs)
+        monkeypatch.setattr(serve, "read_index", lambda index: (photographs, None))
         pictures = Pictures.of_folder(tmp_path, folder, kept)
     else:
         pictures, image_id = Pictures.of_dataset(candidates.prepared, folder, kept), str(candidates.image_ids[0])

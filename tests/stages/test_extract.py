@@ -72,7 +72,6 @@ def test_pixels_are_the_photographs_resized(prepared: Path, precomp_dataset: Tin
     refused(extract(invoke, prepared), 3, "--features")
     assert "20/20 images" in done(extract(invoke, prepared, *PIXELS))
     file = features_of(prepared, "pixels")
-    assert file.extractor == "pixels"
     for image_id, pixels in zip(file.image_id, file.arrays["pixels"], strict=True):
         with Image.open(precomp_dataset.images / f"{image_id}.jpg") as image:
             np.testing.assert_array_equal(pixels, np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC)))

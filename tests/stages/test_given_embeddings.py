@@ -20,7 +20,7 @@ from itrpipe.config import read_toml
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.exporting.tools import write_embeddings
 from itrpipe.features.declaration import GivenFiles
-from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, SplitEmbeddings, read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, ORDER, SplitEmbeddings, embedding_writer, read_embeddings
 from itrpipe.features.given import GivenSplit, read_ids, write_given
 from itrpipe.mining.lists import FILES, read_list
 from itrpipe.storage.artifact import METRICS, RANKINGS, STATISTICS, read_manifest
@@ -270,9 +270,9 @@ def test_hdf5_of_any_layout_and_parquet_are_read_or_refused(tmp_path: Path, monk
     assert GivenSplit(named, "val").alone().tolist() == [1, 0]
     with pytest.raises(DataError, match="does not say which image"):
         GivenSplit(GivenFiles(images="both.h5", texts="alone.h5"), "val").alone()
-    with EmbeddingWriter(Path("own.h5"), "test", ["7", "8"], ["a", "b"], np.array([0, 1]), 2, ORDER) as writer:
-        writer.write("images", 0, vectors)
-        writer.write("texts", 0, vectors)
+    with embedding_writer(Path("own.h5"), "test", ["7", "8"], ["a", "b"], np.array([0, 1]), 2, ORDER) as write_rows:
+        write_rows("images", 0, vectors)
+        write_rows("texts", 0, vectors)
     with pytest.raises(MissingInputError, match="no split 'train'; it has test"):
         GivenSplit(GivenFiles(images="own.h5", texts="own.h5"), "train")
     with pytest.raises(UsageError, match="add --measure order"):

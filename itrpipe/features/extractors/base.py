@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from itrpipe.features.store import FeatureSpec
@@ -62,8 +61,3 @@ class Extractor(Protocol):
 def channels_first(image: np.ndarray) -> np.ndarray:
     """The transform of extractors that do everything on the device: [H, W, 3] uint8 becomes [3, H, W]."""
     return np.ascontiguousarray(image.transpose(2, 0, 1))
-
-
-def stacked(images: Images) -> Tensor:
-    """Images of one size as [B, 3, H, W]."""
-    return images if isinstance(images, Tensor) else torch.stack(list(images))

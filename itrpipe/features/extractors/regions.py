@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torchvision.ops import box_iou
 
 from itrpipe.features.declaration import RegionSettings
 from itrpipe.features.extractors.base import Extractor, Images, channels_first
@@ -213,24 +214,9 @@ def _falling(values: Tensor) -> Tensor:
     return values.argsort(dim=-1, stable=True).flip(-1)
 
 
-def box_overlaps(boxes: Tensor, extra: int = 0) -> Tensor:
-    """Returns the intersection over union of every pair of an image's boxes.
-
-    Args:
-        boxes: [..., P, 4] x1, y1, x2, y2 with x1 <= x2 and y1 <= y2.
-        extra: 1 where the corners are pixels that belong to the box, as in Caffe: its width is x2 - x1 + 1.
-
-    Returns:
-        [..., P, P] in 0..1 and of the boxes' type; 0 for two boxes without area.
-    """
-    area = (boxes[..., 2:] - boxes[..., :2] + extra).prod(dim=-1)
-    first = boxes.unsqueeze(-2)
-    second = boxes.unsqueeze(-3)
-    corner = torch.maximum(first[..., :2], second[..., :2])
-    sides = (torch.minimum(first[..., 2:], second[..., 2:]) - corner + extra).clamp(min=0)
-    intersection = sides.prod(dim=-1)
-    union = area.unsqueeze(-1) + area.unsqueeze(-2) - intersection
-    return torch.where(union > 0, intersection / union, 0)
+def box_overlaps(boxes: Tensor) -> Tensor:
+    """Returns the intersection over union [B, P, P] of each image's boxes [B, P, 4]; 0 for two boxes without area."""
+    return torch.vmap(box_iou)(boxes, boxes).nan_to_num()
 
 
 def place_anchors(cell: Tensor, rows: int, columns: int, stride: int, start: float = 0) -> Tensor:

@@ -24,7 +24,6 @@ from itrpipe.learning.losses import twin_differences
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, scoring, twin_scores, twins_drawn
 from itrpipe.methods.itm.declaration import HardNegatives, Itm
-from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
 
 Chosen = TypeVar("Chosen", bound=HardNegatives)
@@ -99,7 +98,7 @@ class HardNegativesMethod(Method[Chosen]):
         images, image_rows = torch.unique(pairs.images, return_inverse=True)
         texts, text_rows = torch.unique(pairs.captions, return_inverse=True)
         image_batch, text_batch = batch.pairs["pool"]
-        both = encoded(model, (rows_of(image_batch, images), rows_of(text_batch, texts)))
+        both = encoded(model, (image_batch[images], text_batch[texts]))
         return model.score_at(*both, image_rows.flatten(), text_rows.flatten()).view(pairs.images.shape)
 
     def ranking_terms(self, scores: Tensor, batch: ItmBatch) -> dict[str, Tensor]:

@@ -21,8 +21,8 @@ from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
 from itrpipe.methods.base import Batch, Method, TrainingSet
 from itrpipe.methods.itm.method import draw_others
 from itrpipe.methods.pretrain.declaration import Pretrain
-from itrpipe.models.base import Tensors, TextBatch, rows_of
-from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.models.base import RegionEncoding, Tensors, TextBatch
+from itrpipe.models.uniter.network import UniterEncoder
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def masked_texts(
     return MaskedTexts(texts, *map(torch.from_numpy, drawn))
 
 
-def masked_word_logits(model: UniterEncoder, images: UniterImages, texts: MaskedTexts) -> Tensor:
+def masked_word_logits(model: UniterEncoder, images: RegionEncoding, texts: MaskedTexts) -> Tensor:
     """Predict the words at the M masked positions, copy by copy and from left to right.
 
     Args:
@@ -160,7 +160,7 @@ class PretrainMethod(Method[Pretrain]):
         ranking = F.cross_entropy(scores, torch.zeros_like(matches[:, 0]))
 
         # Masked words are read in captions with their own images.
-        own = rows_of(images, pairs[:, 0].to(states.device))
+        own = images[pairs[:, 0].to(states.device)]
         word_logits = masked_word_logits(model, own, batch.texts)
         labels = batch.texts.labels[batch.texts.labelled]
         words = word_loss(word_logits, labels, batch.texts.owners(), len(pairs))

@@ -31,8 +31,8 @@ from itrpipe.methods.base import OwnedTexts, TrainingSet, scoring
 from itrpipe.methods.itm.method import HardNegativesMethod, ItmBatch
 from itrpipe.methods.pretrain.method import MaskedTexts, masked_texts, masked_word_logits, word_loss
 from itrpipe.methods.tags.declaration import Tags
-from itrpipe.models.base import ImageBatch, TextBatch, rows_of
-from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.models.base import ImageBatch, RegionEncoding, TextBatch
+from itrpipe.models.uniter.network import UniterEncoder
 
 ChosenTags = TypeVar("ChosenTags", bound=Tags)
 
@@ -113,7 +113,7 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         scores = self.pair_scores(model, batch, self.hard_rows(model, batch, epoch))  # [2 B, 1 + M]
         terms = self.ranking_terms(scores, batch)
         positive = scores[: len(batch.images), 0]
-        own_images = rows_of(batch.pairs["pool"][0], batch.rows.images[: len(positive), 0])
+        own_images = batch.pairs["pool"][0][batch.rows.images[: len(positive), 0]]
         images = model.encode_images(own_images)
         made = batch.sentences
         if made is None:
@@ -145,7 +145,7 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         self,
         model: UniterEncoder,
         own_images: ImageBatch,
-        images: UniterImages,
+        images: RegionEncoding,
         batch: TagsBatch,
         terms: dict[str, Tensor],
     ) -> OwnedTexts:

@@ -28,7 +28,6 @@ from itrpipe.methods.base import (
     twins_drawn,
 )
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.models.base import rows_of
 
 
 class TripletMethod(Method[Triplet]):
@@ -73,7 +72,7 @@ class TripletMethod(Method[Triplet]):
         }
         if batch.sentences is not None:
             owners = batch.sentences.owners
-            negatives = model.score_pairs(rows_of(images, owners), model.encode_texts(batch.sentences.texts)).float()
+            negatives = model.score_pairs(images[owners], model.encode_texts(batch.sentences.texts)).float()
             loss = hardest_sentence_loss(scores.diagonal(), negatives, owners, settings.margin)
             terms["synthetic"] = settings.synthetic_weight * loss
         if batch.twins is not None:

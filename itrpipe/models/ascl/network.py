@@ -50,14 +50,13 @@ from itrpipe.models.base import (
     ImageBatch,
     Matcher,
     RegionEncoding,
+    Tensors,
     TextBatch,
     WordEncoding,
     at_least_single,
-    changed,
     first_places,
     inner_products,
     mean_of_first,
-    rows_of,
     tiled_scores,
     unit_vectors,
 )
@@ -65,8 +64,8 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_tower
 from itrpipe.models.scan.network import NORM_EPSILON
 
-RELEASED_SCALES = {"to_words": 4.0, "to_regions": 9.0}
-"""Fixed factors of the products that replace 1 / sqrt(d) in the released code."""
+RELEASED_SCALES = 4.0, 9.0
+"""Fixed factors of the products with words and with regions that replace 1 / sqrt(d) in the released code."""
 
 TILE = 16
 """Images of a tile, and captions."""
@@ -176,7 +175,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
 
 @dataclass(frozen=True)
-class FusionSide:
+class FusionSide(Tensors):
     """Images or captions as those that look and those that are looked at.
 
     Attributes:
@@ -213,16 +212,17 @@ class CrossModalFusion(nn.Module):
 
     def __init__(self, width: int, heads: int, variant: Literal["paper", "released"], u1: float) -> None:
         super().__init__()
-        scales = RELEASED_SCALES if variant == "released" else dict.fromkeys(RELEASED_SCALES)
+        scales = RELEASED_SCALES if variant == "released" else (None, None)
         self.u1 = u1
-        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales.values())
+        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales)
         self.global_text, self.global_regions = nn.Linear(width, width), nn.Linear(width, width)
         self.gate = nn.Linear(2 * width, width)
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k."""
-        sides = self._side(images.regions, images.count, images.whole), self._side(texts.words, texts.lengths)
-        return self._scores(*(changed(each, lambda part: part[:, None]) for each in sides))[:, 0, 0]
+        image_sides = self._side(images.regions, images.count, images.whole)
+        caption_sides = self._side(texts.words, texts.lengths)
+        return self._scores(image_sides[:, None], caption_sides[:, None])[:, 0, 0]
 
     def score_matrix(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [B, T] of every image with every caption."""
@@ -233,7 +233,7 @@ class CrossModalFusion(nn.Module):
                 own = texts.lengths[rows]
                 yield rows, self._side(texts.words[rows, : int(own.max())], own)
 
-        blocks = (rows_of(images, slice(start, start + TILE)) for start in range(0, len(images.regions), TILE))
+        blocks = (images[start : start + TILE] for start in range(0, len(images.regions), TILE))
         sides = [self._side(each.regions, each.count, each.whole) for each in blocks]
         return tiled_scores(sides, captions(), self._scores, recompute=True)
 

@@ -54,7 +54,6 @@ from itrpipe.models.base import (
     first_places,
     placed_regions,
     region_width,
-    rows_of,
     tiled_scores,
     unit_vectors,
 )
@@ -146,8 +145,27 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
         return WordEncoding(self.text(texts), texts.lengths)
 
     def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
-        """Scores [B, T] of every image with every caption, in tiles."""
-        return score_matrix(images, texts, self.scoring)
+        """Scores [B, T] of every image with every caption, in tiles, in single precision (double for double input)."""
+        regions = images.regions
+        words = texts.words
+        lengths = texts.lengths
+        device = regions.device.type
+        rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+        width = regions.shape[1]
+        block = max(1, int(TILE_VALUES[device] ** 0.5) // width)
+        recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
+        words_attend = self.scoring.words_to_regions is not None
+
+        def captions() -> Iterator[tuple[Tensor, Side]]:
+            for rows, longest, shortest in groups(lengths, TILE_VALUES[device] // (width * min(block, len(regions)))):
+                own = None if shortest == longest else lengths[rows]
+                yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend)
+
+        with torch.autocast(device, enabled=False):
+            parts = (images[start : start + block] for start in range(0, len(regions), block))
+            blocks = [side(part.regions, part.count, words_attend) for part in parts]
+            tile = partial(tile_scores, scoring=self.scoring, rounded=rounded)
+            return tiled_scores(blocks, captions(), tile, recompute)
 
     def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
@@ -219,39 +237,6 @@ def side(vectors: Tensor, count: Tensor | None, attended: bool = True) -> Side:
     gram = vectors @ vectors.transpose(1, 2)
     rows = (vectors if attended else vectors.transpose(0, 1)).flatten(0, 1)
     return Side(rows, gram, padding)
-
-
-def score_matrix(images: RegionEncoding, texts: WordEncoding, scoring: CrossAttention) -> Tensor:
-    """Scores of every image with every caption; under bfloat16 autocast the products of regions and words are rounded.
-
-    Args:
-        images: [B, R, D] vectors, of which the published models scale all to unit length.
-        texts: [T, W, D] vectors, likewise.
-        scoring: the directions and their options.
-
-    Returns:
-        [B, T] scores, in single precision (double for double input).
-    """
-    regions = images.regions
-    words = texts.words
-    lengths = texts.lengths
-    device = regions.device.type
-    rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-    width = regions.shape[1]
-    block = max(1, int(TILE_VALUES[device] ** 0.5) // width)
-    recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
-    words_attend = scoring.words_to_regions is not None
-
-    def captions() -> Iterator[tuple[Tensor, Side]]:
-        for rows, longest, shortest in groups(lengths, TILE_VALUES[device] // (width * min(block, len(regions)))):
-            own = None if shortest == longest else lengths[rows]
-            yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend)
-
-    with torch.autocast(device, enabled=False):
-        parts = (rows_of(images, slice(start, start + block)) for start in range(0, len(regions), block))
-        blocks = [side(part.regions, part.count, words_attend) for part in parts]
-        tile = partial(tile_scores, scoring=scoring, rounded=rounded)
-        return tiled_scores(blocks, captions(), tile, recompute)
 
 
 def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, int, int]]:

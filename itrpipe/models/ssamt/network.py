@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +48,6 @@ from itrpipe.models.base import (
 from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter.network import EncoderLayers, initialise
 
-MaskRule = Literal["paper", "strict", "none"]
 NUM_KINDS = 3
 """Objects, attributes and relations."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 27}
@@ -298,13 +296,13 @@ def _real_positions(vectors: Tensor, count: Tensor | None) -> Tensor:
     return F.pad(first_places(vectors, count), (1, 0), value=True)
 
 
-def text_mask(phrase_tokens: Tensor, real: Tensor, rule: MaskRule) -> Tensor:
+def text_mask(phrase_tokens: Tensor, real: Tensor, rule: str) -> Tensor:
     """Edges inside captions.
 
     Args:
         phrase_tokens: bool [T, P, W], word w belongs to phrase p.
         real: bool [T, n] with n = 1 + P + W, positions that are no padding; the first is C^T.
-        rule: see above.
+        rule: `paper`, `strict` or `none`, see above.
 
     Returns:
         bool [T, n, n], row may look at column. Padding is seen by nothing but itself.
@@ -319,14 +317,14 @@ def text_mask(phrase_tokens: Tensor, real: Tensor, rule: MaskRule) -> Tensor:
     return _without_padding(allowed, real)
 
 
-def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: MaskRule) -> Tensor:
+def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: str) -> Tensor:
     """Edges of image-caption pairs.
 
     Args:
         text: bool [N, n, n] of `text_mask`.
         real_text: bool [N, n].
         real_image: bool [N, m].
-        rule: see above.
+        rule: `paper`, `strict` or `none`, see above.
 
     Returns:
         bool [N, n + m, n + m].

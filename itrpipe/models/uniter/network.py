@@ -34,7 +34,6 @@ Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequ
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -45,7 +44,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.features.hub import read_state, refuse_not_finite
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch, WordEncoding, boxes_of
+from itrpipe.models.base import ImageBatch, Matcher, RegionEncoding, TextBatch, WordEncoding, boxes_of
 from itrpipe.models.uniter.declaration import Uniter
 
 NORM_EPSILON = 1e-12
@@ -56,20 +55,7 @@ _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Elements of the states of a tile of pairs that go through the encoder together; on CPUs they fit the cache."""
 
 
-@dataclass(frozen=True)
-class UniterImages:
-    """Images as the encoder reads them.
-
-    Attributes:
-        regions: [B, R, d] embedded regions, before dropout; those past the count hold anything.
-        count: [B] int64, regions per image.
-    """
-
-    regions: Tensor
-    count: Tensor
-
-
-class UniterEncoder(Matcher[UniterImages, WordEncoding]):
+class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
     """UNITER with the heads of TAGS-DC. The score of a pair is its raw rank logit.
 
     Args:
@@ -114,15 +100,15 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         """
         return super().undecayed() - {"image.region_norm.weight", "image.box_norm.weight"}
 
-    def encode_images(self, images: ImageBatch) -> UniterImages:
-        """Regions and their boxes, projected.
+    def encode_images(self, images: ImageBatch) -> RegionEncoding:
+        """Regions and their boxes, embedded, before dropout; the count is always given.
 
         Raises:
             DataError: the features have no boxes.
         """
         regions = self.image(images.regions.float(), boxes_of(images), self.text.kind.weight[1])
         count = torch.full((len(regions),), regions.shape[1], device=regions.device)
-        return UniterImages(regions, count if images.count is None else images.count)
+        return RegionEncoding(regions, count if images.count is None else images.count)
 
     def encode_texts(self, texts: TextBatch) -> WordEncoding:
         """Words with their positions.
@@ -132,16 +118,16 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         """
         return WordEncoding(self.text(texts.tokens), texts.lengths)
 
-    def score_matrix(self, images: UniterImages, texts: WordEncoding) -> Tensor:
+    def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [B, T], float32."""
-        pairs = torch.cartesian_prod(torch.arange(len(images.count)), torch.arange(len(texts.lengths)))
-        return self.score_at(images, texts, *pairs.T).view(len(images.count), -1)
+        pairs = torch.cartesian_prod(torch.arange(len(images.regions)), torch.arange(len(texts.lengths)))
+        return self.score_at(images, texts, *pairs.T).view(len(images.regions), -1)
 
-    def score_pairs(self, images: UniterImages, texts: WordEncoding) -> Tensor:
+    def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k, float32."""
-        return self.score_at(images, texts, *torch.arange(len(images.count)).expand(2, -1))
+        return self.score_at(images, texts, *torch.arange(len(images.regions)).expand(2, -1))
 
-    def score_at(self, images: UniterImages, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor) -> Tensor:
+    def score_at(self, images: RegionEncoding, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor) -> Tensor:
         """Scores [N] of pairs of any images and captions, float32.
 
         Args:
@@ -152,7 +138,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
 
     def read_at(
         self,
-        images: UniterImages,
+        images: RegionEncoding,
         texts: WordEncoding,
         image_rows: Tensor,
         text_rows: Tensor,
@@ -166,6 +152,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
             first: how many positions of each pair are read; those behind its last hold anything.
             read: states [n, first, d] of some pairs to [n, ...].
         """
+        assert images.count is not None
         dropout = self.settings.dropout
         width = texts.words.shape[1]
         room = images.regions.shape[1]

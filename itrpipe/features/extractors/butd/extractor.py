@@ -57,6 +57,8 @@ _MEAN_BGR = (102.9801, 115.9465, 122.7717)
 _SIZES = (64, 128, 256, 512)
 _WINDOWS = ((23, 12), (16, 16), (11, 22))
 _CENTRE = 7.5
+# With both ends inside, a box covers what an ordinary box covers that ends one pixel later.
+_LAST_PIXEL = (0, 0, 1, 1)
 
 # Of the network.
 STRIDE = 16
@@ -131,7 +133,8 @@ class ButdExtractor(Detector):
         vectors = network.region_features(feature_map, boxes)
         classes, attributes = (logits.softmax(dim=1)[:, :-1] for logits in network.predictions(vectors))
         # Overlaps are those in the image file, where the pixel that a width includes weighs more than here.
-        overlaps = box_overlaps(pad_sequence(boxes, batch_first=True) / scale, extra=1)
+        in_file = pad_sequence(boxes, batch_first=True) / scale
+        overlaps = box_overlaps(in_file + in_file.new_tensor(_LAST_PIXEL))
         # In pixels here; not always whole, and so not always the size of `pixels`.
         extents = [(images[0].shape[2] * scale, images[0].shape[1] * scale)] * len(images)
         return Proposals(boxes, extents, overlaps, vectors, classes, attributes=attributes)
@@ -202,8 +205,7 @@ def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, size: tuple[int, int
     boxes = boxes[large]
     logits = logits[large]
     order = logits.argsort(descending=True, stable=True)[:_CANDIDATES]
-    # With both ends inside, a box covers what an ordinary box covers that ends one pixel later.
-    ordinary = boxes[order] + boxes.new_tensor([0, 0, 1, 1])
+    ordinary = boxes[order] + boxes.new_tensor(_LAST_PIXEL)
     return boxes[order][nms(ordinary, logits[order], _PROPOSAL_NMS)[:PROPOSALS]]
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itrpipe.features.extractors.base import Extractor, Images, stacked
+from itrpipe.features.extractors.base import Extractor, Images
 from itrpipe.features.extractors.hog.declaration import Hog
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FeatureSpec
@@ -61,7 +61,8 @@ class HogExtractor(Extractor):
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns regions [B, R, D] and global [B, G] float16, count [B] int16 and boxes [B, R, 4] float32 in 0..1."""
-        rgb = stacked(images).to(self._device).float() / 255
+        assert isinstance(images, Tensor)
+        rgb = images.to(self._device).float() / 255
         red, green, blue = rgb.unbind(1)
         # Lightness in 0..1, red against green and both against blue in -1..1, [B, 3, H, W].
         colours = torch.stack([rgb.mean(1), red - green, (red + green - 2 * blue) / 2], dim=1)

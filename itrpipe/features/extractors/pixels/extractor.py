@@ -7,9 +7,10 @@ from typing import Literal
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
+from torch import Tensor
 
-from itrpipe.features.extractors.base import Extractor, Images, Transform, channels_first, stacked
+from itrpipe.features.extractors.base import Extractor, Images, Transform, channels_first
 from itrpipe.features.extractors.pixels.declaration import Pixels
 from itrpipe.features.store import FeatureSpec
 
@@ -34,20 +35,9 @@ class Resize:
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Turns [H, W, 3] uint8 into [3, height, width] uint8."""
-        size = self.width, self.height
-        resized = Image.fromarray(image).resize(size, Image.Resampling.BICUBIC, box=self.part(*image.shape[:2]))
+        resize = ImageOps.fit if self.fit == "crop" else Image.Image.resize
+        resized = resize(Image.fromarray(image), (self.width, self.height), Image.Resampling.BICUBIC)
         return channels_first(np.asarray(resized))
-
-    def part(self, height: int, width: int) -> tuple[float, float, float, float]:
-        """The part x1, y1, x2, y2 of an image of this size that is kept, in pixels and fractions of them."""
-        kept_width = float(width)
-        kept_height = float(height)
-        if self.fit == "crop":
-            kept_width = min(kept_width, height * self.width / self.height)
-            kept_height = min(kept_height, width * self.height / self.width)
-        left = (width - kept_width) / 2
-        top = (height - kept_height) / 2
-        return left, top, left + kept_width, top + kept_height
 
 
 class PixelExtractor(Extractor):
@@ -68,4 +58,5 @@ class PixelExtractor(Extractor):
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `pixels` [B, height, width, 3] uint8 of images [B, 3, height, width] uint8."""
-        return {"pixels": np.ascontiguousarray(stacked(images).permute(0, 2, 3, 1).cpu().numpy())}
+        assert isinstance(images, Tensor)
+        return {"pixels": np.ascontiguousarray(images.permute(0, 2, 3, 1).cpu().numpy())}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision.ops import Conv2dNormActivation, clip_boxes_to_image, roi_align
 
 from itrpipe.errors import DataError
-from itrpipe.features.extractors.base import Extractor, Images, channels_first, stacked
+from itrpipe.features.extractors.base import Extractor, Images, channels_first
 from itrpipe.features.extractors.regions import box_overlaps, place_anchors, shift_boxes, surviving_confidence
 from itrpipe.features.extractors.scenes.declaration import WEIGHTS, Scenes
 from itrpipe.features.hub import fill, read_state
@@ -89,7 +89,8 @@ class ScenesExtractor(Extractor):
                     f"images of shape {tuple(image.shape)} are no images of scenes, which are {(3, HEIGHT, WIDTH)}; "
                     "name a dataset of photographs, or another extractor."
                 )
-        rows = self._model(stacked(images).to(self._device))
+        assert isinstance(images, Tensor)
+        rows = self._model(images.to(self._device))
         found = {name: values.cpu().numpy() for name, values in rows.items()}
         return {**found, "count": np.full(len(images), REGIONS, dtype=np.int16)}
 

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.features.declaration import NetworkSettings
-from itrpipe.features.extractors.base import Extractor, Images, stacked
+from itrpipe.features.extractors.base import Extractor, Images
 from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.frames import Framing
 from itrpipe.features.hub import PATCHES, Kind
@@ -94,7 +94,8 @@ class GridExtractor(Extractor):
             regions [B, R, D] and global [B, G] float16, infinite where a value does not fit; count [B] int16, always
             R; boxes [B, R, 4] float32 in 0..1.
         """
-        found = self._see(stacked(images))
+        assert isinstance(images, Tensor)
+        found = self._see(images)
         whole = found.tokens[:, 0] if found.own is None else found.own
         return {
             "regions": found.tokens[:, -self.spec.regions :].half().cpu().numpy(),
