@@ -10,7 +10,7 @@ from typer import Option
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, Split, Text
-from itrpipe.datasets.definition import PIXELS, DatasetDefinition
+from itrpipe.datasets.definition import PIXELS
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE
@@ -119,7 +119,7 @@ class Export(AskingOptions):
                 "native": native,
                 "reason": reason,
                 "tables": TABLES if self.embeddings == "parquet" else {},
-                "example": _example(work, evaluated, prepared, asked.planner.definition),
+                "example": _example(work, evaluated, prepared),
             }
             write_text(work / CARD, model_card(facts))
         for path in sorted(path for path in target.rglob("*") if path.is_file()):
@@ -168,9 +168,7 @@ class Export(AskingOptions):
         return native, ""
 
 
-def _example(
-    work: Path, evaluated: Artifact, prepared: Artifact, definition: DatasetDefinition
-) -> dict[str, Any] | None:
+def _example(work: Path, evaluated: Artifact, prepared: Artifact) -> dict[str, Any] | None:
     """Draw a caption, if possible one whose own image is ranked first, and write a picture of what is found for it.
 
     Returns:
@@ -187,6 +185,6 @@ def _example(
     is_right = split.caption_image[captions] == found[:, 0]
     (query,) = choose(is_right, 1, np.random.default_rng(0))
     files = [split.files[row] for row in found[query, :SHOWN].tolist()]
-    if not draw_example(work, prepared, files, definition):
+    if not draw_example(work, prepared, files):
         return None
     return {"query": split.texts[captions[query]], "right": is_right[query]}

@@ -135,11 +135,10 @@ class ExportNegatives(AskingOptions):
         from itrpipe.exporting.card import dataset_card
         from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_files
 
-        definition, reporter = asked.planner.definition, asked.reporter
+        reporter = asked.reporter
         form, directions = FORMATS[self.form], DIRECTIONS[self.direction]
         lists, prepared = made[0], made[0].input("prepare")
-        images = image_root(prepared.manifest.settings, prepared.folder, definition)
-        sources = prepared.folder, lists.folder, images
+        sources = prepared.folder, lists.folder, image_root(prepared.folder)
         how: dict[str, Any] = {"image_root": self.image_root, "holds_images": form.holds_images}
         how["with_scores"] = self.with_scores
         most_sentences = self.sentences if self.synthetic else 0
@@ -202,7 +201,7 @@ class ExportNegatives(AskingOptions):
                 query, positive, negatives = mined.row("t2i", caption)
                 shown = [positive, *negatives[: _SHOWN - 1]]
                 is_mirrored = any("mirrored" in each for each in shown)
-                if not is_mirrored and draw_example(work, prepared, [each["file"] for each in shown], definition):
+                if not is_mirrored and draw_example(work, prepared, [each["file"] for each in shown]):
                     card["example"] = {"query": query["text"]}
             write_text(work / CARD, dataset_card(card))
         for table in tables:

@@ -9,11 +9,10 @@ from typer import Option
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import GuardOption
 from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
-from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError
 from itrpipe.stages.base import Artifact
 from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import PICTURES, read_manifest
+from itrpipe.storage.artifact import PICTURES
 
 PACKAGES = ("starlette", "uvicorn")
 
@@ -62,8 +61,7 @@ class Serve(SearchOptions):
         if candidates is None:
             return
         prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
-        folder = image_root(read_manifest(prepared).settings, prepared, load_definition(*self.where))
-        pictures = pages.Pictures.of_dataset(prepared, folder, self.data / self.dataset / PICTURES)
+        pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
         model = load(trained.folder, device=self.device or "auto")
         alone = None
         if not model.embeds:  # it reads every image beside every sentence, and searches one split alone

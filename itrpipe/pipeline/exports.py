@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import MissingInputError
 from itrpipe.stages.base import Artifact
 from itrpipe.stages.prepare import image_root
@@ -19,14 +18,14 @@ def fingerprints_of(read: Artifact, *made: Artifact) -> dict[str, str]:
     return found | {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in made}
 
 
-def draw_example(work: Path, prepared: Artifact, files: Sequence[str], definition: DatasetDefinition) -> bool:
+def draw_example(work: Path, prepared: Artifact, files: Sequence[str]) -> bool:
     """Write small copies of photographs side by side into an export; tells whether all of them can be read."""
     from itrpipe.datasets.pictures import DECODER_ERRORS, read_image
     from itrpipe.exporting.card import write_picture
     from itrpipe.report.pictures import shrink
 
     try:
-        root = image_root(prepared.manifest.settings, prepared.folder, definition)
+        root = image_root(prepared.folder)
         pictures = [shrink(read_image(root / file))[0] for file in files]
     except (MissingInputError, *DECODER_ERRORS):
         return False

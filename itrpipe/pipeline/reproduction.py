@@ -15,8 +15,7 @@ from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, refuse_unused
 from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
-from itrpipe.pipeline.run import run, say_costs
-from itrpipe.pipeline.steps import pending_steps
+from itrpipe.pipeline.run import run
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
@@ -207,9 +206,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         if each.error is not None:
             whole.reporter.say(f"  ✗ {each.title} cannot be planned: {each.error}", style="red")
     if options.dry_run:
-        (folder,) = run([report], whole.reporter, dry_run=True)
-        say_costs(pending_steps([report]), whole.reporter)
-        return folder
+        run([report], whole.reporter, dry_run=True)
+        return report.location.folder
     if recipe.source is not None:
         expected = recipe.source.expected
         if expected and not options.tiny and steps:
@@ -245,7 +243,9 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         made = [pinned_step(root, read_manifest(step.location.folder)) for step in made]
     folder = None
     if made:
-        (folder,) = run([whole.plan_report(planned, made)], whole.reporter)
+        report = whole.plan_report(planned, made)
+        folder = report.location.folder
+        run([report], whole.reporter)
         load_stage("report").show(folder, whole.reporter)
     evaluations = {}
     for step in made:

@@ -52,7 +52,7 @@ def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
     steps = list(steps)
     needed = {step.location.folder for step in pending_steps(steps)}
     every = unique_steps(steps)
-    width = max((len(f"{step.location.stage}/{step.location.name}") for step in every), default=0)
+    width = max((len(step.title) for step in every), default=0)
     for step in every:
         mark, style = _MARKS[step.state]
         text = f"{step.state}{f', {step.reason}' if step.reason else ''}"
@@ -60,7 +60,7 @@ def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
             mark = "·"
             style = None
             text = f"{step.state}, but nothing that is to be made reads it"
-        reporter.say(f"  {mark} {step.location.stage + '/' + step.location.name:<{width}}  {text}", style=style)
+        reporter.say(f"  {mark} {step.title:<{width}}  {text}", style=style)
 
 
 def run(
@@ -70,19 +70,16 @@ def run(
     dry_run: bool = False,
     with_upstream: bool = True,
     failures: dict[Path, ItrpipeError] | None = None,
-) -> list[Path]:
+) -> None:
     """Print the plan and run every step of it that is not up to date.
 
     Args:
         steps: the steps asked for.
         reporter: prints.
-        dry_run: print only.
+        dry_run: print only, and what it will cost.
         with_upstream: run missing steps upstream; otherwise refuse.
         failures: gets, by the folder of an artifact, why it was not made, and the others are made; None ends with the
             first error.
-
-    Returns:
-        The artifact folders of `steps`.
 
     Raises:
         UsageError: something upstream is not up to date and `with_upstream` is off, or a step turns out to be one
@@ -92,7 +89,8 @@ def run(
     print_plan(steps, reporter)
     todo = pending_steps(steps)
     if dry_run:
-        return [step.location.folder for step in steps]
+        say_costs(todo, reporter)
+        return
     damaged = [step for step in todo if step.state == "damaged"]
     if damaged and failures is None:
         raise DataError(damaged[0].reason)
@@ -102,8 +100,7 @@ def run(
     requested = {step.location.folder for step in steps}
     blocked = [step for step in todo if step.location.folder not in requested]
     if blocked and not with_upstream:
-        first = blocked[0].location
-        raise UsageError(f"{first.stage}/{first.name} is not up to date and --no-deps was given; run it first")
+        raise UsageError(f"{blocked[0].title} is not up to date and --no-deps was given; run it first")
     for number, step in enumerate(todo):
         try:
             for each in step.inputs.values():
@@ -115,7 +112,7 @@ def run(
             if failures is None:
                 raise
             failures[step.location.folder] = error
-            reporter.say(f"  ✗ {step.location.stage}/{step.location.name} failed: {error}", style="red")
+            reporter.say(f"  ✗ {step.title} failed: {error}", style="red")
     for step in named:
         if step.finished is None:
             continue
@@ -126,7 +123,6 @@ def run(
         asked = location.folder in requested
         if asked and name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
             reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
-    return [step.location.folder for step in steps]
 
 
 def _named(steps: Iterable[Step]) -> list[Step]:
@@ -168,12 +164,11 @@ def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
 def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMissing | None:
     """Make one artifact, or a share of its parts, and return what other jobs have to do then; None if nothing."""
     location = step.location
-    name = f"{location.stage}/{location.name}"
     part = "" if share is None else f"{share.number}-of-{share.count}"
     joins = share is None and share_of(step.execution) is not None
 
     def say_waiting(lock: Path) -> None:
-        reporter.say(f"{name}: {holder(lock)} is writing it; waiting for {lock}")
+        reporter.say(f"{step.title}: {holder(lock)} is writing it; waiting for {lock}")
 
     with on_disk(location.partial), locked(location, say_waiting, part, for_parts=joins):
         artifacts.recover_sealed(location)
@@ -182,7 +177,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
             raise DataError(reason)
         if state == "up to date":
             known = "up to date after all" if step.state == "stale" else "finished by another run"
-            reporter.say(f"{name}: {known}")
+            reporter.say(f"{step.title}: {known}")
             return None
         job, start = _begin(step, reporter, share)
         try:
@@ -212,17 +207,17 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
     Raises:
         LockedError: it took longer than `ITRPIPE_LOCK_HOURS`.
     """
-    name = f"{step.location.stage}/{step.location.name}"
     until = time.monotonic() + 3600 * patience()
     if others.missing():
         reporter.say(
-            f"{name}: waiting for {quantity(others.missing(), 'part')} of other jobs (--part i/{others.share.count})"
+            f"{step.title}: waiting for {quantity(others.missing(), 'part')} of other jobs (--part "
+            f"i/{others.share.count})"
         )
     while others.missing() and not (step.location.folder.exists() and state_of(step)[0] == "up to date"):
         if time.monotonic() > until:
             raise LockedError(
-                f"{name}: {quantity(others.missing(), 'part')} of other jobs not made after {patience():g} hours; "
-                f"start these jobs, or wait longer with {HOURS}={2 * patience():g}"
+                f"{step.title}: {quantity(others.missing(), 'part')} of other jobs not made after {patience():g} "
+                f"hours; start these jobs, or wait longer with {HOURS}={2 * patience():g}"
             )
         time.sleep(POLL_SECONDS)
 
@@ -255,8 +250,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
     if resumed or not record.exists():  # when it would have been begun without the breaks between its runs
         write_stamped_json(record, {"start": start})
     write_stamped_json(job.work / INPUTS, _read_by(inputs))
-    name = f"{step.location.stage}/{step.location.name}"
-    reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
+    reporter.say(f"{step.title}{' (resuming)' if resumed else ''}", style="bold")
     return job, start
 
 
@@ -368,8 +362,7 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     earlier = cache(earlier_artifacts)
     costs = {}
     for step in steps:
-        location = step.location
-        costs[f"{location.stage}/{location.name}"] = cost_of(step, earlier(location.folder.parent))
+        costs[step.title] = cost_of(step, earlier(step.location.folder.parent))
     known = [cost.seconds for cost in costs.values() if cost.seconds is not None]
     if not steps:
         return

@@ -76,6 +76,11 @@ class Step:
     model: str = ""
 
     @property
+    def title(self) -> str:
+        """Return stage and folder name of the artifact, for people."""
+        return f"{self.location.stage}/{self.location.name}"
+
+    @property
     def finished(self) -> Path | None:
         """Return the folder of the artifact, once it is whole."""
         return self.location.folder if self.state != "damaged" and self.location.folder.exists() else None

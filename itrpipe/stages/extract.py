@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from itrpipe.config import Settings
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
 from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS, feature_settings, passes_of
 from itrpipe.features.hub import require_reachable
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file, source_of
+from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import NOTES, DigestCache
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.extraction import Extraction, ImageFiles
+    from itrpipe.features.extraction import Extraction
     from itrpipe.features.importers.base import Import, WantedImage
 
 NO_SOURCE = "these features have no source; run `itrpipe extract --from PATH`"
@@ -142,7 +143,7 @@ class Extract(Stage):
 
 def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:
     """The maps over the images by the name of their extractor, or the one of the importer."""
-    from itrpipe.features.extraction import extractions
+    from itrpipe.features.extraction import ImageFiles, extractions
     from itrpipe.features.importers.base import Import
 
     parts = passes_of(job.conf, job.settings)
@@ -154,8 +155,10 @@ def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Imp
         )
         job.reporter.say(f"  {work.source.summary}")
         return {job.conf: work}
+    root = image_root(job.inputs["prepare"].folder)
+    files = ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes())
     options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}
-    return extractions(parts, _image_files(job, prepared), device=execution.device, **options)
+    return extractions(parts, files, device=execution.device, **options)
 
 
 def _require_equal_notes(job: Job, notes: list[str]) -> None:
@@ -182,14 +185,3 @@ def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:
             texts = split.texts[offsets[row] : offsets[row + 1]]
             wanted.append(WantedImage(image_id, split.files[row], texts))
     return wanted
-
-
-def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
-    from itrpipe.features.extraction import ImageFiles
-    from itrpipe.stages.prepare import image_root
-
-    prepare = job.inputs["prepare"]
-    # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
-    definition = load_definition(prepare.folder.parents[2], job.dataset)
-    root = image_root(prepare.manifest.settings, prepare.folder, definition)
-    return ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes())
