@@ -293,7 +293,7 @@ def resolve(
     rule = resolved.values.get(EPOCHS)
     if isinstance(rule, str):
         origin = resolved.origins[EPOCHS]
-        resolved.merge(_summed_epochs(rule, lambda name: declared(name).values, origin), origin)
+        resolved.merge(_summed_epochs(rule, declared, origin), origin)
     return resolved
 
 
@@ -332,12 +332,12 @@ def _layers(
                 yield layer if part == conf else {part: layer}, declaration.origin(section)
 
 
-def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], origin: str) -> dict[str, Any]:
+def _summed_epochs(rule: str, declared: Callable[[str], Resolved], origin: str) -> dict[str, Any]:
     """Return the sum of a rule, and the epochs after which the learning rate decays, in proportion to the first term's.
 
     Args:
         rule: what is declared.
-        declared: gives the values of another configuration.
+        declared: resolves another configuration.
         origin: of the rule.
 
     Raises:
@@ -347,7 +347,7 @@ def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], orig
     first = {}
     for text in rule.split("+"):
         term = _TERM.fullmatch(text.strip())
-        values = declared(term["conf"]) if term else {}
+        values = declared(term["conf"]).values if term else {}
         if term is None or not isinstance(values.get(EPOCHS), int):
             raise DataError(
                 f"{origin}: epochs = {rule!r}; give a number, or a sum of other configurations' epochs that are "

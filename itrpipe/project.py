@@ -117,12 +117,8 @@ class Result:
             document = html.escape((self.folder / "index.html").read_text(encoding="utf-8"))
             return f'<iframe srcdoc="{document}" style="width: 100%; height: {_PAGE_HEIGHT}px; border: 0"></iframe>'
         shown = f"<pre>{html.escape(str(self))}</pre>"
-        if (self.folder / HISTORY).exists():
-            shown += self._curve()
-        return shown
-
-    def _curve(self) -> str:
-        """Draw RSum on the validation split by epoch."""
+        if not (self.folder / HISTORY).exists():
+            return shown
         from matplotlib.ticker import MaxNLocator
 
         from itrpipe.report.plots import panel, svg
@@ -133,7 +129,7 @@ class Result:
         axes.plot(history["epoch"], history["val_rsum"])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(title)
-        return f'<div style="max-width: {_CURVE_WIDTH}px">{svg(figure, "val-rsum", title)}</div>'
+        return f'{shown}<div style="max-width: {_CURVE_WIDTH}px">{svg(figure, "val-rsum", title)}</div>'
 
 
 class Project:

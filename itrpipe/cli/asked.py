@@ -23,8 +23,8 @@ from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageE
 from itrpipe.features.declaration import GIVEN, names_a_file, read_model
 from itrpipe.pipeline.models import NAMING, NamedModel, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
-from itrpipe.pipeline.run import earlier_artifacts, run
-from itrpipe.pipeline.steps import only_finished
+from itrpipe.pipeline.run import run
+from itrpipe.pipeline.steps import earlier_artifacts, only_finished
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
@@ -123,7 +123,7 @@ class Asked:
         first = Need(stage, conf or default_conf(planner.definition, stage), settings)
         self.steps = [planner.plan(first, inputs=inputs)]
         self.steps += [planner.plan(each, requested=False) for each in others]
-        refuse_unused(planner.unused_overrides(), planner.settings)
+        refuse_unused([each for each in planner.overrides if each not in planner.read], planner.settings)
         if self.asks and stage != "train":  # a training with other settings is another model
             for place, step in enumerate(self.steps):
                 scopes = step.need.stage, step.need.conf, None if place == 0 else step.need.stage

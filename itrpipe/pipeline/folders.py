@@ -13,8 +13,19 @@ from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
-from itrpipe.storage import artifact
-from itrpipe.storage.artifact import Manifest, folders_in, is_finished
+from itrpipe.storage.artifact import (
+    INPUTS,
+    MANIFEST,
+    PARTIAL,
+    PICTURES,
+    REPLACED,
+    UNFINISHED,
+    WORK,
+    Manifest,
+    check_artifact,
+    folders_in,
+    is_finished,
+)
 from itrpipe.storage.disk import on_disk, read_stamped_json
 from itrpipe.storage.locks import is_locked, unused
 
@@ -63,7 +74,7 @@ def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
             found += [_entry(each, verify) for each in folders_in(folder)]
         except UnavailableError as error:
             found.append(Entry(folder, "unreadable", None, 0, str(error)))
-    copies = root / dataset / artifact.PICTURES
+    copies = root / dataset / PICTURES
     if copies.is_dir() and not copies.is_symlink():
         found.append(Entry(copies, "small copies", None, _size_of(copies), "of photographs; made again when needed"))
     return found
@@ -176,21 +187,19 @@ def _entry(folder: Path, verify: bool) -> Entry:
 
 def _readable_entry(folder: Path, verify: bool) -> Entry:
     size = _size_of(folder)
-    partial = folder.name.endswith(artifact.PARTIAL)
-    name = folder.with_name(folder.name.removesuffix(artifact.PARTIAL).partition(artifact.REPLACED)[0])
+    partial = folder.name.endswith(PARTIAL)
+    name = folder.with_name(folder.name.removesuffix(PARTIAL).partition(REPLACED)[0])
     if not is_finished(name):
         return Entry(folder, "not ours", None, size, "no stage made it")
-    if name.name != folder.name.removesuffix(artifact.PARTIAL):
+    if name.name != folder.name.removesuffix(PARTIAL):
         return Entry(folder, "replaced", None, size, "it was made again")
     if partial and is_locked(folder):
         return Entry(folder, "running", None, size)
-    if partial and not (folder / artifact.MANIFEST).exists():
-        return Entry(
-            folder, "in parts" if (folder / artifact.WORK / artifact.UNFINISHED).exists() else "interrupted", None, size
-        )
+    if partial and not (folder / MANIFEST).exists():
+        return Entry(folder, "in parts" if (folder / WORK / UNFINISHED).exists() else "interrupted", None, size)
     try:
         # A sealed partial folder is only renamed if its hashes are right, so they decide here too.
-        manifest = artifact.check_artifact(folder, thorough=verify or partial)
+        manifest = check_artifact(folder, thorough=verify or partial)
     except DataError as error:
         return Entry(folder, "damaged", None, size, str(error))
     return Entry(folder, "interrupted" if partial else "whole", None if partial else manifest, size)
@@ -242,7 +251,7 @@ def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: b
     if not superseded_too:
         queue += [entry.name for entry, manifest in whole if manifest.stage == "evaluate"]
     for entry in found:
-        record = entry.folder / artifact.WORK / artifact.INPUTS
+        record = entry.folder / WORK / INPUTS
         if entry.state == "running" and record.exists():
             remedy = "end the process that is working there, and run the same command again"
             queue += read_stamped_json(record, remedy)

@@ -8,29 +8,28 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from itrpipe.datasets.definition import load_definition, remember_training
 from itrpipe.engine.run import OthersMissing, Share, share_of, whole
-from itrpipe.errors import DataError, ItrpipeError, LockedError, UnavailableError, UsageError
+from itrpipe.errors import DataError, ItrpipeError, LockedError, UsageError
 from itrpipe.evaluation.tables import duration
 from itrpipe.pipeline.planning import Planner, refuse_hopeless
-from itrpipe.pipeline.steps import pending_steps, state_of, unique_steps
+from itrpipe.pipeline.steps import earlier_artifacts, pending_steps, state_of, unique_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Artifact, Job, State, Step, load_stage
-from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import (
     INPUTS,
     START,
     UNFINISHED,
+    WORK,
     Manifest,
-    folders_in,
-    is_finished,
-    read_manifest,
+    finish,
+    open_partial,
+    recover_sealed,
 )
 from itrpipe.storage.disk import on_disk, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.storage.locks import HOURS, holder, locked, patience
@@ -171,7 +170,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
         reporter.say(f"{step.title}: {holder(lock)} is writing it; waiting for {lock}")
 
     with on_disk(location.partial), locked(location, say_waiting, part, for_parts=joins):
-        artifacts.recover_sealed(location)
+        recover_sealed(location)
         state, reason = state_of(step)
         if state == "damaged":
             raise DataError(reason)
@@ -191,7 +190,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
             return others
         job.timings["total"] = round(time.time() - start, 3)
         job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
-        manifest = artifacts.finish(location, _record(step, job))
+        manifest = finish(location, _record(step, job))
     told = [
         f"{key} {f'{value:.4g}' if isinstance(value, float) else value}"
         for key, value in manifest.metrics.items()
@@ -237,7 +236,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
         execution=step.execution if share is not None else whole(step.execution),
         inputs=inputs,
         definition=step.definition,
-        folder=artifacts.open_partial(step.location),
+        folder=open_partial(step.location),
         reporter=reporter,
         sources=step.sources,
     )
@@ -257,7 +256,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
 def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: Reporter, *, shared: bool) -> None:
     """Remove an interrupted beginning that was made from other bytes."""
     partial = step.location.partial
-    record = partial / artifacts.WORK / INPUTS
+    record = partial / WORK / INPUTS
     if not record.exists():
         return
     remedy = f"remove {partial} and run the same command again"
@@ -378,12 +377,3 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     unknown = len(costs) - len(known)
     more = f" and {quantity(unknown, 'step')} of unknown cost" if unknown else ""
     reporter.say(f"    sum: {'at most ' if most else ''}{duration(sum(known))}{more}")
-
-
-def earlier_artifacts(folder: Path) -> dict[str, Manifest]:
-    """Return the manifests of the finished artifacts of a stage's folder by name; damaged ones tell no costs."""
-    found = {}
-    for each in filter(is_finished, folders_in(folder)):
-        with suppress(DataError, UnavailableError):
-            found[each.name] = read_manifest(each)
-    return found

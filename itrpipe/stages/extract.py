@@ -22,7 +22,7 @@ from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.extraction import Extraction
-    from itrpipe.features.importers.base import Import, WantedImage
+    from itrpipe.features.importers.base import Import
 
 NO_SOURCE = "these features have no source; run `itrpipe extract --from PATH`"
 
@@ -144,12 +144,18 @@ class Extract(Stage):
 def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:
     """The maps over the images by the name of their extractor, or the one of the importer."""
     from itrpipe.features.extraction import ImageFiles, extractions
-    from itrpipe.features.importers.base import Import
+    from itrpipe.features.importers.base import Import, WantedImage
 
     parts = passes_of(job.conf, job.settings)
     execution = job.execution
     if any(part.imported for part in parts.values()):
-        images = _wanted_images(prepared)
+        images = []
+        for name in prepared.splits:
+            split = prepared.split(name)
+            offsets = split.captions_of_image
+            for row, image_id in enumerate(split.image_ids.tolist()):
+                texts = split.texts[offsets[row] : offsets[row + 1]]
+                images.append(WantedImage(image_id, split.files[row], texts))
         work = Import(
             f"importing {job.conf}", job.settings, source_of(job.definition, NO_SOURCE), images, prepared.sizes()
         )
@@ -172,16 +178,3 @@ def _require_equal_notes(job: Job, notes: list[str]) -> None:
             "pin the model with --set revision=COMMIT, or remove that folder"
         )
     write_stamped_json(path, dict.fromkeys(notes, ""))
-
-
-def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:
-    from itrpipe.features.importers.base import WantedImage
-
-    wanted = []
-    for name in prepared.splits:
-        split = prepared.split(name)
-        offsets = split.captions_of_image
-        for row, image_id in enumerate(split.image_ids.tolist()):
-            texts = split.texts[offsets[row] : offsets[row + 1]]
-            wanted.append(WantedImage(image_id, split.files[row], texts))
-    return wanted
