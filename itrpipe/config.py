@@ -198,15 +198,12 @@ def declared_stages() -> dict[str, Path]:
 
 @functools.cache
 def load_declaration(stage: str) -> Declaration:
-    """Read the declaration of a stage.
+    """Read the declaration of a stage, see `declared_stages`.
 
     Raises:
-        UsageError: there is no such stage.
         DataError: the file is not valid TOML or has a table that is not one of the three known kinds.
     """
-    path = declared_stages().get(stage)
-    if path is None:
-        raise UsageError(unknown("stage", stage, declared_stages()))
+    path = declared_stages()[stage]
     tables = {"defaults": {}, "execution": {}, "conf": {}, **read_toml(path)}
     if len(tables) > 3:
         other = min(tables.keys() - {"defaults", "execution", "conf"})

@@ -166,7 +166,7 @@ class ExportNegatives(AskingOptions):
 
         options = self.chosen(*_RECORDED)
         options |= {"negatives": mined.negatives, "sentences": most_sentences, "format": self.form}
-        fingerprints = fingerprints_of(lists, *made)
+        fingerprints = fingerprints_of(*made)
         record = {
             "itrpipe": __version__,
             "dataset": lists.manifest.dataset,

@@ -47,7 +47,7 @@ class Options:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlannedRun:
     """One run with one seed.
 
@@ -235,9 +235,9 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     if options.keep_going:
         failures: dict[Path, ItrpipeError] = {}
         run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
-        for position, each in enumerate(planned):
-            if each.step is not None and each.step.location.folder in failures:
-                planned[position] = replace(each, error=failures[each.step.location.folder])
+        for each in planned:
+            if each.step is not None:
+                each.error = failures.get(each.step.location.folder)
     made = [each.step for each in planned if each.step is not None and each.error is None]
     if options.keep_going:
         made = [pinned_step(root, read_manifest(step.location.folder)) for step in made]

@@ -46,10 +46,9 @@ _MARKS: dict[State, tuple[str, str]] = {
 }
 
 
-def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
-    """Print one line for each step: mark, artifact, state and reason."""
-    steps = list(steps)
-    needed = {step.location.folder for step in pending_steps(steps)}
+def print_plan(steps: Iterable[Step], todo: Iterable[Step], reporter: Reporter) -> None:
+    """Print one line for each step: mark, artifact, state and reason; of those that have to run, and of all others."""
+    needed = {step.location.folder for step in todo}
     every = unique_steps(steps)
     width = max((len(step.title) for step in every), default=0)
     for step in every:
@@ -85,8 +84,8 @@ def run(
             that cannot work.
         DataError: an artifact is damaged.
     """
-    print_plan(steps, reporter)
     todo = pending_steps(steps)
+    print_plan(steps, todo, reporter)
     if dry_run:
         say_costs(todo, reporter)
         return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from itrpipe.config import Resolved, Settings, declared_stages, unknown
+from itrpipe.config import Resolved, Settings
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import PARTS, SharedExecution, make_parts
@@ -155,7 +155,7 @@ class Job:
         """Return the folder for what only resuming needs; it is gone from the finished artifact."""
         return self.folder / WORK
 
-    def made(self, work: Work, folder: str = PARTS, *, more: bool = False) -> Made:
+    def made(self, work: Work, folder: str = PARTS) -> Made:
         """Make every part of a map that is not there yet, where the execution settings say.
 
         A job that makes a share only goes no further than here, so nothing may be written before that is not the same
@@ -164,13 +164,12 @@ class Job:
         Args:
             work: the map.
             folder: below `work`, of the files of its parts.
-            more: another map follows that needs this one.
 
         Raises:
             OthersMissing: this job makes a share of the parts, and has made it.
             ItrpipeError: see `make_parts`.
         """
-        return make_parts(work, self.work / folder, self.execution, self.reporter, self.warn, more=more)
+        return make_parts(work, self.work / folder, self.execution, self.reporter, self.warn)
 
     def warn(self, message: str) -> None:
         """Keep a warning in the manifest and show it, once where several stages of a command have the same."""
@@ -245,13 +244,7 @@ class Stage:
 
 @functools.cache
 def load_stage(stage: str) -> Stage:
-    """Return the stage of a name.
-
-    Raises:
-        UsageError: no declaration has this name.
-    """
-    if stage not in declared_stages():
-        raise UsageError(unknown("stage", stage, declared_stages()))
+    """Return the stage of a declared name."""
     module = importlib.import_module(f"itrpipe.stages.{stage}")
     return getattr(module, "".join(map(str.capitalize, stage.split("_"))))()
 

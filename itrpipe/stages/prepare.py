@@ -317,17 +317,7 @@ def _prepare_scenes(job: Job) -> None:
     from itrpipe.scenes.build import Painting, write_described, write_images
 
     settings = job.settings
-    dataset = generate(
-        settings.train,
-        settings.val,
-        settings.test,
-        settings.seed,
-        settings.family_size,
-        settings.keep_probability,
-        caption_detail=settings.caption_detail,
-        units=settings.units,
-        alike=settings.alike,
-    )
+    dataset = generate(**settings.model_dump(exclude={"kind", "noise", "occlusion"}))
     difficulty = Difficulty(settings.noise, settings.occlusion)
     images = job.folder / IMAGES_FOLDER
     size = BYTES_PER_SCENE + int(settings.noise * BYTES_OF_NOISE)

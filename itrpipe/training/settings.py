@@ -66,7 +66,7 @@ UNTIMED |= {"selection"}
 """Settings that do not decide how long a training takes."""
 INITIAL = "initial"
 """Source of published weights that a training starts from."""
-_PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())}, lambda value: "local")
+_PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())})
 TEACHER_OF_PAIRS = "vsrn"
 """Backbone that mines for those without embeddings (AOQ §4.2: the lists of SCAN and BFAN are VSRN's)."""
 
