@@ -78,7 +78,7 @@ class Reporter:
         task = Task(self, name, total, unit, done)
         if not self.console.is_terminal:
             yield task
-            task.close()
+            task.print_line()
             return
         columns = (
             TextColumn("  {task.description:<28}", markup=False),
@@ -128,15 +128,13 @@ class Task:
         if self.bar is not None:
             rate = f"{_per_second(self._rate)} {memory_gib():.1f} GiB"
             self.bar.update(self.bar.task_ids[0], advance=count, note=printable(note), rate=rate)
-        elif self.total and time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
-            self._print()
+        elif time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
+            self.print_line()
 
-    def close(self) -> None:
-        """Print the last line, unless it was printed."""
-        if self.total and self.done != self._printed:
-            self._print()
-
-    def _print(self) -> None:
+    def print_line(self) -> None:
+        """Print how much is done, unless that was printed already, or there is nothing to do."""
+        if not self.total or self.done == self._printed:
+            return
         self._last = time.monotonic()
         self._printed = self.done
         facts = [_per_second(self._rate), f"{memory_gib():.1f} GiB"]

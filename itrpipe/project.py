@@ -18,6 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _CURVE_WIDTH, _PAGE_HEIGHT = 480, 800
 
 
+@dataclass(eq=False)
 class Result:
     """A finished artifact; in a notebook it shows itself.
 
@@ -47,8 +49,7 @@ class Result:
         folder: its files.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     @cached_property
     def manifest(self) -> Manifest:

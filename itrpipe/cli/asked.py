@@ -190,9 +190,8 @@ class Asked:
         """
         known = self.planner.definition
         conf = conf or default_conf(known, stage)
-        about, trained = "", None
-        if self.model is not None and stage == "train":
-            trained = self.model
+        about, trained = "", self.model if stage == "train" else None
+        if trained is not None:
             earlier = known.models.get(trained.name, trained.definition).method
             about = f" (model {trained.name})"
             if earlier != trained.method:

@@ -1,7 +1,5 @@
 """Find the finished evaluations of a dataset, and those of one model."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

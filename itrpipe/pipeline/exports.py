@@ -1,7 +1,5 @@
 """Name the artifacts behind an export, and draw an example for its card."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

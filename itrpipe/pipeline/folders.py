@@ -1,7 +1,5 @@
 """List the folders of a dataset with their state, and remove those that nothing needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping

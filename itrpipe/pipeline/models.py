@@ -1,7 +1,5 @@
 """Models by their names: `itrpipe train --name` remembers one, `--model` means it, and printed commands name it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ A plan is a graph of steps. Every fingerprint in it is computed from settings an
 planning runs nothing and imports no deep-learning library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,7 +103,7 @@ class Planner:
         """
         if inputs:
             return self._plan(need, requested, inputs)
-        key = repr((need.stage, need.conf, sorted(need.settings.items()), need.named, requested))
+        key = repr((need, requested))
         if key not in self._known:
             if key in self._underway:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")

@@ -1,13 +1,11 @@
 """Run a recipe: plan all its runs, make what is missing, and say which published scores were reached."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from itrpipe.analysis.settings import EvaluateSettings, models_label
+from itrpipe.analysis.settings import models_label
 from itrpipe.config import COMMAND_LINE, Override, scoped_override
 from itrpipe.datasets.definition import DatasetDefinition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
@@ -66,9 +64,12 @@ class PlannedRun:
     @property
     def published(self) -> list[Published]:
         """Return the scores that were published for it, of the test split."""
-        if self.step is not None and cast(EvaluateSettings, self.step.settings).split != "test":
-            return []
-        name = self.title if self.step is None else self.step.location.name
+        name = self.title
+        if self.step is not None:
+            name = self.step.location.name
+            settings: Any = self.step.settings
+            if settings.split != "test":
+                return []
         return [each.model_copy(update={"run": name, "title": self.title}) for each in self.run.published]
 
 
@@ -140,7 +141,8 @@ class Reproduction:
                 raise
             label = "+".join((run_label(each.method, each.backbone, seed), *each.ensemble_with))
             return PlannedRun(each, f"{label}{each.details}", None, error)
-        return PlannedRun(each, f"{models_label(cast(EvaluateSettings, step.settings))}{each.details}", step)
+        settings: Any = step.settings
+        return PlannedRun(each, f"{models_label(settings)}{each.details}", step)
 
     def _planner(self, each: RecipeRun) -> Planner:
         """Return the planner of all runs with the same overrides."""

@@ -1,7 +1,5 @@
 """Run a plan: print it and what it will cost, make every artifact that is not up to date, record how it came to be."""
 
-from __future__ import annotations
-
 import datetime
 import shlex
 import shutil
@@ -96,9 +94,9 @@ def run(
         remove_leftovers(dataset)
     named = _named(steps)
     requested = {step.location.folder for step in steps}
-    blocked = [step for step in todo if step.location.folder not in requested]
-    if blocked and not with_upstream:
-        raise UsageError(f"{blocked[0].title} is not up to date and --no-deps was given; run it first")
+    for step in todo:
+        if not with_upstream and step.location.folder not in requested:
+            raise UsageError(f"{step.title} is not up to date and --no-deps was given; run it first")
     for number, step in enumerate(todo):
         try:
             for each in step.inputs.values():

@@ -1,7 +1,5 @@
 """The state of the steps of a plan on disk, and why."""
 
-from __future__ import annotations
-
 import dataclasses
 import glob
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -129,7 +127,8 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
             location = dataclasses.replace(step.location, fingerprint=manifest.fingerprint)
             own = type(step.settings).model_validate(manifest.settings)
             other = dataclasses.replace(step, settings=own, location=location, state="up to date", reason="")
-            found += [other] if state_of(other)[0] == "up to date" else []
+            if state_of(other)[0] == "up to date":
+                found.append(other)
     return found[0] if len(found) == 1 else step
 
 

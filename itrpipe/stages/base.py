@@ -246,7 +246,7 @@ class Stage:
 def load_stage(stage: str) -> Stage:
     """Return the stage of a declared name."""
     module = importlib.import_module(f"itrpipe.stages.{stage}")
-    return getattr(module, "".join(map(str.capitalize, stage.split("_"))))()
+    return getattr(module, stage.title().replace("_", ""))()
 
 
 def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
-from itrpipe.engine.run import OthersMissing, SharedExecution
+from itrpipe.engine.run import Device, OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS, feature_settings, passes_of
 from itrpipe.features.hub import require_reachable
@@ -37,7 +37,7 @@ class Execution(SharedExecution):
         strict: stop at the first image that cannot be used.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     batch: int = Field(ge=0, le=1_000_000)
     decoders: int = Field(ge=0, le=1_024)
     strict: bool

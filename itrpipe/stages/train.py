@@ -3,9 +3,7 @@
 The first training is `--method triplet`; a second one (`--method aoq`) also reads the lists mined with its model.
 """
 
-from __future__ import annotations
-
-from typing import Any, cast
+from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.methods.declaration import ReadsSentences, masked_by, mined_by
@@ -14,7 +12,6 @@ from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import checks
 from itrpipe.training.settings import (
     UNTIMED,
-    MineSettings,
     TrainExecution,
     TrainSettings,
     mining_settings,
@@ -37,12 +34,12 @@ class Train(Stage):
         Raises:
             UsageError: one of them, or an option that changes nothing was given.
         """
-        settings = cast(TrainSettings, step.settings)
+        settings: Any = step.settings
         checks.refuse_other_features(settings, step.inputs["extract"].settings)
         self.check_read(step)
         checks.require_encoders(settings, step.resolved.origins, step.need.conf)
         if "mine_negatives" in step.inputs:
-            mining = cast(MineSettings, step.inputs["mine_negatives"].settings)
+            mining: Any = step.inputs["mine_negatives"].settings
             checks.refuse_refreshing(settings, mining, step.need.conf)
 
     def check_read(self, step: Step) -> None:
@@ -51,7 +48,8 @@ class Train(Stage):
         Raises:
             UsageError: likewise.
         """
-        checks.refuse_unread(cast(TrainSettings, step.settings), step.resolved.origins, step.need.conf)
+        settings: Any = step.settings
+        checks.refuse_unread(settings, step.resolved.origins, step.need.conf)
 
     def label(self, conf: str, settings: TrainSettings) -> str:
         """`method.backbone`, with the seed when it is not 0."""
@@ -65,8 +63,8 @@ class Train(Stage):
         """
         checks.refuse_method(settings)
         loss = settings.loss
-        mined = mined_by(settings.loss)
-        masked = masked_by(settings.loss)
+        mined = mined_by(loss)
+        masked = masked_by(loss)
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         # Teachers are told of the share of the training images, where it is not all of them.
         share = {} if settings.train_share == 1.0 else {"train_share": settings.train_share}

@@ -26,7 +26,7 @@ from pydantic import (
 from itrpipe import papers
 from itrpipe.config import Outside, Settings, did_you_mean, load_declaration, resolve, unknown, why_unusable
 from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
-from itrpipe.engine.run import MapExecution, SharedExecution
+from itrpipe.engine.run import Device, MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, method_package, methods
@@ -335,7 +335,7 @@ class TrainExecution(MapExecution):
         track_to: folder for what they keep on this machine; empty for `tracking/` of the dataset.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     threads: int = Field(ge=0, le=4_096)
     encode_block: int = Field(ge=1)
     encode_chunk: int | str
@@ -667,6 +667,6 @@ class MineExecution(SharedExecution):
             each core, or half of what a GPU has free, and of pairs 256.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     block: int = Field(ge=0)
     memory_mib: int = Field(ge=0)
