@@ -139,6 +139,23 @@ def refuse_method(settings: TrainSettings) -> None:
         )
 
 
+def refuse_further_candidates(mining: MineSettings, conf: str) -> None:
+    """Refuse lists with candidates from outside the training set, which a training has not.
+
+    Args:
+        mining: settings of the lists.
+        conf: configuration of the training, for the message.
+
+    Raises:
+        UsageError: likewise.
+    """
+    if mining.candidates:
+        raise UsageError(
+            f"{conf} reads images and captions of the training set, and candidates = {mining.candidates} adds others "
+            "to its lists; leave it out"
+        )
+
+
 def refuse_refreshing(settings: TrainSettings, mining: MineSettings, conf: str) -> None:
     """Refuse to mine again where steps are counted before there are lists, or where a second model orders these.
 

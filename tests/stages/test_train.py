@@ -35,7 +35,7 @@ from itrpipe.pipeline.run import cost_of
 from itrpipe.pipeline.steps import earlier_artifacts
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
-from itrpipe.training import assembly, recipe
+from itrpipe.training import mining, recipe
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
@@ -331,7 +331,7 @@ def stopped(call: int, target: Any = recipe.Trainer, name: str = "_step") -> Abs
 def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
     defined: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine_again, refresh = assembly.mine_again, ContrastiveMethod.refresh
+    mine_again, refresh = mining.mine_again, ContrastiveMethod.refresh
     seen: list[tuple[np.ndarray, ...]] = []
     given: list[dict[str, np.ndarray]] = []
 
@@ -339,7 +339,7 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
         seen.append((images, texts, split.caption_image))
         return mine_again(images, texts, split, *more)
 
-    monkeypatch.setattr(assembly, "mine_again", kept)
+    monkeypatch.setattr(mining, "mine_again", kept)
     monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))
     out = done(invoke(*command(defined, "--weigh", "guard")))
     assert out.count("mining again with the weights as they are") == 1
@@ -376,7 +376,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(defined: Path, invoke: I
     """While it mines again, after that, inside the epoch with the new lists, and inside the next one."""
     other = copied(defined, tmp_path / "other")
     done(invoke(*command(other, epochs=4)))
-    for stop in (stopped(1, assembly, "mine_again"), stopped(1), stopped(2), stopped(4)):
+    for stop in (stopped(1, mining, "mine_again"), stopped(1), stopped(2), stopped(4)):
         with stop:
             assert invoke(*command(defined, epochs=4)).code == 130
     done(invoke(*command(defined, epochs=4)))
