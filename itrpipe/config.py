@@ -210,7 +210,7 @@ def load_declaration(stage: str) -> Declaration:
         raise DataError(f"{path}: unknown table [{other}]; known are [defaults], [execution], [conf.<name>]")
     files = {}
     for plugin in brought():
-        if plugin.file and not plugin.problem and plugins.STAGES[plugin.group] == stage:
+        if plugin.file and plugins.STAGES[plugin.group] == stage:
             for section, named in plugin.tables.items():
                 tables[section] |= named
                 files |= {f"{section}.{name}": plugin.file for name in named}

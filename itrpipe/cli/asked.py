@@ -190,7 +190,9 @@ class Asked:
         """
         known = self.planner.definition
         conf = conf or default_conf(known, stage)
-        about, trained = "", self.model if stage == "train" else None
+        about, trained = "", None
+        if stage == "train":
+            trained = self.model
         if trained is not None:
             earlier = known.models.get(trained.name, trained.definition).method
             about = f" (model {trained.name})"

@@ -261,8 +261,11 @@ def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
     """
     if definition.prepare is None:
         raise MissingInputError("the dataset is not defined; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    alone = split and definition.prepare.conf == GIVEN
-    return Need("prepare", definition.prepare.conf, {"only": split} if alone else {})
+    conf = definition.prepare.conf
+    settings = {}
+    if split and conf == GIVEN:
+        settings["only"] = split
+    return Need("prepare", conf, settings)
 
 
 def check_split(model: Step, split: str) -> None:

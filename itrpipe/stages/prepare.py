@@ -337,7 +337,8 @@ def _prepare_scenes(job: Job) -> None:
         ids = []
         for scene, own in zip(part.scenes, part.captions, strict=True):
             captions += own
-            ids += [f"{scene.image_id}#{number}" for number in range(len(own))]
+            for number in range(len(own)):
+                ids.append(f"{scene.image_id}#{number}")
         matches = true_matches(captions, part.scenes)
         for caption_id, rows in zip(ids, matches, strict=True):
             truth[caption_id] = [part.scenes[row].image_id for row in rows]
