@@ -6,15 +6,15 @@ Source: SSAMT (Fan et al., ICMR 2022), Table 4.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from itrpipe.analysis.questions.base import EvaluatedModel
+from itrpipe.features.embeddings import SplitScores
 from itrpipe.models.ssamt.network import SsamtEncoder, SsamtTexts
-from itrpipe.progress import Reporter
 from itrpipe.training.data import PhraseSplitData, blocks
 
 BATCH = 128
@@ -117,24 +117,25 @@ def _masked_mean(values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def reranked_scores(opened: PhraseModel, depth: int, block: int, reporter: Reporter) -> np.ndarray:
+def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:
     """Return full scores of the best captions of every image and images of every caption by the intra encoders.
 
     All other pairs keep the order of the intra encoders and lie below every pair that was scored in full. Such numbers
     are not those of full inference: a match that the first ranking misses stays lost.
 
     Args:
-        opened: model and split.
-        depth: candidates of every query that are scored in full, at most the number of images.
-        block: images or captions encoded at a time.
-        reporter: shows the progress.
+        evaluation: of the model; its setting `rerank` says how many candidates of every query are scored in full.
+        split: scores of the evaluated split, which these take the place of.
 
-    Returns:
-        [N, T] float32.
+    Raises:
+        MissingInputError: what the model was trained on was removed since.
 
     Source: SSAMT describes full inference; this is its usual short cut.
     """
+    opened = PhraseModel.open(evaluation)
     data, model = opened.data, opened.model
+    block = evaluation.block
+    depth = evaluation.settings.rerank
     images = torch.cat([opened.images(rows).pooled for rows in blocks(data.num_images, block)])
     texts = torch.cat([opened.texts(rows).pooled for rows in blocks(data.num_captions, block)])
     intra = (images @ texts.T).float()  # [N, T]
@@ -144,7 +145,7 @@ def reranked_scores(opened: PhraseModel, depth: int, block: int, reporter: Repor
     scores = intra - 2.0 * (1.0 + model.settings.mu1 + 2.0 * model.settings.mu2)  # below every full score
     rows, columns = chosen.nonzero(as_tuple=True)
     order = columns.argsort(stable=True)  # pairs of one caption together, so that a batch encodes few captions
-    with reporter.task("scoring candidates", len(order), "pairs") as task:
+    with evaluation.job.reporter.task("scoring candidates", len(order), "pairs") as task:
         for part in order.split(PAIRS_AT_ONCE):
             image, caption = rows[part], columns[part]
             used_images, image_at = image.unique(return_inverse=True)
@@ -153,4 +154,4 @@ def reranked_scores(opened: PhraseModel, depth: int, block: int, reporter: Repor
             read = opened.texts(used_captions.cpu().numpy())
             scores[image, caption] = model.score_pairs(seen[image_at], read[caption_at]).float()
             task.advance(len(part))
-    return scores.cpu().numpy()
+    return replace(split, matrix=scores.cpu().numpy())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from itrpipe.analysis.settings import SCORED, EvaluateSettings
@@ -20,7 +19,7 @@ from itrpipe.training.encoding import Scoring
 
 
 def evaluated_scores(job: Any) -> SplitScores:
-    """Return the scores of the evaluated model, or the mean of those of several.
+    """Return the scores of the evaluated model, or the mean of those of several as they are, in single precision.
 
     Args:
         job: the `itrpipe.stages.base.Job` of the evaluation.
@@ -29,33 +28,19 @@ def evaluated_scores(job: Any) -> SplitScores:
         DataError: a file is damaged, or the models were trained on different images or captions of the split.
         MissingInputError: a file has no such split, or what a model without embeddings was trained on was removed.
     """
-    names = model_inputs(job.inputs)
-    return mean_scores(((job.inputs[name].folder, _model_scores(job, name)) for name in names), job.settings.split)
-
-
-def mean_scores(models: Iterable[tuple[Path, SplitScores]], split: str) -> SplitScores:
-    """Return the mean of the scores of several models as they are, in single precision.
-
-    Args:
-        models: the folder of each model, for messages, and its scores, which are overwritten.
-        split: name of the split, for messages.
-
-    Raises:
-        DataError: they are of different images or captions.
-    """
-    models = iter(models)
-    folder, mean = next(models)
-    count = 1
-    for other_folder, other in models:
+    first, *others = model_inputs(job.inputs)
+    mean = _model_scores(job, first)
+    for name in others:
+        other = _model_scores(job, name)
         for rows in ("image_ids", "caption_ids", "caption_image"):
             if getattr(mean, rows).tolist() != getattr(other, rows).tolist():
                 raise DataError(
-                    f"{other_folder}: its {rows.replace('_', ' ')} of split {split} are not those of {folder}, so "
-                    "their scores cannot be averaged; train both on the same dataset"
+                    f"{job.inputs[name].folder}: its {rows.replace('_', ' ')} of split {job.settings.split} are not "
+                    f"those of {job.inputs[first].folder}, so their scores cannot be averaged; train both on the same "
+                    "dataset"
                 )
         mean.matrix[:] += other.matrix
-        count += 1
-    mean.matrix[:] /= count
+    mean.matrix[:] /= 1 + len(others)
     return mean
 
 

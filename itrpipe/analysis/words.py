@@ -260,7 +260,9 @@ class WordTest:
         known = reader.captions
         split = known.split
         chosen = np.sort(rng.permutation(len(split.caption_ids))[:captions])
-        drawn, right, counted = Counter[str](), Counter[str](), Counter[str]()
+        drawn = Counter[str]()
+        right = Counter[str]()
+        counted = Counter[str]()
         texts: dict[str, list[str]] = {"captions": [], "written": [], "corrected": []}
         for part in blocks(len(chosen), BLOCK):
             block = chosen[part]

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
@@ -15,7 +15,7 @@ from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE
 from itrpipe.models.declaration import backbone_family, settings_of
-from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
+from itrpipe.pipeline.exports import CARD, fingerprints_of
 from itrpipe.report.chain import commands_behind
 from itrpipe.report.names import backbone_title, method_title, model_title
 from itrpipe.stages.base import Artifact, Step
@@ -119,7 +119,6 @@ class Export(AskingOptions):
                 "native": native,
                 "reason": reason,
                 "tables": TABLES if self.embeddings == "parquet" else {},
-                "example": _example(work, evaluated, prepared),
             }
             write_text(work / CARD, model_card(facts))
         for path in sorted(path for path in target.rglob("*") if path.is_file()):
@@ -166,25 +165,3 @@ class Export(AskingOptions):
                 ) from None
             return None, str(nothing)
         return native, ""
-
-
-def _example(work: Path, evaluated: Artifact, prepared: Artifact) -> dict[str, Any] | None:
-    """Draw a caption, if possible one whose own image is ranked first, and write a picture of what is found for it.
-
-    Returns:
-        What the card says of it; None where photographs are not at hand.
-    """
-    import numpy as np
-
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.evaluation.rankings import read_rankings
-    from itrpipe.report.pictures import SHOWN, choose
-
-    split = PreparedDataset.open(prepared.folder).split(evaluated.manifest.settings["split"])
-    _, (captions, found, _) = read_rankings(evaluated.folder / RANKINGS, split.image_ids, split.caption_ids)
-    is_right = split.caption_image[captions] == found[:, 0]
-    (query,) = choose(is_right, 1, np.random.default_rng(0))
-    files = [split.files[row] for row in found[query, :SHOWN].tolist()]
-    if not draw_example(work, prepared, files):
-        return None
-    return {"query": split.texts[captions[query]], "right": is_right[query]}

@@ -13,7 +13,7 @@ from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
 from itrpipe.features.declaration import GIVEN
-from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
+from itrpipe.pipeline.exports import CARD, fingerprints_of
 from itrpipe.printable import quantity
 from itrpipe.report.chain import commands_behind
 from itrpipe.stages.base import Artifact, Need
@@ -26,8 +26,6 @@ VERSION = 3
 DIRECTIONS = {"t2i": ("t2i",), "i2t": ("i2t",), "both": ("t2i", "i2t")}
 _RECORDED = ("twins", "negatives", "direction", "synthetic", "sentences", "image_root", "with_scores", "shard_rows")
 """Options that decide what the files hold."""
-_SHOWN = 5
-"""Images of the picture in the card."""
 
 
 @dataclass(kw_only=True)
@@ -140,7 +138,6 @@ class ExportNegatives(AskingOptions):
         lists, prepared = made[0], made[0].input("prepare")
         sources = prepared.folder, lists.folder, image_root(prepared.folder)
         how: dict[str, Any] = {"image_root": self.image_root, "holds_images": form.holds_images}
-        how["with_scores"] = self.with_scores
         most_sentences = self.sentences if self.synthetic else 0
         if self.twins:
             mined = open_twins(*sources, **how)
@@ -148,6 +145,7 @@ class ExportNegatives(AskingOptions):
             if self.synthetic:
                 how |= {"sentences": made[1].folder, "writer": self.synthetic}
             mined = open_mined(*sources, self.negatives or MOST, most_sentences=most_sentences, **how)
+        mined = replace(mined, with_scores=self.with_scores)
         if not self.negatives:
             mined = replace(mined, negatives=max(1, min(mined.negatives, mined.most(directions))))
         if self.image_root:
@@ -194,15 +192,7 @@ class ExportNegatives(AskingOptions):
                 "whole": whole,
                 "made_from": fingerprint("export_negatives", VERSION, options, fingerprints | {"itrpipe": __version__}),
                 "commands": commands_behind([each.folder for each in made]),
-                "example": None,
             }
-            # A picture of the first caption that has hard images.
-            for caption in mined.rows_with("t2i")[:1].tolist():
-                query, positive, negatives = mined.row("t2i", caption)
-                shown = [positive, *negatives[: _SHOWN - 1]]
-                is_mirrored = any("mirrored" in each for each in shown)
-                if not is_mirrored and draw_example(work, prepared, [each["file"] for each in shown]):
-                    card["example"] = {"query": query["text"]}
             write_text(work / CARD, dataset_card(card))
         for table in tables:
             left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""

@@ -22,7 +22,8 @@ from itrpipe.errors import DataError
 
 CUTOFFS = (1, 5, 10)
 """The K of R@K that papers report, and that the sum of recalls runs over."""
-SIDES = ("i2t", "t2i")
+SIDES = {"i2t": "Image → text", "t2i": "Text → image"}
+"""Directions of retrieval, and their headings."""
 RSUM = "rsum"
 RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in CUTOFFS)
 COMPARED = (*RECALLS, RSUM)
@@ -181,27 +182,6 @@ def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, 
     text_rank = _negatives_ahead(scores, caption_image, np.arange(texts)) + 1
     on_caption_scale = -((1 - image_rank) * texts // images) + 1
     return {"image_rank": image_rank, "text_rank": text_rank, "cross_rank": np.maximum(on_caption_scale, text_rank)}
-
-
-def roc_area(scores: np.ndarray, positive: np.ndarray) -> float | None:
-    """Area under the ROC curve: share of the pairs of a positive and a negative in which the positive scores higher.
-
-    Ties count one half.
-
-    Args:
-        scores: [N] numbers without NaN.
-        positive: [N] bool.
-
-    Returns:
-        0..1, or None where one of the two kinds is missing.
-    """
-    positives = int(positive.sum())
-    pairs = positives * (len(positive) - positives)
-    if not pairs:
-        return None
-    _, level, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    mean_rank = counts.cumsum() - (counts - 1) / 2  # of each level of equal scores, from 1
-    return float((mean_rank[level[positive]].sum() - positives * (positives + 1) / 2) / pairs)
 
 
 def _refuse(scores: np.ndarray, match_query: np.ndarray) -> None:

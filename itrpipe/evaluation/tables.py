@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from statistics import fmean, stdev
 from typing import Any
 
 DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
@@ -96,9 +97,7 @@ def mean(numbers: Sequence[Number | None]) -> Number | None:
     if len(known) == 1:
         return known[0]
     values = [each.value for each in known]
-    middle = sum(values) / len(values)
-    deviation = (sum((value - middle) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-    return replace(known[0], value=middle, low=None, high=None, deviation=deviation)
+    return replace(known[0], value=fmean(values), low=None, high=None, deviation=stdev(values))
 
 
 Cell = Number | str | None

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from itrpipe.evaluation.metrics import PROTOCOLS, random_recalls
 from itrpipe.evaluation.tables import Number, Row, Table, as_markdown
 from itrpipe.papers import Paper
 
-LIBRARY, TASK, PICTURE = "itrpipe", "image-text-retrieval", "example.jpg"
+LIBRARY, TASK = "itrpipe", "image-text-retrieval"
 _METRICS = {
     "r1": "R@1",
     "r5": "R@5",
@@ -32,8 +29,6 @@ TITLES = {
 _PROTOCOLS = {name: each.description for name, each in PROTOCOLS.items()} | {
     "oracle": "as `full`, with all correct matches counted"
 }
-_GAP = 6
-"""Pixels between pictures."""
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
@@ -45,8 +40,8 @@ def model_card(facts: Mapping[str, Any]) -> str:
             (protocol -> metric -> value, and where there is an interval low and high) with the `level` of intervals,
             `counts` (split -> images, captions), `fingerprints` (artifact -> fingerprint), `files` (name -> what it
             is), `papers` to cite, `libraries` that open the folder, `native` (the model as transformers has it, or
-            None), `base` (hub id or name of the folder whose weights it began with, or empty), `tables` (name ->
-            Parquet file) and `example` (what its picture shows, or None).
+            None), `base` (hub id or name of the folder whose weights it began with, or empty) and `tables` (name ->
+            Parquet file).
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -103,8 +98,8 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
             `negatives` and `sentences` of a row at most, the latter by which maker (`synthetic`), whether they are
             `guarded` by estimates, whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`,
             whether it is a `whole` path, of which the last part alone is told, or images are `copied`, or the tables
-            have them (`holds_images`), the number of `files`, `artifacts` (name -> fingerprint), `commands`,
-            `made_from` (fingerprint of all of it) and `example` (what its picture shows, or None).
+            have them (`holds_images`), the number of `files`, `artifacts` (name -> fingerprint), `commands`
+            and `made_from` (fingerprint of all of it).
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 
@@ -142,16 +137,3 @@ def _template(name: str) -> str:
 def bibliography(papers: Sequence[Paper]) -> str:
     """Entries of BibTeX with an empty line between them, each once."""
     return "\n\n".join({paper.key: paper.bibtex for paper in papers}.values())
-
-
-def write_picture(folder: Path, pictures: Sequence[bytes]) -> None:
-    """Writes small photographs, the bytes of their files, side by side as `PICTURE`."""
-    from PIL import Image
-
-    images = [Image.open(io.BytesIO(each)) for each in pictures]
-    height = min(each.height for each in images)
-    gap = np.full((height, _GAP, 3), 255, np.uint8)
-    parts = []
-    for each in images:
-        parts += [np.asarray(each.resize((round(each.width * height / each.height), height))), gap]
-    Image.fromarray(np.hstack(parts[:-1])).save(folder / PICTURE, quality=80)

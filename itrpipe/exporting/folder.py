@@ -87,7 +87,10 @@ def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterat
     work, earlier = (target.with_name(f".{target.name}.{end}") for end in ("exporting", "replaced"))
     with on_disk(target), _alone(work):
         for left in work.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
         try:
             yield work
             files = {}

@@ -43,7 +43,6 @@ FILES = {
     "embeddings/*.ids.json": "the id of every row, in order",
     "trec/run.*.trec": "the best candidates of every image (`i2t`) and caption (`t2i`) of the split",
     "trec/qrels.*.trec": "right answers; whitespace and % in ids are written as in URLs",
-    "example.jpg": "what it finds for a caption",
 }
 """File of an export, or files -> what it is, as the card says."""
 

@@ -124,7 +124,7 @@ class MinedPairs:
     negatives: int
     sentences: list[Sequence[Document]]
     most_sentences: int
-    with_scores: bool
+    with_scores: bool = False
 
     @property
     def guarded(self) -> bool:
@@ -179,7 +179,6 @@ def open_mined(
     sentences: Path | None = None,
     writer: str = "",
     most_sentences: int = 0,
-    with_scores: bool = False,
 ) -> MinedPairs:
     """Reads lists and what they name; of sentences no more than is exported.
 
@@ -193,7 +192,6 @@ def open_mined(
         sentences: artifact of `synthesize`, or None.
         writer: what wrote them.
         most_sentences: m.
-        with_scores: formats that have a choice also tell ids and scores.
 
     Raises:
         DataError: a file is damaged.
@@ -234,7 +232,6 @@ def open_mined(
         negatives,
         [written[name] for name in names],
         most_sentences,
-        with_scores,
     )
 
 
@@ -245,7 +242,6 @@ def open_twins(
     *,
     image_root: str = "",
     holds_images: bool = True,
-    with_scores: bool = False,
 ) -> MinedPairs:
     """Twins of training captions as lists of one negative each; images are listed once for each of their twins.
 
@@ -255,7 +251,6 @@ def open_twins(
         images: folder of the images.
         image_root: stands before every path of an image.
         holds_images: the format can hold an image that has no file of its own, as mirrored ones have none.
-        with_scores: formats that have a choice also tell ids.
 
     Raises:
         DataError: a file is damaged.
@@ -278,7 +273,7 @@ def open_twins(
     facts: dict[str, dict[str, np.ndarray]] = {name: {} for name in LISTS}
     nothing: list[Sequence[Document]] = [()] * len(captions)
     repeats = dict.fromkeys(LISTS, 0)
-    return MinedPairs(images, shown, captions, owners, rows, facts, "twins", repeats, 1, nothing, 0, with_scores)
+    return MinedPairs(images, shown, captions, owners, rows, facts, "twins", repeats, 1, nothing, 0)
 
 
 def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) -> Document:

@@ -27,15 +27,14 @@ from itrpipe.evaluation.metrics import (
     reaches_chance,
     remedy_of_chance,
 )
+from itrpipe.evaluation.results import FULL, ORACLE
 from itrpipe.evaluation.tables import Number, mean
 from itrpipe.report.names import shown, some
 from itrpipe.report.runs import (
     DECLARED,
     FIRST,
-    FULL,
     MINING,
     OBJECTIVE,
-    ORACLE,
     PLAIN,
     UNTRAINED,
     Model,
@@ -182,7 +181,8 @@ def rsum_of(series: Series) -> float:
 
 def baseline_of(series: Series, others: Sequence[Series], kind: str = UPDATES) -> Series | None:
     """Return what a series is compared with; see above."""
-    run, setting = series.first, _setting(series)
+    run = series.first
+    setting = _setting(series)
     is_baseline = any(DECLARED in each.roles for each in run.members)
     if setting is None or is_baseline or {FIRST, UNTRAINED} & run.roles:
         return None

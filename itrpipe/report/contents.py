@@ -111,7 +111,6 @@ class ReportPage:
 
     Attributes:
         title, dataset, date: the heading; the date is that of the last evaluation.
-        question: that the page is to answer.
         level: of all intervals.
         groups: the test sets.
         sections: of the page, in their order.
@@ -121,7 +120,6 @@ class ReportPage:
     title: str
     dataset: str
     date: str
-    question: str
     level: float
     groups: list[Group]
     sections: list[Section]
@@ -187,7 +185,8 @@ def report_of(
     for name in dict.fromkeys(each.run for each in options.published):
         if name not in known:
             warn(f"published scores are given for {name!r}, but no such run is evaluated")
-    data, artifacts = ShownData(find_root), all_artifacts(runs)
+    data = ShownData(find_root)
+    artifacts = all_artifacts(runs)
 
     compared = [_compared(members, data, options) for members in sets]
     # Significance is corrected over all comparisons of the page.
@@ -198,14 +197,10 @@ def report_of(
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset
-    question = f"How often are the right image and the right caption of {dataset} found?"
-    if any(marked):
-        question = f"Which model finds more in {dataset}?"
     report = ReportPage(
         title=options.title or dataset,
         dataset=dataset,
         date=f"{last.day} {last:%B %Y}",
-        question=question,
         level=options.interval_level,
         groups=groups,
         sections=[section for section in _sections(groups, data, artifacts, options) if section.parts],
@@ -245,12 +240,14 @@ def _group(
             if kinds:
                 said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
 
-    looks, evidence = looks_of(series), None
+    looks = looks_of(series)
+    evidence = None
     if len(series) > 1:
         baseline = claims[0].baseline if claims else None
         evidence = intervals(f"{prefix}-evidence", series, looks, baseline, _MOST_SHOWN)
 
-    notes, unfinished = negatives.hardness(series, dict(options.names)), []
+    notes = negatives.hardness(series, dict(options.names))
+    unfinished = []
     for each in series:
         model = each.first.members[0]
         validated = data.gallery(model.artifact, "val") if model.history else None

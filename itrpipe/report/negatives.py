@@ -48,19 +48,11 @@ Galleries = Callable[[ChainArtifact, str], SplitPictures | None]
 
 
 @dataclass(frozen=True)
-class EditedWords:
-    """Words of a sentence, and the words of its caption that they stand for."""
-
-    was: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Line:
-    """A sentence beside an image: its label, its parts with what was changed, and its score, or None."""
+    """A sentence beside an image: its label, its parts as `edited` gives them, and its score, or None."""
 
     label: str
-    parts: Sequence[EditedWords | str]
+    parts: Sequence[tuple[str, str] | str]
     score: float | None = None
 
 
@@ -134,7 +126,8 @@ def mined(
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
     """Name a mining for people: the backbone that mined, the one that rescored, the model's own name and its seed."""
     assert mining.manifest is not None
-    settings, miner = mining.manifest.settings, read_model(mining.manifest.inputs)
+    settings = mining.manifest.settings
+    miner = read_model(mining.manifest.inputs)
     name = backbone_title(settings["backbone"])
     if settings.get("rescore_with"):
         name += f", rescored by {backbone_title(settings['rescore_with'])}"
@@ -237,7 +230,7 @@ def written(
         head="generator",
     )
     for each in (*twins, *others):
-        gallery = gallery_of(each, split_of(each))
+        gallery = gallery_of(each, each.manifest.settings.get("split", TRAIN))
         examples = None if gallery is None else _written_examples(each, gallery, count, seed)
         if examples is not None:
             return [table, examples]
@@ -247,7 +240,8 @@ def written(
 def generator_name(artifact: ChainArtifact) -> str:
     """Name a generator for people: what its configuration is shown as, who wrote, and an unusual seed or split."""
     assert artifact.manifest is not None
-    settings, conf, split = artifact.manifest.settings, artifact.manifest.conf, split_of(artifact)
+    settings, conf = artifact.manifest.settings, artifact.manifest.conf
+    split = settings.get("split", TRAIN)  # manifests name no training split
     details = [conf_title("synthesize", conf) or conf]
     if settings.get("method"):
         writer = model_title(backbone_title(settings["backbone"]), method_title(settings["method"]))
@@ -259,14 +253,9 @@ def generator_name(artifact: ChainArtifact) -> str:
     return ", ".join(details)
 
 
-def split_of(artifact: ChainArtifact) -> str:
-    """Return the split whose captions sentences are of; manifests name no training split."""
-    assert artifact.manifest is not None
-    return artifact.manifest.settings.get("split", TRAIN)
-
-
 def _written_examples(artifact: ChainArtifact, gallery: SplitPictures, count: int, seed: int) -> EditedSentences | None:
-    file, name = SentenceFile(artifact.folder), generator_name(artifact)
+    file = SentenceFile(artifact.folder)
+    name = generator_name(artifact)
     captions = file.read(["caption_id"])["caption_id"].unique().to_pylist()
     chosen = [captions[place] for place in np.random.default_rng([seed, 20]).permutation(len(captions))[:count]]
     if not chosen:
@@ -311,11 +300,14 @@ def _twins(name: str, rows: list[dict[str, Any]], gallery: SplitPictures, count:
     return EditedSentences(f"{name[:1].upper()}{name[1:]}: details exchanged", note, images)
 
 
-def edited(caption: str, sentence: str) -> list[EditedWords | str]:
-    """Cut a sentence into what it shares with its caption, and between that what was changed, by whole words."""
+def edited(caption: str, sentence: str) -> list[tuple[str, str] | str]:
+    """Cut a sentence into what it shares with its caption, and what was changed: the caption's words, and its own."""
     old, new = (re.findall(r"\w+|\W", text) for text in (caption, sentence))
-    found: list[EditedWords | str] = []
+    found: list[tuple[str, str] | str] = []
     for kind, start, stop, first, last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         text = "".join(new[first:last])
-        found.append(text if kind == "equal" else EditedWords("".join(old[start:stop]), text))
+        if kind == "equal":
+            found.append(text)
+        else:
+            found.append(("".join(old[start:stop]), text))
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from itrpipe.printable import printable_lines
 from itrpipe.report.claims import Comparison
 from itrpipe.report.contents import ReportPage
 from itrpipe.report.names import shown
-from itrpipe.report.published import Published
 from itrpipe.report.runs import Run
 
 BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
@@ -78,11 +76,11 @@ def inserted(document: str, asked: str, tables: str) -> str | None:
     return found if count else None
 
 
-def results(report: ReportPage, published: Sequence[Published]) -> dict[str, Any]:
+def results(report: ReportPage) -> dict[str, Any]:
     """Return all numbers of a report but times, unrounded: `runs`, `claims` against baselines, and tables."""
     runs, claims, tables = [], [], []
     for group in report.groups:
-        runs += [_run(run, published) for each in group.series for run in each.all]
+        runs += [_run(run) for each in group.series for run in each.all]
         claims += [_claim(each) for each in (*group.claims, *group.timed)]
     for section in report.sections:
         if not section.timed:
@@ -100,7 +98,7 @@ def results(report: ReportPage, published: Sequence[Published]) -> dict[str, Any
     }
 
 
-def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
+def _run(run: Run) -> dict[str, Any]:
     data, trained = run.prepare.manifest, run.members[0].settings
     setting: dict[str, Any] = {}
     if data is not None and trained:
@@ -123,7 +121,6 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "epochs": [member.epochs for member in run.members],
         "models": [member.artifact.name for member in run.members],
         "metrics": run.metrics,
-        "published": [each.model_dump() for each in published if each.run in run.names],
     }
 
 

@@ -46,7 +46,8 @@ class Album:
     """
 
     def __init__(self, root: Path | None, files: Mapping[str, str]) -> None:
-        self._root, self._files = root, files
+        self._root = root
+        self._files = files
         self._made: dict[str, Picture] = {}
         self.problems: list[str] = []
 
@@ -149,7 +150,8 @@ class SplitPictures:
     """
 
     def __init__(self, split: Split, album: Album, folder: Path) -> None:
-        self.split, self._album = split, album
+        self.split = split
+        self._album = album
         self.truth = known_pairs(folder, split.image_ids, split.caption_ids)
         self.image_row = {name: row for row, name in enumerate(split.image_ids.tolist())}
         self.caption_row = {name: row for row, name in enumerate(split.caption_ids.tolist())}
@@ -202,7 +204,8 @@ class SplitPictures:
         of_images = direction == "i2t"
         (found,) = run.rankings[direction].slice(query, 1).to_pylist()
         rows = self.caption_row if of_images else self.image_row
-        candidates, is_found = [], False
+        candidates = []
+        is_found = False
         for place, (name, score) in enumerate(zip(found["candidate_ids"], found["scores"], strict=True), 1):
             row = rows[name]
             is_own = self._mark(of_images, query, row) == "own"
@@ -254,7 +257,8 @@ def retrieval_examples(
         count: queries in each direction.
         seed: of their choice.
     """
-    run, examples = series.first, []
+    run = series.first
+    examples = []
     titles = {"t2i": "Images found for captions", "i2t": "Captions found for images"}
     for number, (direction, title) in enumerate(titles.items()):
         rank = run.rankings[direction]["rank"].to_numpy()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.config import baseline_kind, declared_stages, leaves
-from itrpipe.evaluation.metrics import Ranks
+from itrpipe.evaluation.metrics import SIDES, Ranks
 from itrpipe.features.declaration import GIVEN, model_inputs
 from itrpipe.methods.declaration import mined_by
 from itrpipe.report.chain import ChainArtifact
@@ -37,8 +37,6 @@ from itrpipe.storage.disk import read_json
 from itrpipe.storage.tables import read_table
 from itrpipe.training.settings import FIRST_TRAINING, trains, unread
 
-DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
-FULL, ORACLE = "full", "oracle"
 OBJECTIVE = "objective"
 FIRST, DECLARED, PLAIN, UNTRAINED = "first", "declared", "plain", "untrained"
 """Roles of a model that others are compared with: of the first training; declared as a baseline; of a method that could
@@ -123,11 +121,6 @@ class Model:
             UNTRAINED: not self.is_trained and not self.is_seed_elsewhere,
         }
         return frozenset(role for role, is_so in holds.items() if is_so)
-
-    @property
-    def backbone(self) -> str:
-        """The backbone as papers write it; of embeddings from files their name."""
-        return backbone_title(self.backbone_name)
 
     @property
     def method(self) -> str:
@@ -233,8 +226,10 @@ class Run:
         """The backbones as papers write them, and the seeds of members that differ in theirs."""
         names = []
         for each in self.members:
-            has_own_seed = each.seed and not self._has_one_seed
-            names.append(f"{each.backbone} seed {each.seed}" if has_own_seed else each.backbone)
+            name = backbone_title(each.backbone_name)
+            if each.seed and not self._has_one_seed:
+                name += f" seed {each.seed}"
+            names.append(name)
         return " + ".join(names)
 
     @property
@@ -290,12 +285,12 @@ class Run:
     def rankings(self) -> dict[str, pa.Table]:
         """Direction -> rankings of all its queries, see `itrpipe.evaluation.rankings.write_rankings`."""
         table = read_table(self.evaluation.folder / RANKINGS, (), _REMEDY)
-        return {side: table.filter(pc.field("direction") == side) for side in DIRECTIONS}
+        return {side: table.filter(pc.field("direction") == side) for side in SIDES}
 
     @property
     def size(self) -> tuple[int, int]:
         """Return how many images and captions were ranked."""
-        images, captions = (len(self.rankings[side]) for side in DIRECTIONS)
+        images, captions = map(len, self.rankings.values())
         return images, captions
 
     def wrote(self, file: str) -> Any:

@@ -12,12 +12,13 @@ import numpy as np
 
 from itrpipe.evaluation.compare import AT_CHANCE
 from itrpipe.evaluation.intervals import Difference
-from itrpipe.evaluation.metrics import COMPARED, PROTOCOLS, RSUM, random_recalls
+from itrpipe.evaluation.metrics import COMPARED, PROTOCOLS, RSUM, SIDES, random_recalls
+from itrpipe.evaluation.results import FULL, ORACLE
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
 from itrpipe.report.claims import Comparison, is_at_chance, rsum_of, score_of
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
-from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Series, by_seed, contents_of
+from itrpipe.report.runs import Series, by_seed, contents_of
 from itrpipe.storage.artifact import METRICS
 
 _GLANCE = {"RSum": RSUM, "R@1 image → text": "i2t_r1", "R@1 text → image": "t2i_r1"}
@@ -108,7 +109,7 @@ def _quoted(name: str, values: Mapping[str, float], metrics: Iterable[str], sour
 # -- Every protocol
 
 _PLACES = {}
-for _side, _title in DIRECTIONS.items():
+for _side, _title in SIDES.items():
     _PLACES |= {f"{_side}_r{_rank}": (_title, f"R@{_rank}") for _rank in (1, 5, 10)}
 _PLACES[RSUM] = ("", "RSum")
 _TITLES = {FULL: "Own image or caption right", ORACLE: "All correct matches counted"}
@@ -116,28 +117,22 @@ _MEANINGS = {
     FULL: "Recall in percent, the whole split ranked at once.",
     ORACLE: "A caption can be true of several images. Here each of them counts as right.",
 }
-_PRECISIONS = {"map_at_r": "mAP@R", "r_precision": "R-P"}
+_PRECISIONS = {}
+for _side, _title in SIDES.items():
+    _PRECISIONS |= {f"{_side}_map_at_r": (_title, "mAP@R"), f"{_side}_r_precision": (_title, "R-P")}
 
 
-def _recalls(protocol: str, found: Mapping[str, Any]) -> Cells:
+def _cells(protocol: str, places: Mapping[str, tuple[str, str]], found: Mapping[str, Any]) -> Cells:
+    """Return the metrics that have a place in a table, as a protocol gives them."""
     if protocol not in found:
         return {}
-    return {place: Number.of(found[protocol][name]) for name, place in _PLACES.items()}
-
-
-def _gathered(found: Mapping[str, Any]) -> Cells:
-    own, cells = found.get(ORACLE, {}), {}
-    for side, title in DIRECTIONS.items():
-        for name, heading in _PRECISIONS.items():
-            if f"{side}_{name}" in own:
-                cells[title, heading] = Number.of(own[f"{side}_{name}"])
-    return cells
+    return {place: Number.of(found[protocol][name]) for name, place in places.items()}
 
 
 _GATHERED = Measured(
     "All correct matches gathered",
     METRICS,
-    _gathered,
+    partial(_cells, ORACLE, _PRECISIONS),
     "Of the R correct matches of a query, R-P (R-Precision) is the share among its first R candidates; mAP@R also "
     "counts in which of these places they are. In percent, mean over queries. Recall looks at the best match alone.",
 )
@@ -150,7 +145,7 @@ def score_tables(series: Sequence[Series], published: Sequence[Published]) -> li
     for protocol in sorted(protocols, key=[FULL, ORACLE, *PROTOCOLS].index):
         title = _TITLES.get(protocol, f"Protocol {protocol}")
         meaning = _MEANINGS.get(protocol) or f"Recall in percent: {PROTOCOLS[protocol].description}."
-        (table,) = measured_tables([Measured(title, METRICS, partial(_recalls, protocol), meaning)], series)
+        (table,) = measured_tables([Measured(title, METRICS, partial(_cells, protocol, _PLACES), meaning)], series)
         rows = [*table.rows]
         for each in series:
             for one in _published(each, published, protocol):
@@ -163,7 +158,7 @@ def score_tables(series: Sequence[Series], published: Sequence[Published]) -> li
 
 def recall_differences(claims: Sequence[Comparison]) -> list[Table]:
     """Return differences of all recalls to the baseline, by own matches and by all correct ones, where known."""
-    spans = [(title, 3) for title in DIRECTIONS.values()] + [("", 1)]
+    spans = [(title, 3) for title in SIDES.values()] + [("", 1)]
     headings = [heading for _, heading in _PLACES.values()]
     caption = "In percentage points, mean over seeds, with the interval over images (paired bootstrap)."
     found = []

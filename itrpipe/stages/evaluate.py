@@ -83,7 +83,6 @@ class Evaluate(Stage):
 
     def run(self, job: Job) -> None:
         """Write metrics.json, both files of rankings, the answers of `analysis.questions`, and all of it as text."""
-        from itrpipe.analysis.questions.phrases import reranked
         from itrpipe.analysis.scores import caveats, evaluated_scores
         from itrpipe.datasets.truth import known_pairs
         from itrpipe.datasets.vocabulary import UNKNOWN_WORDS, tell_unknown_words
@@ -96,6 +95,8 @@ class Evaluate(Stage):
         unknown = evaluation.manifest.metrics.get(UNKNOWN_WORDS.format(settings.split), 0)
         tell_unknown_words(job, settings.split, unknown)
         if settings.rerank:
+            from itrpipe.analysis.phrases import reranked
+
             split = reranked(evaluation, split)
         matches = known_pairs(evaluation.prepare, split.image_ids, split.caption_ids)
         for caveat in caveats(job.inputs["prepare"], settings, matches is not None):

@@ -59,7 +59,7 @@ class Report(Stage):
         write_text(job.folder / PAGE, html(report))
         write_text(job.folder / SUMMARY, text(report))
         write_text(job.folder / MARKDOWN, markdown(report))
-        write_json(job.folder / RESULTS, results(report, settings.published))
+        write_json(job.folder / RESULTS, results(report))
         if settings.published:
             evaluations = {}
             for each in job.inputs.values():

@@ -1,4 +1,4 @@
-"""Alignment, recall by length and ECCV Caption: figures that are those of a loop over pairs, captions and matches."""
+"""Alignment and ECCV Caption: figures that are those of a loop over pairs and matches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from itrpipe.analysis.questions import alignment
 from itrpipe.analysis.questions.alignment import alignment_and_uniformity
 from itrpipe.analysis.questions.discrimination import gained_and_lost
 from itrpipe.analysis.questions.eccv_caption import Truth, eccv_caption_metrics, ground_truth
-from itrpipe.analysis.questions.query_length import recall_by_length
 from itrpipe.errors import DataError
-from itrpipe.evaluation.metrics import recall
 from tests.analysis.families import assert_recorded
 
 
@@ -67,18 +65,6 @@ def test_figures_are_those_of_all_pairs(values: int, monkeypatch: pytest.MonkeyP
 def test_where_there_are_no_pairs_there_is_no_mean() -> None:
     found = alignment_and_uniformity(*np.ones((2, 3, 4)), np.arange(3))["text_text"]
     assert found == {"pairs": 0, "mean": None, "variance": None}
-
-
-def test_every_caption_counts_in_the_bucket_of_its_length() -> None:
-    random = np.random.default_rng(0)
-    words, ranks = random.integers(0, 15, 500), random.integers(0, 20, 500)
-    found = recall_by_length(ranks, words)
-    assert [(each["from"], each["to"]) for each in found] == [(1, 7), (8, 9), (10, 11), (12, 14), (15, None)]
-    for each, (low, top) in zip(found, [(0, 7), (8, 9), (10, 11), (12, 14)], strict=False):
-        own = ranks[(words >= low) & (words <= top)]
-        assert each["captions"] == len(own) > 0
-        assert [each[f"t2i_r{k}"] for k in (1, 5, 10)] == [recall(own, k) for k in (1, 5, 10)]
-    assert (found[-1]["captions"], found[-1]["t2i_r5"]) == (0, None)
 
 
 IMAGES = [900 + image for image in range(12)]

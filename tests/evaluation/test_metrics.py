@@ -24,7 +24,6 @@ from itrpipe.evaluation.metrics import (
     ranks,
     ranks_of_matches,
     recall,
-    roc_area,
 )
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "eval_metrics_matrix.npz"
@@ -102,14 +101,6 @@ def test_cross_retrieval_is_a_loop_over_pairs(seed: int, images: int, extra: int
         scaled = math.ceil((image_rank - 1) * scores.shape[1] / images) + 1
         expected = {"image_rank": image_rank, "text_rank": text_rank, "cross_rank": max(scaled, text_rank)}
         assert {name: int(values[caption]) for name, values in found.items()} == expected
-
-
-@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30))
-def test_the_roc_area_is_the_share_of_pairs_in_order_and_ties_count_half(items: list[tuple[int, bool]]) -> None:
-    sides = [[score for score, positive in items if positive is wanted] for wanted in (True, False)]
-    pairs = [(one > other) + (one == other) / 2 for one in sides[0] for other in sides[1]]
-    found = roc_area(*map(np.array, zip(*items, strict=True)))
-    assert found is None if not pairs else found == pytest.approx(np.mean(pairs))
 
 
 def test_small_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,11 +47,12 @@ class World:
     lists: dict[str, list[list[tuple[int, float, float]]]]  # rows, scores, probabilities
     sentences: list[list[str]]
 
-    def open(self, *, sentences: int = SENTENCES, **options: Any) -> MinedPairs:
+    def open(self, *, sentences: int = SENTENCES, with_scores: bool = False, **options: Any) -> MinedPairs:
         more: dict[str, Any] = {"sentences": self.folder / "sentences", "writer": "phrases"} if sentences else {}
         prepared, mined, images = (self.folder / name for name in ("prepared", "mined", "photographs"))
         more |= {"most_sentences": sentences, **options}
-        return open_mined(prepared, mined, images, NEGATIVES, **more)
+        found = open_mined(prepared, mined, images, NEGATIVES, **more)
+        return dataclasses.replace(found, with_scores=with_scores)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ READ = {
     "scenes/evaluate/triplet.scan-* scores.h5": "evaluate-both",
     "scenes/evaluate/aoq.vsepp-* metrics.json rankings.parquet manifest.json": "report export",
     "scenes/evaluate/aoq.vsepp-* cross_retrieval.parquet": "export",
-    "scenes/evaluate/aoq.vsepp-* alignment.json query_length.json": "report",
+    "scenes/evaluate/aoq.vsepp-* alignment.json": "report",
     "mine/prepare/files-* captions.parquet images.parquet": "own-extract own-train",
     "mine/extract/given-* features.h5 manifest.json": "own-train",
     "scenes dataset.json": "extract train report",

@@ -133,9 +133,9 @@ def test_a_warning_of_several_artifacts_is_shown_once(copy: Toy) -> None:
 )
 def test_changes_are_told_by_whole_words(caption: str, sentence: str, edits: list[tuple[str, str]]) -> None:
     found = negatives.edited(caption, sentence)
-    assert "".join(each if isinstance(each, str) else each.text for each in found) == sentence
-    assert "".join(each if isinstance(each, str) else each.was for each in found) == caption
-    assert [(each.was, each.text) for each in found if not isinstance(each, str)] == edits
+    assert "".join(each if isinstance(each, str) else each[1] for each in found) == sentence
+    assert "".join(each if isinstance(each, str) else each[0] for each in found) == caption
+    assert [each for each in found if not isinstance(each, str)] == edits
 
 
 def numbers_of(value: Any, place: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Evaluation: ensembles, COCO's protocols as printed, recall by length, alignment, the matches of ECCV Caption."""
+"""Evaluation: ensembles, COCO's protocols as printed, alignment, the matches of ECCV Caption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import pytest
 import itrpipe
 from itrpipe.analysis import settings as asked
 from itrpipe.analysis.questions import eccv_caption
-from itrpipe.analysis.questions.query_length import recall_by_length
 from itrpipe.config import parse_override
 from itrpipe.evaluation import metrics as protocols
 from itrpipe.evaluation.metrics import ranks
@@ -31,7 +30,6 @@ from itrpipe.storage.artifact import (
     ALIGNMENT,
     ECCV_CAPTION,
     METRICS,
-    QUERY_LENGTH,
     RANKINGS,
     SUMMARY,
     read_manifest,
@@ -199,14 +197,6 @@ def test_a_split_too_small_for_a_protocol_is_told_and_order_embeddings_have_no_a
     assert "coco-1k needs 5,000 images, test has 5" in read_manifest(folder).messages
     assert set(figures(folder)) == {"full"}
     assert not (folder / ALIGNMENT).exists()
-
-
-def test_recall_by_length_counts_the_words_of_the_captions(tmp_path: Path, invoke: Invoke) -> None:
-    words = 1 + np.arange(35) % 30
-    said = {"text": [" ".join(["word"] * count) for count in words]}
-    folder, read, _ = evaluated(invoke, tmp_path, 7, captions=5, side=said)
-    found = ranks(read.scores(), read.caption_image)
-    assert figures(folder, QUERY_LENGTH) == recall_by_length(found.texts_to_images, words)
 
 
 def test_alignment_is_that_of_the_embeddings(finished_chain: Path) -> None:

@@ -35,7 +35,7 @@ from tests.conftest import TINY, Outcome, TinySource, tiny
 from tests.trained_model import TrainedModel
 
 SCAN = [parse_override(text) for text in ("method=triplet", "backbone=scan", *TINY)]
-FILES = {"README.md", "config.json", "example.jpg", "export.json", "metrics.json", "model.safetensors", "vocab.json"}
+FILES = {"README.md", "config.json", "export.json", "metrics.json", "model.safetensors", "vocab.json"}
 
 
 def export(root: Path, overrides: list[Override], target: Path, **wanted: Any) -> Path:

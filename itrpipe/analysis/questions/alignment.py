@@ -95,8 +95,12 @@ def mean_vectors(encoder: Encoder, data: SplitData) -> tuple[np.ndarray, np.ndar
 
     model = encoder.model
     with torch.inference_mode():
-        images = [model.embed_images(block) for block in encoder.images(data, np.arange(data.num_images))]
-        texts = [model.embed_texts(block) for block in encoder.texts(data, np.arange(data.num_captions))]
+        images = []
+        for block in encoder.images(data, np.arange(data.num_images)):
+            images.append(model.embed_images(block))
+        texts = []
+        for block in encoder.texts(data, np.arange(data.num_captions)):
+            texts.append(model.embed_texts(block))
         return torch.cat(images).float().cpu().numpy(), torch.cat(texts).float().cpu().numpy()
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.settings import ECCV_PACKAGE
 from itrpipe.errors import DataError
-from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, precision_of_matches, query_ranks, recall
+from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, SIDES, precision_of_matches, query_ranks, recall
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import ECCV_CAPTION
@@ -32,7 +32,7 @@ _TITLES = {"map_at_r": "mAP@R", "r_precision": "R-P", "r1": "R@1"}
 
 def _cells(part: str, titles: Mapping[str, str], found: Mapping[str, Any]) -> Cells:
     cells = {}
-    for side, side_title in (("i2t", "Image → text"), ("t2i", "Text → image")):
+    for side, side_title in SIDES.items():
         for name, title in titles.items():
             cells[side_title, title] = Number.of(found[part][f"{side}_{name}"])
     return cells

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from itrpipe.analysis.questions.base import EvaluatedModel
+from itrpipe.evaluation.metrics import SIDES
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import MATCHING
@@ -14,7 +14,7 @@ from itrpipe.storage.artifact import MATCHING
 
 def _cells(negatives: str, found: Any) -> Cells:
     cells = {}
-    for side, title in (("i2t", "Image → text"), ("t2i", "Text → image")):
+    for side, title in SIDES.items():
         for name in ("global", "local", "phrase"):
             cells[title, name] = Number.of(found[negatives][side][name])
     return cells
@@ -54,16 +54,3 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     from itrpipe.analysis.phrases import PhraseModel, matching_accuracy
 
     return matching_accuracy(PhraseModel.open(evaluation))
-
-
-def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:
-    """Return the scores of a model that ranks in two steps, with only the best of every query scored in full.
-
-    Raises:
-        MissingInputError: what the model was trained on was removed since.
-    """
-    from itrpipe.analysis.phrases import PhraseModel, reranked_scores
-
-    opened = PhraseModel.open(evaluation)
-    matrix = reranked_scores(opened, evaluation.settings.rerank, evaluation.block, evaluation.job.reporter)
-    return replace(split, matrix=matrix)
