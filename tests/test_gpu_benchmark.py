@@ -20,7 +20,7 @@ STARTS = (
     ),
     *(f"step, {name}" for name in ("AOQ, VSRN", "AOQ, BFAN", "FNE")),
     *(f"step, InfoNCE, CLIP ViT-B/32, 4, {way}" for way in ("eager", "compiled")),
-    *(f"embeddings, CLIP ViT-L/14, {precision}" for precision in ("fp32", "tf32", "bf16")),
+    *(f"embeddings, CLIP ViT-L/14, {precision}" for precision in ("fp32", "bf16")),
     *("steps with their copies", "mining", "mining of memory maps", "extraction, vit", "extraction, frcnn"),
 )
 

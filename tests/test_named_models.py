@@ -15,7 +15,7 @@ from itrpipe.config import Override
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.pipeline.models import define_model, find_model
 from itrpipe.storage.artifact import folders_in, read_manifest
-from itrpipe.training.choices import both_encoders
+from itrpipe.training.checks import both_encoders
 from tests.chains import Invoke, done, planned, refused, sets
 from tests.conftest import TINY, TINY_AOQ, TinySource
 

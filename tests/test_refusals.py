@@ -78,7 +78,6 @@ def places(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         "tokenizer": "--set train.model.tokenizer=bert-base-cased",
         "tags": "-m tags --set precomp.grid=[2,2] --set tags.loss.hard_negatives=3",
         "refreshed": f"-m contrastive --negatives mined {narrow} {lists} {drawn} --set loss.refresh_every=2",
-        "plateau": "--set train.schedule=plateau --set train.patience=1",
         "random": "-m contrastive --vision random --text random",
         "tuned": f"-m clip-finetune --vision {clip} --text {clip}",
         "regions": f"-m contrastive -b dual-encoder --text {bert} {regions}",

@@ -51,7 +51,9 @@ class TrainedModel:
         """
         saved = load_model(folder)
         place = torch.device(device)
-        return cls(saved.model.to(place), reopened(saved, sources, [split])[split], place, saved.score_precision)
+        return cls(
+            saved.model.to(place), reopened(saved, sources, [split])[split], place, saved.config["score_precision"]
+        )
 
     def scores(self, rows: Any, block: int) -> np.ndarray:
         """Scores [N, T] of all images with all captions of `rows`, by the functions that training writes them with.

@@ -15,7 +15,7 @@ from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN
 from itrpipe.pipeline.models import define_model, find_model, home_of, models_of
-from itrpipe.training.choices import backbone_for, both_encoders, chosen_loss
+from itrpipe.training.checks import backbone_for, both_encoders, chosen_loss
 
 _FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
 """Last parts of keys whose values may be files or folders."""

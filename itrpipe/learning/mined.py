@@ -74,10 +74,7 @@ class MinedCandidates:
         """
         offered = self._lists[anchors]
         order = np.where(offered >= 0, rng.random(offered.shape, dtype=np.float32), np.inf)
-        if count < offered.shape[1]:
-            places = np.argpartition(order, count - 1, axis=1)[:, :count]
-            offered = np.take_along_axis(offered, places, axis=1)
-        return np.where(offered >= 0, offered, -1)
+        return np.take_along_axis(offered, order.argsort(axis=1)[:, :count], axis=1)
 
 
 def known_pairs(lists: np.ndarray, values: np.ndarray, candidates: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:

@@ -41,7 +41,8 @@ UNLABELLED = -1
 """Label of a position that nothing is written at."""
 MASK_RATE = 0.15
 """Share of the words that a masked copy hides."""
-_MASKED, _NOT_RANDOM = 0.8, 0.9
+_MASKED = 0.8
+_NOT_RANDOM = 0.9
 
 KEPT, IDENTICAL, FALSE_NEGATIVE, DUPLICATE, OUTRANKED = range(5)
 REASONS = ("kept", "identical", "false negative", "duplicate", "outranked", "guessed", "no twin")

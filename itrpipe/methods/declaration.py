@@ -7,13 +7,12 @@ artifacts it reads. What these give is handed to the method's `build` as an argu
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from itrpipe import plugins
 from itrpipe.config import Settings
@@ -40,7 +39,6 @@ class MethodSettings(Settings):
         heads: of the model, which start from others where the run that this one starts from has not trained them.
         answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
         papers: that it comes from.
-        refuses_unused: whether an unused option may have no value but its default, wherever that was given.
     """
 
     trains: ClassVar[bool] = True
@@ -49,7 +47,6 @@ class MethodSettings(Settings):
     heads: ClassVar[frozenset[str]] = frozenset()
     answers: ClassVar[frozenset[str]] = frozenset()
     papers: ClassVar[tuple[Paper, ...]] = ()
-    refuses_unused: ClassVar[bool] = False
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the names of options that others leave without a use, so that their values change nothing."""
@@ -59,13 +56,15 @@ class MethodSettings(Settings):
         """Return the papers to cite for a model of these settings."""
         return self.papers
 
-    @model_validator(mode="after")
-    def _reads_what_is_given(self) -> MethodSettings:
-        for name in self.unused_options() if self.refuses_unused else ():
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise ValueError(f"{name} = {value} is an option that is not read with the others; leave it out")
-        return self
+    def mined(self) -> Mined | None:
+        """Return the mined lists that it reads; None where it reads none as it is set."""
+
+    def reads_sentences(self) -> bool:
+        """Return whether it reads synthetic sentences as it is set."""
+        return False
+
+    def masked(self) -> Masked | None:
+        """Return how it masks captions; None where it masks none as it is set."""
 
 
 class FirstEpochs(MethodSettings):
@@ -138,23 +137,17 @@ class Mined:
 
 
 class ReadsLists(MethodSettings):
-    """Settings of methods that read mined lists; the teacher of a backbone without embeddings is VSRN (AOQ §4.2)."""
+    """Settings of methods that read mined lists and say by `mined` which.
 
-    @abstractmethod
-    def mined(self) -> Mined | None:
-        """Return the lists that it reads; None where it reads none as it is set."""
-
-
-def mined_by(settings: MethodSettings | None) -> Mined | None:
-    """Return the mined lists that a method of these settings reads; None where it reads none."""
-    return settings.mined() if isinstance(settings, ReadsLists) else None
+    The teacher of a backbone without embeddings is VSRN (AOQ §4.2).
+    """
 
 
 class ReadsSentences(MethodSettings):
     """Settings of methods that read sentences of `itrpipe synthesize`."""
 
     def reads_sentences(self) -> bool:
-        """Return whether it reads some as it is set."""
+        """Return that it reads some."""
         return True
 
 
@@ -190,16 +183,7 @@ class Masked:
 
 
 class MasksCaptions(MethodSettings):
-    """Settings of methods that mask words of captions."""
-
-    @abstractmethod
-    def masked(self) -> Masked | None:
-        """Return how it masks captions; None where it masks none as it is set."""
-
-
-def masked_by(settings: MethodSettings) -> Masked | None:
-    """Return how a method of these settings masks captions; None where it masks none."""
-    return settings.masked() if isinstance(settings, MasksCaptions) else None
+    """Settings of methods that mask words of captions, and say by `masked` how."""
 
 
 INPUTS: dict[str, type[MethodSettings]] = {

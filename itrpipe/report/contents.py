@@ -26,7 +26,7 @@ from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, traini
 from itrpipe.report.published import ReportSettings
 from itrpipe.report.runs import Run, Series, all_artifacts, collect, contents_of, series_of
 from itrpipe.storage.artifact import DISCRIMINATION, Manifest
-from itrpipe.training.convergence import why_longer
+from itrpipe.training.checks import why_longer
 
 _MOST_SHOWN = 4
 """Models that the first drawing shows, the best and the baseline, and that a note names."""

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import SIDES, Ranks
 from itrpipe.features.declaration import GIVEN, model_inputs
-from itrpipe.methods.declaration import mined_by
 from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import (
     Declared,
@@ -95,8 +94,11 @@ class Model:
     @cached_property
     def has_idle_guard(self) -> bool:
         """Tell whether it was to avoid false negatives that mining marks, and mining marked none."""
-        mined = mined_by(loss_of(self.settings))
-        if mined is None or not mined.guard or self.mining is None or self.mining.manifest is None:
+        loss = loss_of(self.settings)
+        if loss is None or self.mining is None or self.mining.manifest is None:
+            return False
+        mined = loss.mined()
+        if mined is None or not mined.guard:
             return False
         marked = read_json(self.mining.opened / STATISTICS)["guard"]["above"]
         return not any(counts[str(LIKELY)] for counts in marked.values())

@@ -173,7 +173,8 @@ class Job:
 
     def warn(self, message: str) -> None:
         """Keep a warning in the manifest and show it, once where several stages of a command have the same."""
-        self.messages.append(message)
+        if message not in self.messages:
+            self.messages.append(message)
         if message not in self.reporter.warnings:
             self.reporter.warnings.add(message)
             self.reporter.say(f"  warning: {message}", style="yellow")

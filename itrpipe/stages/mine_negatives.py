@@ -75,7 +75,7 @@ class MineNegatives(Stage):
         from itrpipe.mining.statistics import summary
         from itrpipe.storage.disk import require_space, write_json
         from itrpipe.storage.tables import read_table
-        from itrpipe.training.convergence import why_longer
+        from itrpipe.training.checks import why_longer
 
         model, prepared = read_model(job.inputs), job.inputs["prepare"]
         settings, execution = job.settings, job.execution

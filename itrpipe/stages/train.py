@@ -6,7 +6,6 @@ The first training is `--method triplet`; a second one (`--method aoq`) also rea
 from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.methods.declaration import ReadsSentences, masked_by, mined_by
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import checks
@@ -64,8 +63,8 @@ class Train(Stage):
         """
         checks.refuse_method(settings)
         loss = settings.loss
-        mined = mined_by(loss)
-        masked = masked_by(loss)
+        mined = loss.mined()
+        masked = loss.masked()
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         # Teachers are told of the share of the training images, where it is not all of them.
         share = {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
@@ -76,7 +75,7 @@ class Train(Stage):
             wanted["mine_negatives"] = Need("mine_negatives", "exact", asked, {"train": name} if name else {})
         if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
             wanted["parse"] = Need("parse", "rules")
-        if isinstance(loss, ReadsSentences) and loss.reads_sentences():
+        if loss.reads_sentences():
             asked: dict[str, Any] = {"split": "train", **share}
             if usual_method(settings.sentences):  # rules write the same for the models of all seeds
                 asked["seed"] = settings.seed

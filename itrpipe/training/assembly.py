@@ -27,7 +27,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Method, TokenLimits
-from itrpipe.methods.declaration import WithTwins, masked_by, method_module, methods, named_inputs
+from itrpipe.methods.declaration import WithTwins, method_module, methods, named_inputs
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.mining.lists import DIRECTIONS, read_list
 from itrpipe.models.captions import CaptionTokens, ends_of
@@ -35,7 +35,7 @@ from itrpipe.models.declaration import RANDOM, network_module
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
-from itrpipe.training.data import PhraseSplitData, Sources, SplitData, load_splits
+from itrpipe.training.data import PhraseTexts, Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import build_model, max_tokens_of, start_from
@@ -48,7 +48,8 @@ _STRETCHED = 0.01
 _HARD_PART = 0.1
 """Share of the captions, and of the images, of a training set that are negatives to be mined at most."""
 _SHORTEST_LIST = 10
-_FEW, _MORE = 8, 32
+_FEW = 8
+_MORE = 32
 _SHARE = 0.6
 """Share of the free memory for the encoders; scores, twins of a model and further captions take the rest."""
 _STATE = 8
@@ -88,14 +89,16 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
     # The model with the weights that it starts from.
     dumped = settings.model_dump(mode="json")
     model = build_model(dumped, train.image_dim, len(tokens), encoders)
-    if published := settings.model.published_weights():
+    published = settings.model.published_weights()
+    if published:
         told = network.load_published(model, Path(published).expanduser())
         job.reporter.say(f"  {told}")
     if "start" in job.inputs:
         start = job.inputs["start"]
         start_from(start.folder, model, dumped, tokens)
         # Heads that the run which this one starts from has not trained begin as copies of those that it has.
-        if new := settings.loss.heads - methods()[start.manifest.settings["method"]].heads:
+        new = settings.loss.heads - methods()[start.manifest.settings["method"]].heads
+        if new:
             model.derive_heads(new)  # pyright: ignore[reportCallIssue]
     method = build(settings.loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
     return model, method, splits, tokens
@@ -180,34 +183,16 @@ class Refreshing:
             sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
             images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
             if world.leads:
-                self._make(path, images, texts)
+                from itrpipe.training.mining import mine_again  # few trainings mine again
+
+                shutil.rmtree(path.parent, ignore_errors=True)
+                write_arrays(path, longest_used(mine_again(images, texts, data.split, self.job, path.parent)))
             world.agreed(None)  # until the first process has written them
         self.held = made_before
         remedy = f"remove {partial_of(path)} and run the same command again"
         with reading(path, "mined lists", remedy):
             check_stamp(path, remedy)
             return {name: rows.read() for name, rows in ArrayFile(path).items()}
-
-    def _make(self, path: Path, images: np.ndarray, texts: np.ndarray) -> None:
-        """Writes the lists of an epoch, and removes those of earlier ones."""
-        from itrpipe.training.mining import mine_again  # few trainings mine again
-
-        shutil.rmtree(path.parent, ignore_errors=True)
-        place = path.parent / "mining"
-        place.mkdir(parents=True)
-        job = self.job
-
-        def warn(message: str) -> None:
-            if message not in job.messages:
-                job.warn(message)
-
-        job.reporter.say("  mining again with the weights as they are")
-        mined = job.inputs["mine_negatives"]
-        prepared = job.inputs["prepare"].folder
-        device = job.execution.device
-        lists = mine_again(images, texts, self.train.split, mined, prepared, place, device, job.reporter, warn)
-        write_arrays(path, longest_used(lists))
-        shutil.rmtree(place)
 
 
 # Inputs of the method beside its pairs
@@ -242,8 +227,8 @@ def method_inputs(
         inputs["matches"] = known_matches(artifacts["prepare"].folder, train.split)
     if "duplicates" in names:
         inputs["duplicates"] = lambda: DuplicateCaptions(train.split.texts, train.caption_image)
-    if "matching" in names and isinstance(train, PhraseSplitData):
-        inputs["matching"] = train.matching
+    if "matching" in names and isinstance(train.captions, PhraseTexts):
+        inputs["matching"] = train.captions.matching
     if "lists" in names and "mine_negatives" in artifacts:
         inputs["lists"] = mined_lists(artifacts["mine_negatives"].folder, train)
     if "decided" in names and "mine_negatives" in artifacts:
@@ -263,7 +248,7 @@ def method_inputs(
                     f"sentences = {settings.sentences} has no twins that this model can read; give --set "
                     "train.sentences=twins"
                 )
-    masked = masked_by(loss)
+    masked = loss.masked()
     if "masks" in names and masked is not None:
         from itrpipe.synthesis.tokens import caption_masks, token_captions  # few methods read captions again
 

@@ -1,21 +1,23 @@
-"""Refuse, before anything runs, a training that cannot work."""
+"""Choose a training by a few words, refuse one that cannot work, and tell afterwards whether it has converged."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from itrpipe.config import COMMAND_LINE
+from itrpipe.config import COMMAND_LINE, baseline_kind, root_conf
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
 from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.contrastive.declaration import Contrastive
-from itrpipe.methods.declaration import mined_by
-from itrpipe.models.declaration import backbone_family
-from itrpipe.training.settings import MineSettings, TrainSettings
+from itrpipe.models.declaration import backbone_family, settings_of
+from itrpipe.training.settings import MineSettings, TrainSettings, declared_encoders, method_of, usual_backbone
 
+TWINS = 0.5
+"""Of `--negatives twins`, for each pair of a batch."""
 _NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
     "regions": "add --features hog, which has regions and needs no weights",
@@ -24,6 +26,66 @@ _REMEDIES = {
     "global": "add --features hog, which has global vectors and needs no weights",
     "pixels": "give --features pixels",
 }
+RISING = 3.0
+"""RSum gained over the last third of the epochs, above which validation still rises."""
+ANSWERS = 3.0
+"""Answers that it has to gain as well; one counts 100 / N in a recall among N images."""
+
+
+# Before: the configuration
+
+
+def both_encoders(method: str, vision: str | None, text: str | None) -> dict[str, str]:
+    """Return the named encoders; one counts for both where the method has those of one joint model."""
+    if (vision is None) != (text is None):
+        own = declared_encoders(method)
+        if not method_of(method).trains or (len(own) > 1 and own["vision"] == own["text"]):
+            vision = text = vision or text
+    return {name: value for name, value in {"vision": vision, "text": text}.items() if value}
+
+
+def backbone_for(method: str, encoders: dict[str, str]) -> str:
+    """Return the usual backbone of a method, or `dual-encoder` where that one has no such encoders."""
+    usual = usual_backbone(method)
+    return usual if encoders.keys() <= settings_of(usual).model_fields.keys() else "dual-encoder"
+
+
+def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tuple[str, dict[str, Any]]:
+    """Return the training configuration, and settings of its loss, that options ask for.
+
+    Args:
+        method: configuration of `train`.
+        named: `negatives`, `weigh`, `objective` and `batches`, those that were given.
+        positives: further positives.
+
+    Raises:
+        UsageError: the method has none of them.
+    """
+    loss: dict[str, Any] = {}
+    options: dict[str, Any] = dict(named)
+    if "negatives" in named:
+        if baseline_kind("train", method):  # no baseline any more
+            method = root_conf("train", method)
+        sources = named["negatives"].split(",")
+        if "twins" in sources and "twins" in method_of(method).model_fields:
+            loss = {"loss.twins": TWINS, "sentences": "twins"}
+            sources.remove("twins")
+        options["negatives"] = sources
+        if not sources:
+            del options["negatives"]
+    if options.keys() <= method_of(method).model_fields.keys():
+        loss |= {f"loss.{name}": value for name, value in options.items()}
+    elif options == {"negatives": ["synthetic"]} and method in ("triplet", "synthetic-triplet"):
+        method = "synthetic-triplet"
+    else:
+        name = next((name for name in named if name != "negatives"), "negatives")
+        raise UsageError(f"--{name} {named[name]} is for --method contrastive, not for {method}; leave one of them out")
+    if positives and method not in ("triplet", "positives-triplet"):
+        raise UsageError(f"--positives {positives} is for --method triplet, not for {method}; leave one of them out")
+    return "positives-triplet" if positives else method, loss
+
+
+# Before: what cannot work
 
 
 def refuse_other_features(settings: TrainSettings, extracted: Any) -> None:
@@ -65,18 +127,18 @@ def require_encoders(settings: TrainSettings, origins: Mapping[str, str], conf: 
     for name, model in settings.model.pretrained().items():
         if not model:
             continue
-        of_a_side = name in ("vision", "text")
+        require = require_reachable
+        option = f"--set model.{name}=…"
+        if name in ("vision", "text"):
+            require = partial(require_encoder, name)
+            option = f"--{name}"
+        if settings.model.joint():
+            option = "--vision"
         try:
-            if of_a_side:
-                require_encoder(name, model, getattr(settings.model, f"{name}_revision", "main"))
-            else:
-                require_reachable(model, getattr(settings.model, f"{name}_revision", "main"))
+            require(model, getattr(settings.model, f"{name}_revision", "main"))
         except MissingInputError as error:
             if not origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
                 raise
-            option = f"--{name}" if of_a_side else f"--set model.{name}=…"
-            if settings.model.joint():
-                option = "--vision"
             message = f"{str(error).rstrip('.')}; or name another than this default: {option}"
             raise MissingInputError(message) from None
     if settings.adapts and importlib.util.find_spec("peft") is None:
@@ -113,8 +175,11 @@ def refuse_method(settings: TrainSettings) -> None:
     Raises:
         UsageError: likewise.
     """
-    model, loss, mined = settings.model, settings.loss, mined_by(settings.loss)
-    method, backbone = f"method {settings.method!r}", f"backbone {settings.backbone!r}"
+    model = settings.model
+    loss = settings.loss
+    mined = loss.mined()
+    method = f"method {settings.method!r}"
+    backbone = f"backbone {settings.backbone!r}"
     measure = getattr(model, "measure", "cosine")
     # Where the model itself mines again, it is searched by inner product.
     compares = loss.compares_embeddings or (mined is not None and mined.refresh_every > 0)
@@ -167,7 +232,7 @@ def refuse_refreshing(settings: TrainSettings, mining: MineSettings, conf: str) 
     Raises:
         UsageError: likewise.
     """
-    mined = mined_by(settings.loss)
+    mined = settings.loss.mined()
     if mined is None or not mined.refresh_every:
         return
     reason = ""
@@ -177,3 +242,37 @@ def refuse_refreshing(settings: TrainSettings, mining: MineSettings, conf: str) 
         reason = f"{mining.rescore_with} orders the lists, and does not learn meanwhile; leave rescore_with out"
     if reason:
         raise UsageError(f"{conf} mines again every {mined.refresh_every} epochs, but {reason}")
+
+
+# Afterwards
+
+
+def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], images: int) -> str:
+    """Return why a training is to go on before negatives are mined or models compared; empty if nothing says so.
+
+    A learning rate that falls lifts validation at the end in any case, so that a rise then says nothing.
+
+    Args:
+        history: a row for each validation, with `epoch` and `val_rsum`; empty for what was not trained.
+        settings: of the training, as manifests keep them.
+        images: of the validation split.
+    """
+    if not history or history[-1]["epoch"] == 0:
+        return ""
+    epochs = history[-1]["epoch"]
+    before = [row["val_rsum"] for row in history if 0 < row["epoch"] <= 2 * epochs / 3]
+    if not before:
+        return "too few epochs to see whether it has converged"
+    gained = max(row["val_rsum"] for row in history) - max(before)
+    if gained <= RISING or gained <= 100 * ANSWERS / min(images, settings["validation_images"]):
+        return ""
+    patience = settings["patience"]
+    was_flat = patience > 0 and not any(row["best"] for row in history[-patience:])
+    rate_falls = True
+    if settings["schedule"] == "step":
+        planned = settings["epochs"]
+        ends = settings["decay_at"] or range(settings["decay_every"], planned, settings["decay_every"])
+        rate_falls = any(2 * planned / 3 <= end < planned for end in ends)
+    if was_flat or rate_falls:
+        return ""
+    return f"validation gained {gained:.1f} RSum over the last third of its epochs"

@@ -8,7 +8,6 @@ Features are memory maps, captions one padded array of token ids, or words and p
 from __future__ import annotations
 
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -76,12 +75,12 @@ class PhraseTexts:
 
     Args:
         phrases: of these captions, and perhaps others.
-        caption_ids: T of them.
+        split: of the T captions and their images.
         vocabulary: gives words their ids.
         with_phrases: give the words only when off.
 
     Raises:
-        DataError: a caption has no scene graph.
+        DataError: a caption has no scene graph, or an image no caption.
 
     Attributes:
         phrases, with_phrases: as given.
@@ -90,12 +89,11 @@ class PhraseTexts:
         cut: see `TokenTexts`.
     """
 
-    def __init__(
-        self, phrases: CaptionPhrases, caption_ids: list[str], vocabulary: Vocabulary, with_phrases: bool
-    ) -> None:
+    def __init__(self, phrases: CaptionPhrases, split: Split, vocabulary: Vocabulary, with_phrases: bool) -> None:
         self.phrases = phrases
         self.with_phrases = with_phrases
-        self.graph_rows = phrases.rows(caption_ids)
+        self.graph_rows = phrases.rows(split.caption_ids.tolist())
+        self._graph_images = phrases.image_rows(split.image_ids.tolist())
         self.lengths = phrases.word_ids.counts[self.graph_rows]
         self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
         self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
@@ -111,6 +109,25 @@ class PhraseTexts:
         return TextBatch(
             torch.from_numpy(self._ids[words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
         )
+
+    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> Tensor:
+        """Find which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
+
+        Args:
+            images, captions: [N] rows, held against each other.
+            num_phrases, num_words: P and W of the batch that the captions are in, at least what they need.
+
+        Returns:
+            bool [N, P + W], the phrases first; False for padding.
+
+        Source: SSAMT, phrase labels.
+        """
+        words, phrases = self.phrases.positive(self.graph_rows[captions], self._graph_images[images])
+        matching = np.zeros((len(captions), num_phrases + num_words), dtype=bool)
+        if self.with_phrases:
+            matching[:, : phrases.shape[1]] = phrases
+        matching[:, num_phrases : num_phrases + words.shape[1]] = words
+        return torch.from_numpy(matching)
 
 
 _MISSING = {
@@ -135,6 +152,7 @@ class SplitData:
         DataError: the features do not hold that.
 
     Attributes:
+        captions: as given.
         caption_image: [T] int64, row of the image that each caption describes.
         num_images: N.
         num_captions: T.
@@ -143,7 +161,7 @@ class SplitData:
 
     def __init__(self, split: Split, features: FeatureFile, texts: Any, read: str = "regions") -> None:
         self.split = split
-        self._texts: TokenTexts | PhraseTexts = texts
+        self.captions: TokenTexts | PhraseTexts = texts
         self._read = read
         self._held = features.arrays
         self.caption_image = split.caption_image
@@ -181,17 +199,17 @@ class SplitData:
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Token ids of the given caption rows [T], cut to the longest of them."""
-        return self._texts.texts(rows)
+        return self.captions.texts(rows)
 
     def pad_texts(self, multiple: int) -> None:
         """Pads captions of each batch to a multiple of tokens from now on; those of scene graphs stay as they are."""
-        if isinstance(self._texts, TokenTexts):
-            self._texts = replace(self._texts, multiple=multiple)
+        if isinstance(self.captions, TokenTexts):
+            self.captions = replace(self.captions, multiple=multiple)
 
     @property
     def cut(self) -> Cut:
         """Captions that are longer than the model reads."""
-        return self._texts.cut
+        return self.captions.cut
 
     def unknown_words(self) -> int:
         """Percent of the captions' words that are not in the vocabulary, which is no tokenizer's."""
@@ -200,7 +218,7 @@ class SplitData:
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
-        return self._texts.lengths.astype(np.int64) + self.region_counts[self.caption_image]
+        return self.captions.lengths.astype(np.int64) + self.region_counts[self.caption_image]
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
@@ -223,44 +241,6 @@ def longer_captions(splits: Mapping[str, SplitData]) -> str:
     return f"longer than the {limit} that the model reads: {', '.join(counts)}" if counts else ""
 
 
-class PhraseSplitData(SplitData):
-    """Batches of one split with phrases; captions are words alone, without start and end.
-
-    Args:
-        split: images and captions.
-        features: file that holds the features of all its images.
-        texts: the captions.
-
-    Raises:
-        DataError: the features have no regions.
-    """
-
-    def __init__(self, split: Split, features: FeatureFile, texts: PhraseTexts) -> None:
-        super().__init__(split, features, texts)
-        self._phrase_texts = texts
-        self._graph_images = texts.phrases.image_rows(split.image_ids.tolist())
-
-    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
-        """Find which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
-
-        Args:
-            images, captions: [N] rows, held against each other.
-            num_phrases, num_words: P and W of the batch that the captions are in, at least what they need.
-
-        Returns:
-            bool [N, P + W], the phrases first; False for padding.
-
-        Source: SSAMT, phrase labels.
-        """
-        texts = self._phrase_texts
-        words, phrases = texts.phrases.positive(texts.graph_rows[captions], self._graph_images[images])
-        matching = np.zeros((len(captions), num_phrases + num_words), dtype=bool)
-        if texts.with_phrases:
-            matching[:, : phrases.shape[1]] = phrases
-        matching[:, num_phrases : num_phrases + words.shape[1]] = words
-        return torch.from_numpy(matching)
-
-
 class PixelSplitData(SplitData):
     """Batches of one split with the images themselves.
 
@@ -276,9 +256,7 @@ class PixelSplitData(SplitData):
         DataError: the features have no pixels.
     """
 
-    def __init__(
-        self, split: Split, features: FeatureFile, texts: TokenTexts | None, frame: tuple[int, int], changes: str
-    ) -> None:
+    def __init__(self, split: Split, features: FeatureFile, texts: Any, frame: tuple[int, int], changes: str) -> None:
         super().__init__(split, features, texts, "pixels")
         self._frame = frame
         self._changes = changes
@@ -377,61 +355,50 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + size, count))
 
 
-@dataclass
-class Feed:
-    """Makes batches in background threads, copies them to a device, and gives them out in order.
+def feed(
+    make: Callable[[Any], Any], items: Iterable[Any], depth: int, device: torch.device, readers: int = 1
+) -> Generator[Any, None, None]:
+    """Make batches in background threads, copy them to a device, and yield them in order.
 
     Threads suffice because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
     stream for copies alone, which run beside the kernels of the step before; nothing waits for them but the kernels
     that read them. A batch is kept until these have run: its memory would otherwise be taken for the next copy.
 
-    Attributes:
+    Args:
         make: makes the batch of an item.
         items: in order.
         depth: how many batches may lie ready or be in the making, at least 1.
         device: where batches go.
         readers: how many are in the making at a time.
-        waited_seconds: how long the consumer has waited so far.
     """
+    copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    make: Callable[[Any], Any]
-    items: Iterable[Any]
-    depth: int
-    device: torch.device
-    readers: int = 1
-    waited_seconds: float = 0.0
+    def place(item: Any) -> tuple[Any, Any]:
+        """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
+        with torch.cuda.stream(copies):  # parts of the batch may be made on the device; of none it does nothing
+            batch = make(item).to(device)
+        return batch, None if copies is None else copies.record_event()
 
-    def __iter__(self) -> Generator[Any, None, None]:
-        device = self.device
-        copies = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-        def place(item: Any) -> tuple[Any, Any]:
-            """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
-            with torch.cuda.stream(copies):  # parts of the batch may be made on the device; of none it does nothing
-                batch = self.make(item).to(device)
-            return batch, None if copies is None else copies.record_event()
-
-        pool = ThreadPoolExecutor(self.readers, thread_name_prefix="batches")
-        items = iter(self.items)
-        ahead: deque[Future[tuple[Any, Any]]] = deque()
-        in_use: deque[tuple[Any, Any]] = deque()
-        try:
-            ahead.extend(pool.submit(place, item) for item in islice(items, self.depth))
-            while ahead:
-                start = time.perf_counter()
-                batch, copied = ahead.popleft().result()
-                self.waited_seconds += time.perf_counter() - start
-                ahead.extend(pool.submit(place, item) for item in islice(items, 1))
-                if copied is not None:
-                    torch.cuda.current_stream(device).wait_event(copied)
+    pool = ThreadPoolExecutor(readers, thread_name_prefix="batches")
+    waiting = iter(items)
+    ahead: deque[Future[tuple[Any, Any]]] = deque()
+    in_use: deque[tuple[Any, Any]] = deque()
+    try:
+        ahead.extend(pool.submit(place, item) for item in islice(waiting, depth))
+        while ahead:
+            batch, copied = ahead.popleft().result()
+            ahead.extend(pool.submit(place, item) for item in islice(waiting, 1))
+            if copied is None:
                 yield batch
-                if copied is not None:
-                    in_use.append((torch.cuda.current_stream(device).record_event(), batch))
-                    while in_use and in_use[0][0].query():
-                        in_use.popleft()
-        finally:
-            # A thread that Python's end meets inside torch would abort the process.
-            pool.shutdown(cancel_futures=True)
+                continue
+            torch.cuda.current_stream(device).wait_event(copied)
+            yield batch
+            in_use.append((torch.cuda.current_stream(device).record_event(), batch))
+            while in_use and in_use[0][0].query():
+                in_use.popleft()
+    finally:
+        # A thread that Python's end meets inside torch would abort the process.
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -556,7 +523,7 @@ def read_captions(
     if phrases is None:
         return TokenTexts.of(split, tokens)
     assert isinstance(tokens, Vocabulary)
-    return PhraseTexts(phrases, split.caption_ids.tolist(), tokens, settings.phrases)
+    return PhraseTexts(phrases, split, tokens, settings.phrases)
 
 
 def open_split(
@@ -581,8 +548,6 @@ def open_split(
         DataError: the features are not what the model reads.
     """
     texts = None if tokens is None else read_captions(split, tokens, settings, phrases)
-    if isinstance(texts, PhraseTexts):
-        return PhraseSplitData(split, features, texts)
     if settings.reads() == ("pixels",):
         assert frame is not None
         return PixelSplitData(split, features, texts, frame, settings.augment)

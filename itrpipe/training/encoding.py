@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_devic
 from itrpipe.features.embeddings import EmbeddingWriter, SplitScores
 from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.arrays import ArrayFile, write_arrays
-from itrpipe.training.data import Feed, Sources, SplitData, blocks, reopened
+from itrpipe.training.data import Sources, SplitData, blocks, feed, reopened
 from itrpipe.training.saved import SavedModel, load_model
 
 _BLOCKS_AT_ONCE = 8
@@ -33,8 +33,7 @@ class Encoder:
         device: where to compute.
         block: images or captions per forward pass.
         precision: `bf16` computes the scores of pairs in bfloat16.
-        embed_precision: `bf16` computes encodings in bfloat16, and `tf32` their products so on a GPU; they are kept in
-            single precision all the same.
+        embed_precision: `bf16` computes encodings in bfloat16; they are kept in single precision all the same.
     """
 
     model: Any
@@ -46,7 +45,7 @@ class Encoder:
     @classmethod
     def of(cls, saved: SavedModel, device: torch.device, block: int) -> Encoder:
         """Return the encoder of a trained model, which is moved to the device, in the precisions of its settings."""
-        precisions = saved.score_precision, saved.embed_precision(device)
+        precisions = saved.config["score_precision"], saved.embed_precision(device)
         return cls(saved.model.to(device), device, block, *precisions)
 
     def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
@@ -83,23 +82,14 @@ class Encoder:
 
     @torch.inference_mode()
     def _encoded(self, encode: Callable[[Any], Any], read: Callable[[np.ndarray], Any], rows: np.ndarray) -> Any:
-        feed = Feed(lambda part: read(rows[part]), blocks(len(rows), self.block), 2, self.device)
-        with closing(iter(feed)) as ready:
+        with closing(feed(lambda part: read(rows[part]), blocks(len(rows), self.block), 2, self.device)) as ready:
             for block in ready:
                 with self._computing(self.embed_precision):
                     encoding = encode(block)
                 yield changed(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
 
-    @contextmanager
-    def _computing(self, precision: str) -> Iterator[None]:
-        products = torch.backends.cuda.matmul
-        before = products.allow_tf32
-        products.allow_tf32 = products.allow_tf32 or precision == "tf32"
-        try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16"):
-                yield
-        finally:
-            products.allow_tf32 = before
+    def _computing(self, precision: str) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +16,18 @@ from itrpipe.mining.lists import CandidateLists, HeldRows
 from itrpipe.mining.mine import mine_split
 from itrpipe.mining.rescoring import Guard
 from itrpipe.mining.statistics import summary
-from itrpipe.progress import Reporter
 from itrpipe.training.settings import MineSettings
 
 
-def mine_again(
-    images: np.ndarray,
-    texts: np.ndarray,
-    split: Split,
-    mined: Any,
-    prepared: Path,
-    folder: Path,
-    device: str,
-    reporter: Reporter,
-    warn: Callable[[str], object],
-) -> dict[str, np.ndarray]:
+def mine_again(images: np.ndarray, texts: np.ndarray, split: Split, job: Any, folder: Path) -> dict[str, np.ndarray]:
     """Mine other vectors of a training set as lists were mined before, and print the figures on the new lists.
 
     Args:
         images: [N, D] vectors as they are now.
         texts: [T, D].
         split: training set.
-        mined: artifact of the lists.
-        prepared: artifact of the captions.
-        folder: for the files of parts.
-        device: to search on.
-        reporter: shows progress and figures.
-        warn: is told what is to be warned of.
+        job: of the training, see `itrpipe.stages.base.Job`; its lists are the artifact `mine_negatives`.
+        folder: for the files of parts, which are gone afterwards; is made.
 
     Returns:
         Lists of both directions as methods read them, see `itrpipe.learning.mined.Lists`.
@@ -50,8 +35,10 @@ def mine_again(
     Raises:
         UsageError: there is nothing for a guard to estimate from; see also `mine_split`.
     """
+    mined = job.inputs["mine_negatives"]
     settings = MineSettings.model_validate(mined.manifest.settings)
-    owners, ids = split.caption_image, (split.image_ids, split.caption_ids)
+    owners = split.caption_image
+    ids = split.image_ids, split.caption_ids
     guard = None
     if settings.guard != "none":
         guard = Guard(images, texts, owners, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
@@ -62,19 +49,23 @@ def mine_again(
         if probability is not None:
             pieces.setdefault(f"{PROBABILITY_OF}{direction}", []).append(probability.astype(np.float16))
 
+    job.reporter.say("  mining again with the weights as they are")
+    parts = folder / "mining"
+    parts.mkdir(parents=True)
     statistics = mine_split(
         HeldRows(images),
         HeldRows(texts),
         owners,
         settings,
-        Maps(folder, reporter, warn, MapExecution()),
+        Maps(parts, job.reporter, job.warn, MapExecution()),
         keep,
-        device=device,
+        device=job.execution.device,
         captions=split.texts,
         decided=Decided.read(mined.folder, *ids),
-        truth=known_pairs(prepared, *ids),
+        truth=known_pairs(job.inputs["prepare"].folder, *ids),
         guard=guard,
     )
     for line in summary(statistics):
-        reporter.say(line)
+        job.reporter.say(line)
+    shutil.rmtree(parts)
     return {name: np.concatenate(found) for name, found in pieces.items()}

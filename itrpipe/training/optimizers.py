@@ -10,12 +10,12 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 20
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -25,7 +25,6 @@ from itrpipe.training.settings import (
     EMA,
     NO_AVERAGE,
     NOTHING,
-    PLATEAU,
     WISE_FT,
     LoopSettings,
     TrainSettings,
@@ -88,12 +87,6 @@ def merge_adapters(model: AnyMatcher) -> None:
         if isinstance(layer, BaseTunerLayer):
             layer.merge()
             model.set_submodule(name, layer.get_base_layer())
-
-
-def trained_weights(model: nn.Module) -> tuple[int, int]:
-    """Return how many weights of a model are trained, and how many it has."""
-    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
-    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
 
 def _linear_layers(encoder: nn.Module) -> dict[str, str]:
@@ -207,7 +200,7 @@ def rising(settings: LoopSettings, total: int) -> int:
     return round(wanted * total if wanted < 1 else wanted)
 
 
-def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, plateaus: int) -> float:
+def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int) -> float:
     """Return the learning rate of an update, by the schedule that the settings name.
 
     It rises linearly over the first `warmup_updates`, and reaches its height at the last of them. Then it falls, by
@@ -218,13 +211,11 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
     - `cosine`: to 0 along half a cosine.
     - `step`: by `decay_factor` after each `decay_every` epochs, as in SCAN, BFAN, VSRN and VSE++, or after each of
       `decay_at`, as in FNE's code.
-    - `plateau`: by `decay_factor` at each plateau.
 
     Args:
         settings: of the training; an update has `batch_size` · `accumulate` pairs.
         epoch, update: 0-based.
         total: updates of the whole training.
-        plateaus: how often validation has been flat so far.
 
     Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017, of the warm-up and of the linear scaling by pairs, of
         SGD. Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", 2022, of the square root,
@@ -236,9 +227,9 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
     schedule = settings.schedule
     base = settings.learning_rate * (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
     share = min(1.0, (update + 1) / max(1, warmup))
-    if schedule in ("step", PLATEAU):
+    if schedule == "step":
         ends = sum(epoch >= end for end in settings.decay_at) if settings.decay_at else epoch // settings.decay_every
-        return base * settings.decay_factor ** (plateaus if schedule == PLATEAU else ends) * share
+        return base * settings.decay_factor**ends * share
     counted = update + (schedule == "linear-uniter")
     left = max(0.0, (total - counted) / (total - warmup)) if counted > warmup else 1.0
     if schedule == "cosine":
@@ -254,8 +245,7 @@ class WeightAverage(nn.Module):
     training has reached: (1 - a) w_0 + a w; w_0 is no part of the state, since a training that goes on begins with the
     same. `none` changes nothing.
 
-    An average of weights makes other vectors than the weights of training do, so that BatchNorm gets statistics of its
-    own for it, as torch's `update_bn` has it.
+    The running statistics of BatchNorm are averaged as the weights are, as the released code of WiSE-FT does.
 
     Args:
         average: the setting.
@@ -269,20 +259,18 @@ class WeightAverage(nn.Module):
     def __init__(self, average: str, model: AnyMatcher) -> None:
         super().__init__()
         self._kind, self._number = parsed_average(average)
-        trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-        if self._kind == WISE_FT:
-            # An adapter adds B A, and B is zero at the start: a B A lies between, with A as it is.
-            trained = [(name, each) for name, each in trained if ".lora_A." not in name]
-        # In tuples, so that they are no part of this module and of its state.
-        self._model = (model,)
-        self._followed = ()
-        self._norms = ()
+        followed: list[Tensor] = []
         if self._kind != NO_AVERAGE:
-            self._followed = tuple(each for _, each in trained)
-            model.train()  # what is frozen stays in evaluation mode
-            norms = (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
-            self._norms = tuple(norm for norm in norms if norm.training)
-        for number, each in enumerate(self._followed):
+            for name, weights in model.named_parameters():
+                # An adapter adds B A, and B is zero at the start: a B A lies between, with A as it is.
+                stays = self._kind == WISE_FT and ".lora_A." in name
+                if weights.requires_grad and not stays:
+                    followed.append(weights)
+            for layer in model.modules():
+                if isinstance(layer, _BatchNorm):
+                    followed += [each for each in layer.buffers() if each.is_floating_point()]
+        self._followed = tuple(followed)  # no part of this module and of its state
+        for number, each in enumerate(followed):
             self.register_buffer(str(number), each.detach().clone(), persistent=self._kind == EMA)
 
     def follow(self) -> None:
@@ -291,35 +279,17 @@ class WeightAverage(nn.Module):
             get_ema_multi_avg_fn(self._number)(list(self.buffers()), self._followed, 0)
 
     @contextmanager
-    def applied(self, encode_batches: Callable[[], None]) -> Iterator[None]:
-        """Puts the averages in the place of the weights, and these back at the end, to the bit.
-
-        Args:
-            encode_batches: lets the model encode training batches, for the statistics of BatchNorm.
-        """
+    def applied(self) -> Iterator[None]:
+        """Puts the averages in the place of the weights, and these back at the end, to the bit."""
         averages = list(self.buffers())
         if self._kind == WISE_FT:
             ends = zip(averages, self._followed, strict=True)
             averages = [torch.lerp(first, last.data, self._number) for first, last in ends]
-        statistics = [buffer for norm in self._norms for buffer in norm.buffers()]
-        swapped = [*self._followed, *statistics]
-        raw = [each.data for each in swapped]
-        for each, value in zip(swapped, [*averages, *map(torch.clone, statistics)], strict=True):
+        raw = [each.data for each in self._followed]
+        for each, value in zip(self._followed, averages, strict=True):
             each.data = value
         try:
-            if self._norms:  # BatchNorm gets the mean statistics of batches; all else is in evaluation mode
-                (model,) = self._model
-                model.eval()
-                momenta = [norm.momentum for norm in self._norms]
-                for norm in self._norms:
-                    norm.reset_running_stats()
-                    norm.momentum = None  # a mean over all batches, in place of a moving one
-                    norm.train()
-                encode_batches()
-                model.eval()
-                for norm, momentum in zip(self._norms, momenta, strict=True):
-                    norm.momentum = momentum
             yield
         finally:
-            for each, value in zip(swapped, raw, strict=True):
+            for each, value in zip(self._followed, raw, strict=True):
                 each.data = value

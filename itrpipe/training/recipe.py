@@ -42,14 +42,14 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.methods.base import Batch, Method, MomentumTwin
-from itrpipe.methods.declaration import FirstEpochs, mined_by
+from itrpipe.methods.declaration import FirstEpochs
 from itrpipe.models.base import DualEncoder
 from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
 from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, sources_of
-from itrpipe.training.data import Feed, SplitData, epoch_batches, longer_captions
+from itrpipe.training.data import SplitData, epoch_batches, feed, longer_captions
 from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
 from itrpipe.training.encoding import Encoder, Encoding
 from itrpipe.training.optimizers import (
@@ -59,7 +59,6 @@ from itrpipe.training.optimizers import (
     merge_adapters,
     optimizer_of,
     rising,
-    trained_weights,
 )
 from itrpipe.training.saved import (
     MODEL,
@@ -71,23 +70,16 @@ from itrpipe.training.saved import (
     save_description,
     save_weights,
 )
-from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, PLATEAU, LoopSettings
+from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, LoopSettings
 from itrpipe.training.tracking import TrackedRun, Tracking
 
-CHECKPOINT, BEST, BETTER = "checkpoint.safetensors", "best.safetensors", "better.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"
+BETTER = "better.safetensors"
 TRACKING = "tracking"
 
-PLATEAUS = 2
-"""Times that validation is flat before schedule `plateau` ends the training."""
-_WAITED = 0.01
-"""Share of a training, spent in waiting for data, from which on it is said."""
 _NO_MORE = 1e-9
 """Score by which a validation is no better: the same recalls may be summed in another order."""
-_STATISTICS_PAIRS = 10_000
-"""Pairs that the statistics of BatchNorm are taken from; with more they hardly change.
-
-Source: Wu and Johnson, "Rethinking 'Batch' in BatchNorm", 2021, section 3.
-"""
 
 
 def train(job: Any) -> None:
@@ -131,7 +123,8 @@ def train(job: Any) -> None:
     job.metrics["validation_rsum"] = best["val_rsum"]
     job.metrics["best_epoch"] = best["epoch"]
     job.metrics["epochs"] = history[-1]["epoch"] if settings.loss.trains else 0
-    if reason := trainer.ended_early():
+    reason = trainer.ended_early()
+    if reason:
         job.warn(reason)
     if isinstance(tokens, PieceIds):
         return
@@ -164,7 +157,8 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
     loss = settings.loss
     if loss.trains and (settings.adapts or settings.freeze != NOTHING):
         limit_training(model, settings)
-        trained, everything = trained_weights(model)
+        trained = sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
+        everything = sum(weights.numel() for weights in model.parameters())
         job.metrics["trained_weights"] = trained
         job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
     device = torch.device(resolve_device(execution.device))
@@ -181,7 +175,7 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
     train_data.train_on(world, device)
 
-    mined = mined_by(loss)
+    mined = loss.mined()
     tracking = None
     if execution.trackers and world.leads:
         folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
@@ -258,8 +252,6 @@ class Trainer:
         encoder: runs the model over splits; a share of them in each process.
         compiled: whether torch has compiled the encoders.
         steps: of the whole training.
-        waited_seconds: time spent waiting for data in this process.
-        trained_seconds: time spent in training steps in this process, waiting included.
     """
 
     def __init__(
@@ -308,8 +300,6 @@ class Trainer:
 
         self.position = Position()
         self.compiled = False
-        self.waited_seconds = 0.0
-        self.trained_seconds = 0.0
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
         self._first_epochs = 0
         loss = method.settings
@@ -364,9 +354,6 @@ class Trainer:
                 self._keep_best()
             while self._has_more() and not self._is_flat():
                 self._train_epoch(task)
-        waited = self.waited_seconds / max(self.trained_seconds, 1e-9)
-        if waited >= _WAITED:
-            self._reporter.say(f"  {waited:.0%} of the training was spent in waiting for data")
         self._load_best()
         return self._model.eval()
 
@@ -408,9 +395,8 @@ class Trainer:
     def _is_flat(self) -> bool:
         """Return whether the last `patience` validations were no better; the history alone decides."""
         position = self.position
-        patience = self._settings.patience
-        since = max(position.best_row + 1, *position.plateaus, 0)
-        return 0 < patience <= sum(row["epoch"] > self._first_epochs for row in position.history[since:])
+        worse = position.history[position.best_row + 1 :]
+        return 0 < self._settings.patience <= sum(row["epoch"] > self._first_epochs for row in worse)
 
     def _batches(self, epoch: int) -> list[np.ndarray]:
         """Return the caption rows of every batch of an epoch."""
@@ -445,12 +431,10 @@ class Trainer:
         every = settings.validate_every or self._total_updates
         # Beside a training on processors more than one would take its cores.
         readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
-        feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device, readers)
-        last = time.monotonic()
-        with closing(iter(feed)) as ready:
+        steps = range(position.step, len(batches))
+        with closing(feed(make, steps, settings.prefetch, self.device, readers)) as ready:
             for batch in ready:
                 updated = self._step(batch, len(batches))
-                self.trained_seconds += time.monotonic() - last
                 task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
                 if self._tracking is not None:
                     self._tracking.send_step(position, self._totals)
@@ -467,8 +451,6 @@ class Trainer:
                     elif self._world.leads and time.monotonic() - self._saved >= settings.checkpoint_seconds:
                         self._collect()
                         self._save()
-                last = time.monotonic()
-        self.waited_seconds += feed.waited_seconds
         if not self._is_flat():
             self._validate_and_save()
 
@@ -505,8 +487,7 @@ class Trainer:
 
         # The update.
         if is_update:
-            place = position.epoch, position.updates, self._total_updates, len(position.plateaus)
-            self._learning_rate = learning_rate(settings, *place)
+            self._learning_rate = learning_rate(settings, position.epoch, position.updates, self._total_updates)
             for group in self._optimizer.param_groups:
                 group["lr"] = self._learning_rate * group.get("scale", 1.0)
             norm = nn.utils.clip_grad_norm_(self._parameters, settings.gradient_clip)
@@ -546,7 +527,7 @@ class Trainer:
         ends = position.step == self._steps[position.epoch]
         epochs = position.epoch + (1 if ends else round(position.step / self._steps[position.epoch], 3))
         self._collect()
-        with self._average.applied(self._encode_batches):
+        with self._average.applied():
             found = self.validate()
             score = found[settings.selection]
             best = score > position.best_score + _NO_MORE
@@ -568,10 +549,6 @@ class Trainer:
         if ends:
             position.epoch += 1
             position.step = 0
-        falls = settings.schedule == PLATEAU and self._is_flat() and len(position.plateaus) < PLATEAUS - 1
-        if falls:
-            position.plateaus.append(len(position.history))
-            self._load_best()
         self._save()
         # After the checkpoint: an epoch that a kill undoes must not have been sent.
         if self._tracking is not None:
@@ -579,22 +556,8 @@ class Trainer:
         self._reporter.say(
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
             f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"
-            f"{'; flat: on from the best, at a lower rate' if falls else ''}"
             f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}"
         )
-
-    @torch.no_grad()
-    def _encode_batches(self) -> None:
-        """Encode training pairs as they are, with nothing drawn, so that a run that goes on sees the same."""
-        pairs = 0
-        for captions in self._batches(self.position.epoch):
-            images, texts = self._train.pairs(self._train.caption_image[captions], captions)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._settings.precision == "bf16"):
-                self._shared.encode_images(images.to(self.device))
-                self._shared.encode_texts(texts.to(self.device))
-            pairs += len(captions)
-            if pairs >= _STATISTICS_PAIRS:
-                return
 
     def _save(self) -> None:
         if self._world.leads:

@@ -41,7 +41,8 @@ from itrpipe.storage.disk import (
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import AS_TRAINED
 
-MODEL, CONFIG = "model.safetensors", "config.json"
+MODEL = "model.safetensors"
+CONFIG = "config.json"
 ABOUT, SETTINGS = "itrpipe", "settings"
 """Keys of the `config.json` of an export: what building the model does not need, and in it, where the file is that of a
 class of transformers, all that does."""
@@ -63,7 +64,6 @@ class Position:
         history: one row per validation.
         best_score, best_row: best validation so far; the row is -1 before the first.
         best_digest: sha256 of the file of its weights.
-        plateaus: numbers of validations after which the rate fell because they were flat.
     """
 
     epoch: int = 0
@@ -74,7 +74,6 @@ class Position:
     best_score: float = float("-inf")
     best_row: int = -1
     best_digest: str = ""
-    plateaus: list[int] = field(default_factory=list)
 
 
 def save_checkpoint(
@@ -105,7 +104,8 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     Raises:
         DataError: the file is damaged or of another model.
     """
-    with reading(path, "a checkpoint of this run", remedy := _REMEDY.format(partial_of(path))):
+    remedy = _REMEDY.format(partial_of(path))
+    with reading(path, "a checkpoint of this run", remedy):
         check_stamp(path, remedy)
         states = defaultdict(dict)
         for key, tensor in load_file(path).items():
@@ -182,11 +182,6 @@ class SavedModel:
         """Settings of the backbone, of its own class."""
         return _backbone(self.config)
 
-    @property
-    def score_precision(self) -> str:
-        """Return the precision of the scores of pairs."""
-        return self.config["score_precision"]
-
     def embed_precision(self, device: torch.device) -> str:
         """Precision that it encodes in on a device."""
         asked = self.config["embed_precision"]
@@ -234,9 +229,11 @@ def save_description(
 ) -> None:
     """Write beside the weights of a model what reads its captions, and all that is needed to build it again."""
     save_tokens(folder, tokens)
-    networks = {NETWORKS: description} if (description := model.description()) else {}
-    sizes = {"image_dim": image_dim, "vocabulary_size": len(tokens)}
-    write_json(folder / CONFIG, {**settings, **sizes, **networks})
+    config = {**settings, "image_dim": image_dim, "vocabulary_size": len(tokens)}
+    description = model.description()
+    if description:
+        config[NETWORKS] = description
+    write_json(folder / CONFIG, config)
 
 
 def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> None:
@@ -268,7 +265,8 @@ def load_model(folder: Path) -> SavedModel:
     with reading(path, "settings of itrpipe", "run `itrpipe train` or `itrpipe export` again"):
         config = read_json(path)
         about = config.get(ABOUT, {})
-        if native := SETTINGS in about:  # in the configuration of a class of transformers
+        native = SETTINGS in about
+        if native:  # in the configuration of a class of transformers
             config = {**about.pop(SETTINGS), ABOUT: about}
         family = backbone_family(config["backbone"])
     if family not in backbones():

@@ -51,8 +51,8 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 NOTHING = NO_AVERAGE = "none"
 LORA = "lora"
-EMA, WISE_FT = "ema", "wise-ft"
-PLATEAU = "plateau"
+EMA = "ema"
+WISE_FT = "wise-ft"
 AS_TRAINED = "as-trained"
 USUAL_PATIENCE = 5
 _OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
@@ -79,7 +79,7 @@ def _count_or_share(value: Any) -> Any:
 
 def _usual_patience(values: Mapping[str, Any]) -> int:
     """Return the default of `patience`, by the schedule."""
-    return USUAL_PATIENCE if values.get("schedule") in ("step", PLATEAU) else 0
+    return USUAL_PATIENCE if values.get("schedule") == "step" else 0
 
 
 class TrainSettings(Settings):
@@ -114,9 +114,7 @@ class TrainSettings(Settings):
             updates (`ema:0.999`), or what lies between the weights at the start and them (`wise-ft:0.5`).
         schedule: `step` multiplies the rate as `decay_every` says; `linear` lowers it to 0 at the last update, and
             `cosine` too, along half a cosine; `linear-uniter` counts updates from 1, as UNITER's code does. They follow
-            `epochs` or `max_updates`, also where `patience` ends the training earlier. `plateau` multiplies the rate by
-            `decay_factor` where `patience` would end the training, and goes on from the best weights; the second time
-            the training ends.
+            `epochs` or `max_updates`, also where `patience` ends the training earlier.
         warmup_updates: updates over which the rate rises first; below 1 a share of all updates.
         learning_rate_scaling: what becomes of the rate where an update has not `base_batch_size` pairs: it grows with
             their number (`linear`, Goyal et al. 2017), with its square root (`sqrt`, Malladi et al. 2022) or stays
@@ -128,9 +126,8 @@ class TrainSettings(Settings):
             pairs; weights, what scores are made of these, and losses stay in single precision. `auto` takes
             `bf16` on GPUs of compute capability 8 or higher, else `fp32`, and says which.
         score_precision: of scores for validation and of scores that are written, for models with costly ones.
-        embed_precision: of encodings for validation and of embeddings that are written: `fp32`, `tf32`, which rounds
-            the factors of products on a GPU, or `as-trained`, which takes that of `precision`; they are stored in
-            single precision all the same.
+        embed_precision: of encodings for validation and of embeddings that are written: `fp32`, or `as-trained`, which
+            takes that of `precision`; they are stored in single precision all the same.
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.
         sentences: configuration of `synthesize`, for methods that read synthetic sentences.
@@ -169,7 +166,7 @@ class TrainSettings(Settings):
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora_targets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     average: str = NO_AVERAGE
-    schedule: Literal["step", "linear", "cosine", "linear-uniter", "plateau"] = "step"
+    schedule: Literal["step", "linear", "cosine", "linear-uniter"] = "step"
     warmup_updates: Annotated[int | float, BeforeValidator(_count_or_share)] = Field(default=0, ge=0)
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
     base_batch_size: int = Field(default=256, ge=1)
@@ -177,7 +174,7 @@ class TrainSettings(Settings):
     gradient_clip: float = Field(gt=0)
     precision: Literal["fp32", "bf16", "auto"]
     score_precision: Literal["fp32", "bf16"] = "fp32"
-    embed_precision: Literal["fp32", "tf32", "as-trained"] = "fp32"
+    embed_precision: Literal["fp32", "as-trained"] = "fp32"
     min_word_count: int = Field(ge=1)
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
@@ -211,14 +208,6 @@ class TrainSettings(Settings):
             raise ValueError(
                 f"average = {self.average} lies between a model that works already and the trained one, and {reason}; "
                 "name a trained configuration with start_from, or leave it out"
-            )
-        if self.schedule == PLATEAU and not self.patience:
-            raise ValueError(
-                "schedule = plateau needs patience: validations without improvement; give --set train.patience=3"
-            )
-        if self.schedule == PLATEAU and self.average != NO_AVERAGE:
-            raise ValueError(
-                f"schedule = plateau takes up weights again, and average = {self.average} keeps others; leave one out"
             )
         return self
 
@@ -272,9 +261,11 @@ class TrainSettings(Settings):
             if self.embed_precision == AS_TRAINED:
                 read |= {"precision"}
             values = {name: value for name, value in values.items() if name in read}
-        if package := method_package(self.method):
+        package = method_package(self.method)
+        if package:
             values["method_package"] = package
-        if package := BACKBONES.package(backbone_family(self.backbone)):
+        package = BACKBONES.package(backbone_family(self.backbone))
+        if package:
             values["backbone_package"] = package
         return values
 

@@ -29,7 +29,8 @@ RECORD = "tracked.json"
 RUNNING_LOSS = "train/running_loss"
 _VALIDATION = "val_"
 _REFUSED = re.compile(r"[^-.\w]")
-_MLFLOW_SERVER, _WANDB_PROJECT = "MLFLOW_TRACKING_URI", "WANDB_PROJECT"
+_MLFLOW_SERVER = "MLFLOW_TRACKING_URI"
+_WANDB_PROJECT = "WANDB_PROJECT"
 _MLFLOW_PARAMETERS = 100
 """Parameters that MLflow takes at once."""
 
@@ -108,9 +109,25 @@ class Tracking:
         Raises:
             UsageError: one of them did not start.
         """
+        path = self._run.work / RECORD
+        record = read_stamped_json(path, "remove it and run the same command again") if path.exists() else {}
+        known = record["trackers"] if record.get("folder") == str(self._run.folder) else {}
+        self._sent = {name: Sent(**each) for name, each in known.items()}
+        make_folder(self._run.folder)
+        # Trackers accept lists, and values that are not there, as text.
+        settings = self._run.settings.items()
+        plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings}
         try:
-            if self._names:
-                self._start()
+            for name in self._names:
+                sent = self._sent.setdefault(name, Sent())
+                try:
+                    self._trackers[name] = OPENERS[name](self._run, sent, {} if name in known else plain)
+                # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
+                except Exception as error:
+                    raise UsageError(
+                        f"--track {name}: {name} did not start: {reason_of(error)}; see to that or leave it out"
+                    ) from error
+                self._record()
             self.send_epochs(position.history)
             self._before = _pairs_and_loss(position.sums)
             yield
@@ -151,26 +168,6 @@ class Tracking:
                 values = {metric_name(column): float(value) for column, value in row.items()}
                 self._send(name, values, step, epochs=1)
         self._before = (0.0, 0.0)
-
-    def _start(self) -> None:
-        path = self._run.work / RECORD
-        record = read_stamped_json(path, "remove it and run the same command again") if path.exists() else {}
-        known = record["trackers"] if record.get("folder") == str(self._run.folder) else {}
-        self._sent = {name: Sent(**each) for name, each in known.items()}
-        make_folder(self._run.folder)
-        # Trackers accept lists, and values that are not there, as text.
-        settings = self._run.settings.items()
-        plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings}
-        for name in self._names:
-            sent = self._sent.setdefault(name, Sent())
-            try:
-                self._trackers[name] = OPENERS[name](self._run, sent, {} if name in known else plain)
-            # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
-            except Exception as error:
-                raise UsageError(
-                    f"--track {name}: {name} did not start: {reason_of(error)}; see to that or leave it out"
-                ) from error
-            self._record()
 
     def _send(self, name: str, values: dict[str, float], step: int, epochs: int = 0) -> None:
         tracker = self._trackers.get(name)

@@ -61,7 +61,7 @@ from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.storage.arrays import Rows, StoredRows
 from itrpipe.training.assembly import compile_encoders
-from itrpipe.training.data import Feed
+from itrpipe.training.data import feed
 from itrpipe.training.encoding import Encoder
 from itrpipe.training.encoding import embeddings as embedded
 
@@ -493,12 +493,12 @@ def clip(scale: dict[str, Any], data_dim: int = 0) -> Any:
 
 
 def embeddings(scale: Scale, clock: Clock) -> Iterator[Line]:
-    """Images that a CLIP ViT-L/14 at 336 pixels embeds, in three precisions, against its bare forward passes."""
+    """Images that a CLIP ViT-L/14 at 336 pixels embeds, in two precisions, against its bare forward passes."""
     model = clip(scale.large).to(clock.device).eval()
     data = Sized(replace(scale, regions=1, region_dim=1), scale.embedded, model.vision.frame[0])
     rows, block = np.arange(scale.embedded), 256
     texts: list[Tensor] = []
-    for precision in ("fp32", "tf32", "bf16"):
+    for precision in ("fp32", "bf16"):
         encoder = Encoder(model, clock.device, block, embed_precision=precision)
 
         def ours(encoder: Encoder = encoder) -> np.ndarray:
@@ -530,7 +530,7 @@ def copies(scale: Scale, clock: Clock) -> Iterator[Line]:
     there = method.collate(batches[0], rng).to(clock.device)
 
     def fed() -> None:
-        for batch in Feed(lambda rows: method.collate(rows, rng), batches, 2, clock.device):
+        for batch in feed(lambda rows: method.collate(rows, rng), batches, 2, clock.device):
             update(_loss(model, method, batch))
 
     def resident() -> None:

@@ -35,8 +35,12 @@ def test_what_does_not_go_together_is_refused(name: str, given: dict[str, Any], 
     kind = methods()[name]
     with pytest.raises(ValidationError, match=reason):
         kind.model_validate(given)
-    if name == "ssamt":  # the other phase reads it
-        kind.model_validate(given | {"phase": "intra" if given["phase"] == "inter" else "inter"})
+
+
+@pytest.mark.parametrize(("name", "given", "unread"), CASES["unread"])
+def test_options_of_other_variants_are_told(name: str, given: dict[str, Any], unread: list[str]) -> None:
+    """A training that is given one on the command line is refused."""
+    assert list(methods()[name].model_validate(given).unused_options()) == unread
 
 
 @pytest.mark.parametrize(("chosen", "reason"), TOO_LITTLE)

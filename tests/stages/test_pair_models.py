@@ -146,7 +146,7 @@ def test_matching_accuracy_is_that_of_pairs_one_by_one(ssamt_chain: Path) -> Non
 
     def scored(image: int, caption: int) -> tuple[Relevance, torch.Tensor]:
         texts = opened.texts(np.array([caption]))
-        holds = data.matching(np.array([image]), np.array([caption]), *texts.phrase_tokens.shape[1:])
+        holds = data.captions.matching(np.array([image]), np.array([caption]), *texts.phrase_tokens.shape[1:])
         return opened.model.relevance(opened.images(np.array([image])), texts), holds[0]
 
     with torch.inference_mode():
@@ -299,9 +299,9 @@ def test_neither_the_order_of_images_nor_that_of_captions_matters(
     if saved.settings.reads_phrases:
         phrases = CaptionPhrases.read(folders["parse"], saved.config["model"]["max_words"])
     data = open_split(other, features, saved.tokens, saved.settings, saved.frame, phrases)
-    again = TrainedModel(saved.model, data, torch.device("cpu"), saved.score_precision).scores(data, 7)
+    again = TrainedModel(saved.model, data, torch.device("cpu"), saved.config["score_precision"]).scores(data, 7)
     assert written.shape == (4, 20)
-    scale, tolerance = np.abs(written).max(), 1e-5 if saved.score_precision == "fp32" else 1e-2
+    scale, tolerance = np.abs(written).max(), 1e-5 if saved.config["score_precision"] == "fp32" else 1e-2
     np.testing.assert_allclose(again / scale, written[images][:, captions] / scale, atol=tolerance)
 
 

@@ -47,7 +47,7 @@ from itrpipe.testing import ToyPairs
 from itrpipe.training import assembly
 from itrpipe.training import augment as changes
 from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
-from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches, open_split
+from itrpipe.training.data import PixelSplitData, SplitData, TokenTexts, epoch_batches, feed, open_split
 from itrpipe.training.distributed import OwnImages
 
 CPU = torch.device("cpu")
@@ -116,16 +116,14 @@ def test_batches_are_made_ahead_in_order_and_an_error_comes_after_the_good_ones(
         time.sleep(0.01)
         return batch_of(number)
 
-    feed = Feed(make, range(10), 3, CPU)
-    batches = iter(feed)
+    batches = feed(make, range(10), 3, CPU)
     for _ in range(8):
         found.append(next(batches).statistics["number"])
         assert ahead.wait(100)  # the second one begins although nobody asks for it
     assert found == list(range(8))
     with pytest.raises(ValueError, match="batch 8 is bad"):
         next(batches)
-    assert 0.005 < feed.waited_seconds < 100
-    for _ in Feed(make, range(2), 2, CPU):
+    for _ in feed(make, range(2), 2, CPU):
         break  # the thread of a consumer that leaves early has ended by then
     assert not any(worker.is_alive() for worker in workers)
 
@@ -138,7 +136,7 @@ def test_several_readers_make_batches_at_a_time_and_give_them_in_order() -> None
         time.sleep(0.01 * (number % 3 == 0))
         return batch_of(number)
 
-    found = [batch.statistics["number"] for batch in Feed(make, range(9), 6, CPU, readers=3)]
+    found = [batch.statistics["number"] for batch in feed(make, range(9), 6, CPU, readers=3)]
     assert found == list(range(9))
 
 
@@ -156,7 +154,7 @@ def test_copies_run_beside_kernels_and_are_never_read_early() -> None:
 
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for batch in Feed(make, range(len(wide)), 3, device):
+        for batch in feed(make, range(len(wide)), 3, device):
             for _ in range(5):
                 slow = (slow @ slow).tanh()
             sums[batch.statistics["number"]] = batch.images.mean()  # pyright: ignore

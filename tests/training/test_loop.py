@@ -355,7 +355,6 @@ FLAT = {"learning_rate": 1e-12, "patience": 2, "epochs": 6}
         ({"validate_every": 2}, "1.333"),
         ({"sum_epochs": 2}, "4"),
         ({"sum_epochs": 6}, "3"),
-        ({"schedule": "plateau"}, "5"),
         ({"patience": 5}, ""),
     ],
 )
@@ -395,15 +394,12 @@ def test_a_training_has_as_many_updates_as_it_planned(tmp_path: Path, changes: C
 
 # Interruptions
 
-PLATEAU = {"epochs": 12, "schedule": "plateau", "patience": 2, "validate_every": 2, "optimizer": "adam"}
-
 
 @pytest.mark.parametrize(
     ("changes", "stops"),
     [
         ({"optimizer": "adamw-clip", "validate_every": 2}, [4]),
         ({"accumulate": 2, "schedule": "linear", "batch_size": 4, "precision": "bf16"}, [4]),
-        (PLATEAU, [3, 5]),
         ({"average": "wise-ft:0.5", "validate_every": 2}, [3, 5]),
     ],
 )
@@ -441,26 +437,6 @@ def test_a_kill_between_best_weights_and_checkpoint_leaves_a_pair_that_fits(tmp_
         scripted(patched, [(5.0, 5.0)] * 3)
         trained(tmp_path, epochs=3)
     assert not (tmp_path / BETTER).exists()
-
-
-def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(monkeypatch, [(10, 2), (20, 2), *[(5, 2)] * 9])
-    run, best = trainer(tmp_path, **{**PLATEAU, "optimizer": "spy"}), []
-    load = run._load_best
-
-    def remembered() -> None:
-        load()
-        best.append(load_file(tmp_path / BEST))
-        assert all(torch.equal(value, best[0][name]) for name, value in run._model.state_dict().items())
-
-    run._load_best = remembered
-    run.run()
-    assert (len(best), run.position.plateaus) == (2, [4])  # and again at the end
-    rates = [row["learning_rate"] for row in run.position.history]
-    assert rates == pytest.approx([0.05] * 4 + [0.05 * SETTINGS.decay_factor] * 2)
-    assert run.ended_early()
 
 
 @pytest.mark.parametrize("name", [CHECKPOINT, BEST])
@@ -505,15 +481,14 @@ def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_p
     assert run.validate()["rsum"] == run.position.history[0]["val_rsum"] != plain.position.history[0]["val_rsum"]
 
 
-def test_an_average_has_the_statistics_of_its_own_weights_and_leaves_those_of_training(tmp_path: Path) -> None:
-    plain, run = (trained(tmp_path / each, epochs=1, average=each) for each in ("none", "ema:0.99"))
-    of_plain, of_average = (each._model.get_submodule("image") for each in (plain, run))
-    layer, norm, _ = of_average.children()
-    vectors = [layer(run._train.images(rows // 2).regions[:, 0]).detach() for rows in run._batches(0)]
-    for found, each in ((norm.running_mean, torch.mean), (norm.running_var, torch.var)):
-        expected = torch.stack([each(rows, dim=0) for rows in vectors]).mean(dim=0)
-        torch.testing.assert_close(found, expected)
-    states = [load_file(tmp_path / each / CHECKPOINT) for each in ("none", "ema:0.99")]
+def test_statistics_of_batches_are_averaged_as_weights_are_and_those_of_training_stay(tmp_path: Path) -> None:
+    averages = ("none", "ema:0", "wise-ft:0.5")
+    runs = {each: trained(tmp_path / each, epochs=1, average=each) for each in averages}
+    norms = {each: list(run._model.get_submodule("image").children())[1] for each, run in runs.items()}
+    for name, start in (("running_mean", 0.0), ("running_var", 1.0)):
+        last = norms["none"].get_buffer(name)
+        assert torch.equal(norms["ema:0"].get_buffer(name), last)
+        torch.testing.assert_close(norms["wise-ft:0.5"].get_buffer(name), (start + last) / 2)
+    states = [load_file(tmp_path / each / CHECKPOINT) for each in averages]
     for name in (name for name in states[0] if "running" in name or "tracked" in name):
-        assert torch.equal(states[0][name], states[1][name]), name
-    assert norm.momentum == list(of_plain.children())[1].momentum
+        assert all(torch.equal(states[0][name], each[name]) for each in states), name

@@ -44,7 +44,6 @@ class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
 
     papers = (AOQ,)
     negatives_follow = True
-    refuses_unused = True
 
     variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
     online_term: bool = True

@@ -39,7 +39,8 @@ from itrpipe.models.base import Tensors, TextBatch
 from itrpipe.storage.arrays import Ragged
 
 DROP_RATE = 0.5
-SHUFFLE, DONE = "shuffle", "before the encoder"
+SHUFFLE = "shuffle"
+DONE = "before the encoder"
 
 
 def caption_loss(scores: Tensor, generated: Tensor | None, not_negative: Tensor | None, settings: Ascl) -> Tensor:

@@ -19,13 +19,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from itrpipe.datasets.truth import PairSet
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
@@ -60,14 +61,6 @@ _ROUNDING = 1.001
 """CLIP's own models were trained with 100 as the largest scale, and their files hold a little more."""
 _SURE = 1 - 1e-6
 """Probability of a false negative at most, so that no candidate is left out by an estimate."""
-
-
-class Fitting(Protocol):
-    """Pairs that fit although they are of two images."""
-
-    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Return bool, which pairs of rows are among them, of the shape that both broadcast to."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -134,13 +127,13 @@ class ContrastiveMethod(Method[Contrastive]):
         lists: Lists | None = None,
         sentences: SentenceBank | None = None,
         matches: Lists | None = None,
-        decided: Fitting | None = None,
-        duplicates: Callable[[], Fitting] | None = None,
+        decided: PairSet | None = None,
+        duplicates: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(settings, data)
         self._sentences = sentences
         self._matches = matches
-        self._fitting: list[Fitting] = [] if decided is None else [decided]
+        self._fitting: list[Any] = [] if decided is None else [decided]  # pairs that fit although of two images
         if settings.drop_duplicates:
             assert duplicates is not None, "drop_duplicates needs to know the captions; give build() duplicates"
             self._fitting.append(duplicates())

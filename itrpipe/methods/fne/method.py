@@ -39,7 +39,8 @@ from itrpipe.models.base import DualEncoder, inner_products
 
 __all__ = ["FeatureQueues", "Fne", "FneLoss", "MomentumTwin", "draw", "hardest_only", "sampling_weights"]
 
-EMPTY, NO_IMAGE = -1, -2
+EMPTY = -1
+NO_IMAGE = -2
 """`image_rows` of entries never written: `EMPTY` ones are no candidates, `NO_IMAGE` ones (random vectors) are."""
 
 
@@ -78,8 +79,9 @@ def sampling_weights(
 
 def match_probability(similarities: Tensor, gaussians: Gaussians, settings: Fne) -> Tensor:
     """P of similarities of any shape; 0 while too few matches were seen, or a variance is not positive."""
-    options = {"min_count": settings.min_count, "monotone": settings.monotone}
-    return false_negative_probability(similarities, gaussians, settings.prior, **options)
+    return false_negative_probability(
+        similarities, gaussians, settings.prior, min_count=settings.min_count, monotone=settings.monotone
+    )
 
 
 def hardest_only(similarities: Tensor, excluded: Tensor) -> Tensor:

@@ -89,9 +89,10 @@ class HardNegativesMethod(Method[Chosen]):
         image_rows, caption_rows = (np.concatenate(rows) for rows in zip(*sides, strict=True))  # [2 B, 1 + N]
         pool_images, image_at = np.unique(image_rows, return_inverse=True)
         pool_texts, caption_at = np.unique(caption_rows, return_inverse=True)
-        places = (torch.from_numpy(at.reshape(image_rows.shape)) for at in (image_at, caption_at))
+        image_places = torch.from_numpy(image_at.reshape(image_rows.shape))
+        caption_places = torch.from_numpy(caption_at.reshape(image_rows.shape))
         pool = self.data.images(pool_images), self.data.texts(pool_texts)
-        return ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(*places))
+        return ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(image_places, caption_places))
 
     def pair_scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
         """Scores [2 B, n] of pairs, of which each image and each caption is embedded once."""

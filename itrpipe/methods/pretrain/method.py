@@ -129,7 +129,8 @@ class PretrainMethod(Method[Pretrain]):
     def __init__(self, settings: Pretrain, data: TrainingSet, masks: CaptionMasks) -> None:
         super().__init__(settings, data)
         self._masks = masks
-        if settings.negatives >= (images := len(self.captions_of)):
+        images = len(self.captions_of)
+        if settings.negatives >= images:
             raise UsageError(
                 f"loss.negatives = {settings.negatives}, but the training set has {images} images, the "
                 "caption's own included; give fewer"

@@ -27,7 +27,6 @@ class Ssamt(FirstEpochs):
 
     papers = (SSAMT,)
     only_backbone = "ssamt"
-    refuses_unused = True
 
     mask_same_image: bool = True
     phase: Literal["intra", "inter"] = "inter"
