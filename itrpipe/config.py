@@ -198,22 +198,19 @@ def declared_stages() -> dict[str, Path]:
 
 @functools.cache
 def load_declaration(stage: str) -> Declaration:
-    """Read the declaration of a stage.
+    """Read the declaration of a stage, see `declared_stages`.
 
     Raises:
-        UsageError: there is no such stage.
         DataError: the file is not valid TOML or has a table that is not one of the three known kinds.
     """
-    path = declared_stages().get(stage)
-    if path is None:
-        raise UsageError(unknown("stage", stage, declared_stages()))
+    path = declared_stages()[stage]
     tables = {"defaults": {}, "execution": {}, "conf": {}, **read_toml(path)}
     if len(tables) > 3:
         other = min(tables.keys() - {"defaults", "execution", "conf"})
         raise DataError(f"{path}: unknown table [{other}]; known are [defaults], [execution], [conf.<name>]")
     files = {}
     for plugin in brought():
-        if plugin.file and not plugin.problem and plugins.STAGES[plugin.group] == stage:
+        if plugin.file and plugins.STAGES[plugin.group] == stage:
             for section, named in plugin.tables.items():
                 tables[section] |= named
                 files |= {f"{section}.{name}": plugin.file for name in named}
@@ -293,7 +290,7 @@ def resolve(
     rule = resolved.values.get(EPOCHS)
     if isinstance(rule, str):
         origin = resolved.origins[EPOCHS]
-        resolved.merge(_summed_epochs(rule, lambda name: declared(name).values, origin), origin)
+        resolved.merge(_summed_epochs(rule, declared, origin), origin)
     return resolved
 
 
@@ -332,12 +329,12 @@ def _layers(
                 yield layer if part == conf else {part: layer}, declaration.origin(section)
 
 
-def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], origin: str) -> dict[str, Any]:
+def _summed_epochs(rule: str, declared: Callable[[str], Resolved], origin: str) -> dict[str, Any]:
     """Return the sum of a rule, and the epochs after which the learning rate decays, in proportion to the first term's.
 
     Args:
         rule: what is declared.
-        declared: gives the values of another configuration.
+        declared: resolves another configuration.
         origin: of the rule.
 
     Raises:
@@ -347,7 +344,7 @@ def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], orig
     first = {}
     for text in rule.split("+"):
         term = _TERM.fullmatch(text.strip())
-        values = declared(term["conf"]) if term else {}
+        values = declared(term["conf"]).values if term else {}
         if term is None or not isinstance(values.get(EPOCHS), int):
             raise DataError(
                 f"{origin}: epochs = {rule!r}; give a number, or a sum of other configurations' epochs that are "

@@ -31,7 +31,6 @@ from itrpipe.printable import printable
 METHODS = "itrpipe.methods"
 BACKBONES = "itrpipe.backbones"
 EXTRACTORS = "itrpipe.extractors"
-_LEAVES = {METHODS: "method", BACKBONES: "network", EXTRACTORS: "extractor"}
 STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
 IMPORT_SECONDS = 30.0
 """Time that the import of a declaration may take."""
@@ -66,15 +65,14 @@ class Plugin:
     file: Path | None = None
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    @property
-    def leaf(self) -> ModuleType:
-        """Import the module that needs torch.
+    def beside(self, leaf: str) -> ModuleType:
+        """Import the module of a name beside the declaration, which needs torch.
 
         Raises:
             UsageError: it cannot be imported.
         """
         with _told(self.package):
-            return importlib.import_module(f"{self.module.rpartition('.')[0]}.{_LEAVES[self.group]}")
+            return importlib.import_module(f"{self.module.rpartition('.')[0]}.{leaf}")
 
 
 def found(owners: Owners) -> list[Plugin]:
@@ -85,7 +83,7 @@ def found(owners: Owners) -> list[Plugin]:
     """
     plugins = []
     installed = entry_points()  # looks through every package
-    for group in _LEAVES:
+    for group in STAGES:
         for entry in sorted(installed.select(group=group), key=lambda each: each.name):
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"
             try:

@@ -12,7 +12,7 @@ _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066
 
 def printable(text: str) -> str:
     r"""The text in one line: whatever steers a terminal or turns the writing direction is as `\x1b` or `\u202e`."""
-    return _STEERING.sub(lambda match: _escape(ord(match[0])), text)
+    return _STEERING.sub(_escaped, text)
 
 
 def printable_lines(text: str) -> str:
@@ -40,5 +40,6 @@ def printable_json(value: Any) -> str:
     return "\n".join(_STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", line) for line in lines)
 
 
-def _escape(code: int) -> str:
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -78,7 +78,7 @@ class Reporter:
         task = Task(self, name, total, unit, done)
         if not self.console.is_terminal:
             yield task
-            task.close()
+            task.print_line()
             return
         columns = (
             TextColumn("  {task.description:<28}", markup=False),
@@ -113,6 +113,7 @@ class Task:
     done: int
     bar: Progress | None = None
     _count: int = 0
+    _rate: float = 0.0
     _note: str = ""
     _printed: int = -1
     _start: float = field(default_factory=time.monotonic)
@@ -122,30 +123,23 @@ class Task:
         """Counts `count` more units as done and shows `note` (a loss, a file name)."""
         self.done += count
         self._count += count
+        self._rate = self._count / max(1e-9, time.monotonic() - self._start)
         self._note = note or self._note
         if self.bar is not None:
-            rate = f"{_per_second(self._rate())} {memory_gib():.1f} GiB"
+            rate = f"{_per_second(self._rate)} {memory_gib():.1f} GiB"
             self.bar.update(self.bar.task_ids[0], advance=count, note=printable(note), rate=rate)
-        elif self.total and time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
-            self._print()
+        elif time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
+            self.print_line()
 
-    def close(self) -> None:
-        """Print the last line, unless it was printed."""
-        if self.total and self.done != self._printed:
-            self._print()
-
-    def _rate(self) -> float:
-        """Return units per second since the job began here."""
-        elapsed = time.monotonic() - self._start
-        return self._count / elapsed if elapsed > 0 else 0.0
-
-    def _print(self) -> None:
+    def print_line(self) -> None:
+        """Print how much is done, unless that was printed already, or there is nothing to do."""
+        if not self.total or self.done == self._printed:
+            return
         self._last = time.monotonic()
         self._printed = self.done
-        rate = self._rate()
-        facts = [_per_second(rate), f"{memory_gib():.1f} GiB"]
-        if rate and self.done < self.total:
-            facts.insert(1, f"{(self.total - self.done) / rate:,.0f} s left")
+        facts = [_per_second(self._rate), f"{memory_gib():.1f} GiB"]
+        if self._rate and self.done < self.total:
+            facts.insert(1, f"{(self.total - self.done) / self._rate:,.0f} s left")
         if self._note:
             facts.append(self._note)
         self.reporter.say(f"  {self.name}: {self.done:,}/{self.total:,} {self.unit} ({', '.join(facts)})")

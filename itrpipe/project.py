@@ -18,6 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _CURVE_WIDTH, _PAGE_HEIGHT = 480, 800
 
 
+@dataclass(eq=False)
 class Result:
     """A finished artifact; in a notebook it shows itself.
 
@@ -47,8 +49,7 @@ class Result:
         folder: its files.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -117,12 +118,8 @@ class Result:
             document = html.escape((self.folder / "index.html").read_text(encoding="utf-8"))
             return f'<iframe srcdoc="{document}" style="width: 100%; height: {_PAGE_HEIGHT}px; border: 0"></iframe>'
         shown = f"<pre>{html.escape(str(self))}</pre>"
-        if (self.folder / HISTORY).exists():
-            shown += self._curve()
-        return shown
-
-    def _curve(self) -> str:
-        """Draw RSum on the validation split by epoch."""
+        if not (self.folder / HISTORY).exists():
+            return shown
         from matplotlib.ticker import MaxNLocator
 
         from itrpipe.report.plots import panel, svg
@@ -133,7 +130,7 @@ class Result:
         axes.plot(history["epoch"], history["val_rsum"])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(title)
-        return f'<div style="max-width: {_CURVE_WIDTH}px">{svg(figure, "val-rsum", title)}</div>'
+        return f'{shown}<div style="max-width: {_CURVE_WIDTH}px">{svg(figure, "val-rsum", title)}</div>'
 
 
 class Project:

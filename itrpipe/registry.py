@@ -42,7 +42,7 @@ class Registry(Generic[Declared]):
         classes = {}
         for folder in folders:
             module = importlib.import_module(f"{self.room}.{folder}.{DECLARATION}")
-            name = "".join(part.capitalize() for part in folder.split("_"))
+            name = folder.title().replace("_", "")
             if not hasattr(module, name):
                 raise UsageError(f"{module.__file__} has no class {name}, as the folder's name asks for; rename it")
             classes[folder.replace("_", "-")] = getattr(module, name)
@@ -56,7 +56,7 @@ class Registry(Generic[Declared]):
         """
         brought = usable(self.group).get(name)
         folder = name.replace("-", "_")
-        module = brought.leaf if brought else importlib.import_module(f"{self.room}.{folder}.{self.leaf}")
+        module = brought.beside(self.leaf) if brought else importlib.import_module(f"{self.room}.{folder}.{self.leaf}")
         if not hasattr(module, self.makes):
             raise UsageError(f"{module.__file__} defines no {self.makes}(), which makes {name!r}; define one")
         return module

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from itrpipe.pipeline.planning import Planner
-from itrpipe.pipeline.run import Cost, cost_of, earlier_artifacts, say_costs
-from itrpipe.pipeline.steps import Step, pending_steps
+from itrpipe.pipeline.run import Cost, cost_of, say_costs
+from itrpipe.pipeline.steps import Step, earlier_artifacts, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import Manifest, read_manifest, write_manifest

@@ -359,7 +359,7 @@ def test_what_is_said_of_a_stage_holds_for_its_steps_that_have_such_a_setting(da
     trainings = [each for each in step.upstream() if each.need.stage == "train"]
     copies = {each.need.conf: each.settings.model_dump()["loss"].get("copies") for each in trainings}
     assert (copies["tags-dc"], copies["pretrain"]) == (1, None)
-    assert not planner.unused_overrides()
+    assert planner.read == {*planner.overrides}
 
 
 def test_the_command_line_goes_before_the_dataset_definition(defined: Path) -> None:

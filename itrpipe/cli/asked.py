@@ -23,12 +23,12 @@ from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageE
 from itrpipe.features.declaration import GIVEN, names_a_file, read_model
 from itrpipe.pipeline.models import NAMING, NamedModel, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
-from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
-from itrpipe.pipeline.steps import only_finished, pending_steps
+from itrpipe.pipeline.run import run
+from itrpipe.pipeline.steps import earlier_artifacts, only_finished
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
-from itrpipe.stages.prepare import FilesSettings, read_source
+from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import MANIFEST, read_manifest
 
 TWINS = "twins"
@@ -123,7 +123,7 @@ class Asked:
         first = Need(stage, conf or default_conf(planner.definition, stage), settings)
         self.steps = [planner.plan(first, inputs=inputs)]
         self.steps += [planner.plan(each, requested=False) for each in others]
-        refuse_unused(planner.unused_overrides(), planner.settings)
+        refuse_unused([each for each in planner.overrides if each not in planner.read], planner.settings)
         if self.asks and stage != "train":  # a training with other settings is another model
             for place, step in enumerate(self.steps):
                 scopes = step.need.stage, step.need.conf, None if place == 0 else step.need.stage
@@ -153,12 +153,12 @@ class Asked:
         """
         missing = [step for step in self.steps if step.state != "up to date"]
         if missing and self.no_deps and not (self.dry_run or whole):
-            location = missing[0].location
-            if missing[0].state == "damaged":
-                raise DataError(missing[0].reason)
+            first = missing[0]
+            if first.state == "damaged":
+                raise DataError(first.reason)
             raise UsageError(
-                f"{location.stage}/{location.name} is not up to date ({missing[0].reason or missing[0].state}); run "
-                f"`{self.command_of(missing[0])}`, or add --make to make it here"
+                f"{first.title} is not up to date ({first.reason or first.state}); run `{self.command_of(first)}`, or "
+                "add --make to make it here"
             )
         if missing or self.dry_run or whole:
             self.reporter.say(f"{self.dataset}: {what} {self.label}", style="bold")
@@ -169,10 +169,8 @@ class Asked:
 
     def run(self, *, with_upstream: bool = True) -> Path:
         """Run what is missing, or print the plan and its costs; return the folder of the first step."""
-        folder, *_ = run(self.steps, self.reporter, dry_run=self.dry_run, with_upstream=with_upstream)
-        if self.dry_run:
-            say_costs(pending_steps(self.steps), self.reporter)
-        return folder
+        run(self.steps, self.reporter, dry_run=self.dry_run, with_upstream=with_upstream)
+        return self.step.location.folder
 
     def run_stage(self, stage: str, conf: str | None = None) -> Path:
         """Plan one stage, run what is missing, and print the command that comes next.
@@ -193,8 +191,9 @@ class Asked:
         known = self.planner.definition
         conf = conf or default_conf(known, stage)
         about, trained = "", None
-        if self.model is not None and stage == "train":
+        if stage == "train":
             trained = self.model
+        if trained is not None:
             earlier = known.models.get(trained.name, trained.definition).method
             about = f" (model {trained.name})"
             if earlier != trained.method:
@@ -269,6 +268,8 @@ class Asked:
 
     def next_command(self) -> str:
         """Return the command that comes after the one that made the first step; empty where none does."""
+        from itrpipe.datasets.prepared import PreparedDataset
+
         location, conf = self.step.location, self.step.need.conf
         definition, stage = load_definition(self.root, self.dataset), location.stage
         if definition.prepare is not None and definition.prepare.conf == GIVEN:
@@ -288,7 +289,11 @@ class Asked:
         elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
             several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
             values["model"] = self.model_options(self.step, stage if several else "")
-            values["root"] = _image_root(Artifact.of(location.folder).input("prepare"), definition)
+            prepared = Artifact.of(location.folder).input("prepare").folder
+            root = image_root(prepared)
+            values["root"] = ""
+            if not in_archive(root / PreparedDataset.open(prepared).column("file")[0]):
+                values["root"] = f" --image-root {shlex.quote(str(root))}"
         elif stage == "train":
             values["model"] = self.model_options(self.step, "evaluate")
         elif stage == "evaluate":
@@ -314,17 +319,6 @@ class Asked:
         if evaluated.isdisjoint(definition.models[miner].trained.values()):
             return ""
         return f" --compare {miner} {own}"
-
-
-def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
-    """Return the option by which exported paths name photographs on this machine; empty where none has a file."""
-    settings, root = prepared.manifest.settings, prepared.folder
-    if settings["kind"] == "files":
-        source = read_source(FilesSettings.model_validate(settings), definition.prepare)
-        root = source.root
-        if in_archive(root / source.images[0].file):
-            return ""
-    return f" --image-root {shlex.quote(str(root))}"
 
 
 def data_option(root: Path) -> str:

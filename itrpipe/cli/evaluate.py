@@ -11,12 +11,6 @@ from itrpipe.cli.embeddings import GivenOptions
 from itrpipe.cli.options import DecisionsOption, LanguageModelOption, Number, Split, Texts
 
 
-def _whole(benchmarks: list[str] | None) -> list[str] | None:
-    """Return `NAME=FOLDER` with whole paths."""
-    parts = (each.partition("=") for each in benchmarks or ())
-    return [f"{name}{equals}{whole_file(folder)}" for name, equals, folder in parts] or None
-
-
 @dataclass
 class Evaluate(GivenOptions):
     """Measure a trained model, or the mean of several, on a split.
@@ -47,14 +41,18 @@ class Evaluate(GivenOptions):
     ] = False
     discriminate: Annotated[Texts, Option(help="Sentences that should score lower; repeatable.", metavar="BY")] = None
     language_model: LanguageModelOption = None
-    benchmark: Annotated[Texts, Option(help="Repeatable; see above.", metavar="NAME=FOLDER", callback=_whole)] = None
+    benchmark: Annotated[Texts, Option(help="Repeatable; see above.", metavar="NAME=FOLDER")] = None
     protocols: Annotated[Texts, Option("--protocol", help="full, coco-1k, coco-5k; repeatable.", metavar="NAME")] = None
     decisions: DecisionsOption = None
 
     def run(self) -> Path:
         definition = self.defined(self.split or "test")
+        benchmarks = []
+        for each in self.benchmark or ():
+            name, equals, folder = each.partition("=")
+            benchmarks.append(f"{name}{equals}{whole_file(folder)}")
         overrides = self.overrides(
-            *("ensemble_with", "split", "rerank", "eccv", "discriminate"),
-            *("language_model", "benchmark", "protocols", "decisions"),
+            *("ensemble_with", "split", "rerank", "eccv", "discriminate", "language_model", "protocols", "decisions"),
+            benchmark=benchmarks or None,
         )
         return self.run_stage("evaluate", overrides, definition=definition)

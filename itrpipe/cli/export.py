@@ -85,7 +85,7 @@ class Export(AskingOptions):
             asked.reporter.say(
                 f"no class of transformers embeds as this model does: {reason}; the folder has itrpipe's own layout"
             )
-        fingerprints = fingerprints_of(trained, trained, evaluated)
+        fingerprints = fingerprints_of(trained, evaluated)
         record = {"itrpipe": __version__, "dataset": asked.dataset, "run": manifest.label, "artifacts": fingerprints}
         with new_folder(target, record, force=self.force) as work:
             described = write_model(work, trained.folder, native)

@@ -133,11 +133,10 @@ class ExportNegatives(AskingOptions):
         from itrpipe.exporting.card import dataset_card
         from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_files
 
-        definition, reporter = asked.planner.definition, asked.reporter
+        reporter = asked.reporter
         form, directions = FORMATS[self.form], DIRECTIONS[self.direction]
         lists, prepared = made[0], made[0].input("prepare")
-        images = image_root(prepared.manifest.settings, prepared.folder, definition)
-        sources = prepared.folder, lists.folder, images
+        sources = prepared.folder, lists.folder, image_root(prepared.folder)
         how: dict[str, Any] = {"image_root": self.image_root, "holds_images": form.holds_images}
         most_sentences = self.sentences if self.synthetic else 0
         if self.twins:
@@ -165,7 +164,7 @@ class ExportNegatives(AskingOptions):
 
         options = self.chosen(*_RECORDED)
         options |= {"negatives": mined.negatives, "sentences": most_sentences, "format": self.form}
-        fingerprints = fingerprints_of(lists, *made)
+        fingerprints = fingerprints_of(*made)
         record = {
             "itrpipe": __version__,
             "dataset": lists.manifest.dataset,

@@ -17,7 +17,7 @@ from itrpipe.config import EVERYWHERE, Override, parse_override
 from itrpipe.datasets.definition import EMBEDDED, load_definition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.pipeline.models import NamedModel, datasets_of, find_model
+from itrpipe.pipeline.models import NAMING, NamedModel, datasets_of, find_model
 from itrpipe.storage.artifact import trust_large_files
 
 Text = str | None
@@ -25,11 +25,6 @@ Texts = list[str] | None
 Number = int | None
 File = Path | None
 Split = Literal["test", "val", "train"]
-
-
-def _trust(trusted: bool) -> bool:
-    trust_large_files(trusted)
-    return trusted
 
 
 DatasetOption = Annotated[
@@ -59,7 +54,8 @@ class DataOptions(BaseCommand):
     settings: SetOption = None
     data: DataOption = Path("data")
     trust: Annotated[
-        bool, Option("--trust", help="Read files of 4 MiB and more without hashing them first.", callback=_trust)
+        bool,
+        Option("--trust", help="Read files of 4 MiB and more without hashing them first.", callback=trust_large_files),
     ] = False
     dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and what it will cost.")] = False
 
@@ -223,9 +219,10 @@ class ModelOptions(TrainedOptions):
         """Take the settings of a named model."""
         self.known = known
         self.dataset, self.method = known.dataset, known.method
-        for key, value in known.naming.items():
-            if key not in self.given:
-                setattr(self, key, value)
+        settings = {**known.definition.settings, "backbone": known.backbone}
+        for key in NAMING:
+            if key in settings and key not in self.given:
+                setattr(self, key, settings[key])
 
 
 @dataclass

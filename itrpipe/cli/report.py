@@ -8,15 +8,13 @@ from typer import Option
 
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
-from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.declaration import canonical_backbone
-from itrpipe.pipeline.evaluations import evaluations_named, evaluations_of, tested_on
+from itrpipe.pipeline.evaluations import evaluations_of, evaluations_of_two
 from itrpipe.pipeline.models import home_of
 from itrpipe.pipeline.planning import pinned_step
 from itrpipe.stages.base import load_stage
 from itrpipe.stages.report import MARKDOWN
-from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.disk import require_writable, write_text
 
 
@@ -58,7 +56,7 @@ class Report(PlanOptions):
         evaluations = evaluations_of(self.data, self.dataset, known, backbone)
         settings: dict[str, Any] = {}
         if self.compare is not None:
-            evaluations, settings["compare"] = _of_two(self.compare, evaluations, known)
+            evaluations, settings["compare"] = evaluations_of_two(self.compare, evaluations, known)
         trained = set()
         inputs = {}
         for manifest in evaluations:
@@ -75,30 +73,6 @@ class Report(PlanOptions):
             write_text(into, _with_tables(into, lines, (folder / MARKDOWN).read_text(encoding="utf-8")))
             asked.reporter.say(f"table: {into}")
         return folder
-
-
-def _of_two(
-    names: tuple[str, str], evaluations: list[Manifest], definition: DatasetDefinition
-) -> tuple[list[Manifest], list[str]]:
-    """Return the evaluations of two models on a split that both were evaluated on, and those of the first by folder.
-
-    Raises:
-        UsageError: there is no such split, or both are one training.
-    """
-    first, second = (evaluations_named(name, evaluations, definition) for name in names)
-    tests = set(map(tested_on, first.values())) & set(map(tested_on, second.values()))
-    if not tests:
-        raise UsageError(f"--compare: {' and '.join(names)} share no test set; evaluate both on one split")
-    split = min((split for _, split in tests), key=("test", "val", "train").index)
-    chosen = {}
-    for folder, evaluation in (first | second).items():
-        test = tested_on(evaluation)
-        if test in tests and test[1] == split:
-            chosen[folder] = evaluation
-    of_first = first.keys() & chosen.keys()
-    if of_first & second.keys():
-        raise UsageError(f"--compare: {' and '.join(names)} are the same training; name another model")
-    return [*chosen.values()], sorted(of_first)
 
 
 def _with_tables(path: Path, asked: str, tables: str) -> str:

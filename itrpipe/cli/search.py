@@ -9,7 +9,6 @@ from typer import Argument, Option
 
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import File, JsonOption, Split, Text
-from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
@@ -77,9 +76,8 @@ class Search(SearchOptions):
         else:
             found = gallery.images_for(str(self.caption), self.top, progress)
         if self.html is not None:
-            prepared = trained.input("prepare")
             try:
-                folder = image_root(prepared.manifest.settings, prepared.folder, load_definition(*self.where))
+                folder = image_root(trained.input("prepare").folder)
             except (MissingInputError, DataError) as error:
                 asked.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
         self._show(found, asked.reporter, folder, own)

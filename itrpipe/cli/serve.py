@@ -9,11 +9,10 @@ from typer import Option
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import GuardOption
 from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
-from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError
 from itrpipe.stages.base import Artifact
 from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import PICTURES, read_manifest
+from itrpipe.storage.artifact import PICTURES
 
 PACKAGES = ("starlette", "uvicorn")
 
@@ -47,28 +46,30 @@ class Serve(SearchOptions):
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import load
 
+        reviews = None
         if self.photos is not None:
             refuse_with_photos({"--split": self.split, "--guard": self.guard})
             asked = self.indexed(self.photos)
-            if asked is not None:
-                small = self.data / asked.dataset / PICTURES
-                pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
-                site = pages.Site(pages.Searches(self.gallery(asked, self.photos)), pictures)
-                pages.run(site, self.port, not self.no_browser, asked.reporter.say)
-            return
-        self.refuse_opened()
-        asked = self.asked("mine_negatives", guard=self.guard)
-        candidates = open_candidates(asked, self.split)
-        if candidates is None:
-            return
-        prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
-        folder = image_root(read_manifest(prepared).settings, prepared, load_definition(*self.where))
-        pictures = pages.Pictures.of_dataset(prepared, folder, self.data / self.dataset / PICTURES)
-        model = load(trained.folder, device=self.device or "auto")
-        alone = None
-        if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
-            alone = "test" if self.split in (None, TRAIN) else self.split
-        searches = pages.Searches(Gallery.of_dataset(model, trained.folder, alone))
-        reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
-        pages.run(pages.Site(searches, pictures, reviews), self.port, not self.no_browser, asked.reporter.say)
-        asked.reporter.say(f"decisions: {reviews.file.path}")
+            if asked is None:
+                return
+            gallery = self.gallery(asked, self.photos)
+            small = self.data / asked.dataset / PICTURES
+            pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
+        else:
+            self.refuse_opened()
+            asked = self.asked("mine_negatives", guard=self.guard)
+            candidates = open_candidates(asked, self.split)
+            if candidates is None:
+                return
+            prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
+            pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
+            model = load(trained.folder, device=self.device or "auto")
+            alone = None
+            if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
+                alone = "test" if self.split in (None, TRAIN) else self.split
+            gallery = Gallery.of_dataset(model, trained.folder, alone)
+            reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
+        site = pages.Site(pages.Searches(gallery), pictures, reviews)
+        pages.run(site, self.port, not self.no_browser, asked.reporter.say)
+        if reviews:
+            asked.reporter.say(f"decisions: {reviews.file.path}")

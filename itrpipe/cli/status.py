@@ -65,7 +65,9 @@ class Status(BaseCommand):
             models = definition.named_trainings()
             for entry in entries(data, name, verify=self.verify):
                 model, style = model_of(entry, models), _STYLES.get(entry.state, "yellow")
-                called = f"  {entry.name} (model {model})" if model else f"  {entry.name}"
+                called = f"  {entry.name}"
+                if model:
+                    called += f" (model {model})"
                 seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
                 if len(called) > _NAMES:
                     reporter.say(called, style=style)

@@ -13,6 +13,7 @@ from itrpipe.cli.options import DevicesOption, ModelOptions, Text, Texts, overri
 from itrpipe.config import Override
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import UsageError
+from itrpipe.features.declaration import GIVEN
 from itrpipe.pipeline.models import define_model, find_model, home_of, models_of
 from itrpipe.training.checks import backbone_for, both_encoders, chosen_loss
 
@@ -86,7 +87,13 @@ class Train(ModelOptions):
         chosen = {**self.chosen(*self.shared, "teacher"), "method": None, **loss}
         overrides = overrides_of(settings, chosen) + self.placed
         mines = not self.teacher and "mined" in loss.get("loss.negatives", ())
-        if mines and base and base.dataset == self.dataset and base.can_teach:
+        if (
+            mines
+            and base
+            and base.dataset == self.dataset
+            and base.method != GIVEN
+            and {"teacher", "loss.teacher"}.isdisjoint(base.definition.settings)
+        ):
             overrides.append(Override(None, "loss.teacher", base.name))
         if name is not None:
             for position, item in enumerate(overrides):  # later commands may run in another folder

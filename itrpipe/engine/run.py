@@ -73,6 +73,10 @@ class Share(NamedTuple):
         return f"{self.number}/{self.count}"
 
 
+Device = Literal["auto", "cpu", "cuda"]
+"""Setting of every stage that runs a network; `auto` takes CUDA when there is one."""
+
+
 class MapExecution(Settings):
     """The place where a stage makes the parts of its maps; every choice gives the same bytes.
 

@@ -1,12 +1,10 @@
 """Find the finished evaluations of a dataset, and those of one model."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 from itrpipe.datasets.definition import DatasetDefinition, check_name
-from itrpipe.errors import MissingInputError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given, read_model
 from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 
@@ -16,9 +14,14 @@ def evaluations_of(root: Path, dataset: str, definition: DatasetDefinition, back
 
     Of embeddings with a name only those of the files that the name stands for now.
     """
-    folders = folders_in(root / check_name(dataset) / "evaluate")
-    found = [check_artifact(folder) for folder in folders if is_finished(folder)]
-    found = [each for each in found if _is_as_named(each, definition)]
+    found = []
+    for folder in filter(is_finished, folders_in(root / check_name(dataset) / "evaluate")):
+        evaluation = check_artifact(folder)
+        settings = evaluation.settings
+        known = definition.embeddings.get(f"{settings['backbone']}.{settings['split']}")
+        # The name of given embeddings may have been that of other files before.
+        if known is None or settings["backbone"] == GIVEN or known.artifact == read_model(evaluation.inputs).name:
+            found.append(evaluation)
     chosen = [each for each in found if backbone in (None, each.settings["backbone"])]
     if not chosen:
         known = ", ".join(sorted({each.settings["backbone"] for each in found}))
@@ -30,17 +33,33 @@ def evaluations_of(root: Path, dataset: str, definition: DatasetDefinition, back
     return chosen
 
 
+def evaluations_of_two(
+    names: tuple[str, str], evaluations: list[Manifest], definition: DatasetDefinition
+) -> tuple[list[Manifest], list[str]]:
+    """Return the evaluations of two models on a split that both were evaluated on, and those of the first by folder.
+
+    Raises:
+        UsageError: there is no such split, or both are one training.
+    """
+    first, second = (evaluations_named(name, evaluations, definition) for name in names)
+    tests = set(map(tested_on, first.values())) & set(map(tested_on, second.values()))
+    if not tests:
+        raise UsageError(f"--compare: {' and '.join(names)} share no test set; evaluate both on one split")
+    split = min((split for _, split in tests), key=("test", "val", "train").index)
+    chosen = {}
+    for folder, evaluation in (first | second).items():
+        test = tested_on(evaluation)
+        if test in tests and test[1] == split:
+            chosen[folder] = evaluation
+    of_first = first.keys() & chosen.keys()
+    if of_first & second.keys():
+        raise UsageError(f"--compare: {' and '.join(names)} are the same training; name another model")
+    return [*chosen.values()], sorted(of_first)
+
+
 def tested_on(evaluation: Manifest) -> tuple[str, str]:
     """Return the prepared dataset and the split that were evaluated."""
     return evaluation.inputs["prepare"].name, evaluation.settings["split"]
-
-
-def _is_as_named(evaluation: Manifest, definition: DatasetDefinition) -> bool:
-    """Return whether embeddings were evaluated that their name stands for now; before, it was that of other files."""
-    backbone = evaluation.settings["backbone"]
-    split = evaluation.settings["split"]
-    known = definition.embeddings.get(f"{backbone}.{split}")
-    return known is None or backbone == GIVEN or known.artifact == read_model(evaluation.inputs).name
 
 
 def evaluations_named(name: str, evaluations: list[Manifest], definition: DatasetDefinition) -> dict[str, Manifest]:

@@ -1,7 +1,5 @@
 """List the folders of a dataset with their state, and remove those that nothing needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,8 +11,19 @@ from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
-from itrpipe.storage import artifact
-from itrpipe.storage.artifact import Manifest, folders_in, is_finished
+from itrpipe.storage.artifact import (
+    INPUTS,
+    MANIFEST,
+    PARTIAL,
+    PICTURES,
+    REPLACED,
+    UNFINISHED,
+    WORK,
+    Manifest,
+    check_artifact,
+    folders_in,
+    is_finished,
+)
 from itrpipe.storage.disk import on_disk, read_stamped_json
 from itrpipe.storage.locks import is_locked, unused
 
@@ -32,15 +41,15 @@ class Entry:
         folder: where it lies.
         state: what it is, see `_STYLES`.
         manifest: of a whole artifact.
-        bytes: space it takes.
         problem: what is wrong with a damaged one, or why it is left alone.
+        bytes: space it takes.
     """
 
     folder: Path
     state: str
     manifest: Manifest | None
-    bytes: int
-    problem: str = ""
+    problem: str
+    bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -62,10 +71,10 @@ def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
         try:
             found += [_entry(each, verify) for each in folders_in(folder)]
         except UnavailableError as error:
-            found.append(Entry(folder, "unreadable", None, 0, str(error)))
-    copies = root / dataset / artifact.PICTURES
+            found.append(Entry(folder, "unreadable", None, str(error)))
+    copies = root / dataset / PICTURES
     if copies.is_dir() and not copies.is_symlink():
-        found.append(Entry(copies, "small copies", None, _size_of(copies), "of photographs; made again when needed"))
+        found.append(Entry(copies, "small copies", None, "of photographs; made again when needed", _size_of(copies)))
     return found
 
 
@@ -169,31 +178,30 @@ def require_dataset(root: Path, dataset: str) -> None:
 def _entry(folder: Path, verify: bool) -> Entry:
     try:
         with on_disk(folder):
-            return _readable_entry(folder, verify)
+            return Entry(folder, *_state_of(folder, verify), bytes=_size_of(folder))
     except UnavailableError as error:
-        return Entry(folder, "unreadable", None, 0, str(error))
+        return Entry(folder, "unreadable", None, str(error))
 
 
-def _readable_entry(folder: Path, verify: bool) -> Entry:
-    size = _size_of(folder)
-    partial = folder.name.endswith(artifact.PARTIAL)
-    name = folder.with_name(folder.name.removesuffix(artifact.PARTIAL).partition(artifact.REPLACED)[0])
-    if not is_finished(name):
-        return Entry(folder, "not ours", None, size, "no stage made it")
-    if name.name != folder.name.removesuffix(artifact.PARTIAL):
-        return Entry(folder, "replaced", None, size, "it was made again")
+def _state_of(folder: Path, verify: bool) -> tuple[str, Manifest | None, str]:
+    """Return the state of a folder, the manifest of a whole artifact, and what is wrong or why it is left alone."""
+    partial = folder.name.endswith(PARTIAL)
+    name = folder.name.removesuffix(PARTIAL)
+    of_stage = name.partition(REPLACED)[0]
+    if not is_finished(folder.with_name(of_stage)):
+        return "not ours", None, "no stage made it"
+    if name != of_stage:
+        return "replaced", None, "it was made again"
     if partial and is_locked(folder):
-        return Entry(folder, "running", None, size)
-    if partial and not (folder / artifact.MANIFEST).exists():
-        return Entry(
-            folder, "in parts" if (folder / artifact.WORK / artifact.UNFINISHED).exists() else "interrupted", None, size
-        )
+        return "running", None, ""
+    if partial and not (folder / MANIFEST).exists():
+        return "in parts" if (folder / WORK / UNFINISHED).exists() else "interrupted", None, ""
     try:
         # A sealed partial folder is only renamed if its hashes are right, so they decide here too.
-        manifest = artifact.check_artifact(folder, thorough=verify or partial)
+        manifest = check_artifact(folder, thorough=verify or partial)
     except DataError as error:
-        return Entry(folder, "damaged", None, size, str(error))
-    return Entry(folder, "interrupted" if partial else "whole", None if partial else manifest, size)
+        return "damaged", None, str(error)
+    return ("interrupted", None, "") if partial else ("whole", manifest, "")
 
 
 def _size_of(folder: Path) -> int:
@@ -242,7 +250,7 @@ def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: b
     if not superseded_too:
         queue += [entry.name for entry, manifest in whole if manifest.stage == "evaluate"]
     for entry in found:
-        record = entry.folder / artifact.WORK / artifact.INPUTS
+        record = entry.folder / WORK / INPUTS
         if entry.state == "running" and record.exists():
             remedy = "end the process that is working there, and run the same command again"
             queue += read_stamped_json(record, remedy)

@@ -1,11 +1,8 @@
 """Models by their names: `itrpipe train --name` remembers one, `--model` means it, and printed commands name it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, scoped_override
 from itrpipe.datasets.definition import (
@@ -18,7 +15,7 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
-from itrpipe.stages.base import Need, Step
+from itrpipe.stages.base import Step
 from itrpipe.storage.artifact import folders_in
 from itrpipe.training.settings import Model, TrainExecution, TrainSettings
 
@@ -53,17 +50,6 @@ class NamedModel:
         """Return the canonical name of its backbone."""
         return Model.defined_by(self.definition, 0).backbone
 
-    @property
-    def naming(self) -> dict[str, Any]:
-        """Return the settings by which other stages name it: backbone, and features and seed where they were given."""
-        given = {key: value for key, value in self.definition.settings.items() if key in NAMING}
-        return {**given, "backbone": self.backbone}
-
-    @property
-    def can_teach(self) -> bool:
-        """Return whether a model that is like it mines with it, as it is trained and has no teacher itself."""
-        return self.method != GIVEN and {"teacher", f"{_LOSS}teacher"}.isdisjoint(self.definition.settings)
-
     def overrides(self, *, read: bool) -> list[Override]:
         """Return its settings as overrides of a plan.
 
@@ -81,17 +67,6 @@ class NamedModel:
                 override = replace(override, scope=self.method, backbone=self.backbone)
             told.append(override)
         return told
-
-    def is_trained_by(self, need: Need, *, requested: bool) -> bool:
-        """Return whether a step trains this model, as it was told or with other settings.
-
-        Args:
-            need: the step.
-            requested: it is the step that the plan is of.
-        """
-        if need.stage != "train" or need.conf != self.method:
-            return False
-        return requested or need.settings.get("backbone") == self.backbone
 
 
 def define_model(

@@ -4,8 +4,6 @@ A plan is a graph of steps. Every fingerprint in it is computed from settings an
 planning runs nothing and imports no deep-learning library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,8 +30,7 @@ from itrpipe.pipeline.models import NamedModel
 from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, Step, load_stage
-from itrpipe.storage import artifact as artifacts
-from itrpipe.storage.artifact import DigestCache, Location, Manifest, folders_in
+from itrpipe.storage.artifact import DigestCache, Location, Manifest, fingerprint, folders_in
 from itrpipe.training.settings import usual_features
 
 
@@ -106,7 +103,7 @@ class Planner:
         """
         if inputs:
             return self._plan(need, requested, inputs)
-        key = repr((need.stage, need.conf, sorted(need.settings.items()), need.named, requested))
+        key = repr((need, requested))
         if key not in self._known:
             if key in self._underway:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
@@ -129,8 +126,8 @@ class Planner:
     def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
         stage = load_stage(need.stage)
         if need.stage not in _WITHOUT_DATASET:
-            stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
-        definition = stage_definition(self.definition, need, self.dataset, self.root)
+            self._definition_of(Need("prepare", ""))
+        definition = self._definition_of(need)
         settings, execution, resolved = self.configure(need, definition, requested=requested, fill=True)
         inputs = dict[str, Step]()
         for name, upstream in stage.needs(settings, self.definition).items():
@@ -145,11 +142,12 @@ class Planner:
             self.dataset,
             need.stage,
             stage.label(need.conf, settings),
-            artifacts.fingerprint(need.stage, stage.schema_version, settings.counted(), digests),
+            fingerprint(need.stage, stage.schema_version, settings.counted(), digests),
         )
-        name = ""
-        if self.model is not None and self.model.is_trained_by(need, requested=requested):
-            name = self.model.name
+        model, name = self.model, ""
+        trains = model is not None and (need.stage, need.conf) == ("train", model.method)
+        if model and trains and (requested or need.settings.get("backbone") == model.backbone):
+            name = model.name  # as it was told, or with other settings
         step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing", model=name)
         read = {}
         for name, each in inputs.items():
@@ -191,6 +189,48 @@ class Planner:
         other = replace(self, overrides=overrides, digests=self._cache, model=model, above=above)
         other._underway.append(name)  # what cannot work is refused by the plan that this is part of
         return other.plan(Need("train", model.method))
+
+    def _definition_of(self, need: Need) -> StageDefinition | None:
+        """Return the part of the dataset's definition that belongs to a step, for the stages that read outside files.
+
+        Raises:
+            MissingInputError: the dataset was never prepared, or has no features or embeddings of this name.
+        """
+        definition = self.definition
+        dataset = self.dataset
+        if need.stage == "prepare":
+            if definition.prepare is None:
+                hint = did_you_mean(dataset, [folder.name for folder in folders_in(self.root)])
+                raise MissingInputError(
+                    f"dataset {dataset!r} is not defined in {self.root.resolve()}{f'{hint} If not,' if hint else ';'} "
+                    f"run `itrpipe prepare --dataset {dataset} --source FOLDER`, or name another folder with --data"
+                )
+            return definition.prepare
+        if need.stage == "extract":
+            if need.conf in definition.features:
+                return definition.features[need.conf]
+            if need.conf in WITHOUT_CHOICE:
+                return StageDefinition(conf=need.conf)
+            known = list(dict.fromkeys([*definition.features, *WITHOUT_CHOICE]))
+            hint = did_you_mean(need.conf, known) or f"; run `itrpipe extract --dataset {dataset} --features NAME`"
+            raise MissingInputError(
+                f"dataset {dataset!r} has no features {need.conf!r} (has: {', '.join(known)}){hint}"
+            )
+        if need.stage == "index":
+            return definition.photographs
+        if need.stage == "train" and need.conf == GIVEN:
+            raise UsageError(f"{NOT_HERE}, and take files by --embeddings")
+        if need.stage == "embeddings":
+            name = need.settings["name"]
+            split = need.settings["split"]
+            if found := definition.embeddings.get(f"{name}.{split}"):
+                return found
+            known = ", ".join(definition.embeddings) or "none"
+            raise MissingInputError(
+                f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, and has {known}; name their "
+                "files with --embeddings"
+            )
+        return None
 
     def configure(
         self, need: Need, definition: StageDefinition | None = None, *, requested: bool = True, fill: bool = False
@@ -273,10 +313,6 @@ class Planner:
             if override.scope in scopes or (override.scope == EVERYWHERE and override.key in execution):
                 yield override
 
-    def unused_overrides(self) -> list[Override]:
-        """Return the overrides that no step planned so far reads."""
-        return [override for override in self.overrides if override not in self.read]
-
     def _fill_features(self, resolved: Resolved) -> None:
         """Choose the dataset's only features for a stage that reads features and was told none."""
         values = resolved.values
@@ -291,51 +327,6 @@ class Planner:
             unasked = [name for name in WITHOUT_CHOICE if name in made]  # but read by a model
             values["features"] = self.definition.default_features(self.dataset, unasked)
             resolved.origins["features"] = "dataset.json"
-
-
-def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, root: Path) -> StageDefinition | None:
-    """Return the part of a dataset's definition that belongs to a step, for the stages that read outside files.
-
-    Args:
-        definition: of the dataset.
-        need: the step.
-        dataset: its name.
-        root: the data folder, for messages.
-
-    Raises:
-        MissingInputError: the dataset was never prepared, or has no features or embeddings of this name.
-    """
-    if need.stage == "prepare":
-        if definition.prepare is None:
-            hint = did_you_mean(dataset, [folder.name for folder in folders_in(root)])
-            raise MissingInputError(
-                f"dataset {dataset!r} is not defined in {root.resolve()}{f'{hint} If not,' if hint else ';'} run "
-                f"`itrpipe prepare --dataset {dataset} --source FOLDER`, or name another folder with --data"
-            )
-        return definition.prepare
-    if need.stage == "extract":
-        if need.conf in definition.features:
-            return definition.features[need.conf]
-        if need.conf in WITHOUT_CHOICE:
-            return StageDefinition(conf=need.conf)
-        known = list(dict.fromkeys([*definition.features, *WITHOUT_CHOICE]))
-        hint = did_you_mean(need.conf, known) or f"; run `itrpipe extract --dataset {dataset} --features NAME`"
-        raise MissingInputError(f"dataset {dataset!r} has no features {need.conf!r} (has: {', '.join(known)}){hint}")
-    if need.stage == "index":
-        return definition.photographs
-    if need.stage == "train" and need.conf == GIVEN:
-        raise UsageError(f"{NOT_HERE}, and take files by --embeddings")
-    if need.stage == "embeddings":
-        name = need.settings["name"]
-        split = need.settings["split"]
-        if found := definition.embeddings.get(f"{name}.{split}"):
-            return found
-        known = ", ".join(definition.embeddings) or "none"
-        raise MissingInputError(
-            f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, and has {known}; name their files "
-            "with --embeddings"
-        )
-    return None
 
 
 def pinned_step(root: Path, manifest: Manifest) -> Step:

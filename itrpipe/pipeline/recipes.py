@@ -238,11 +238,6 @@ class Recipe(Settings):
         named = run.features or for_backbone(self.backbones, run.backbone).features or self.features
         return named or usual_features(run.method, run.backbone, self.dataset)
 
-    def made_from(self, features: str) -> SourceFeatures:
-        """Return how features are imported or extracted, with the configuration that does it."""
-        chosen = self.source.features.get(features, SourceFeatures()) if self.source else SourceFeatures()
-        return chosen.model_copy(update={"conf": chosen.conf or features})
-
     def chosen(self, name: str, only: Sequence[str]) -> list[RecipeRun]:
         """Return the runs that `--only` names, in the order of the recipe; all of them where it names none.
 
@@ -293,10 +288,12 @@ class Recipe(Settings):
             raise UsageError(f"recipe {name} brings or has its data already and takes no --source; leave it out")
         if source is None and self.dataset != EMBEDDED:
             return load_definition(root, self.dataset), {}
+        brought = source.features if source else {}
         needed = {}
         for run in runs:
             features = self.features_of(run, tiny=tiny)
-            needed[features] = self.made_from(features)
+            made = brought.get(features, SourceFeatures())
+            needed[features] = made.model_copy(update={"conf": made.conf or features})
         prepare = StageDefinition(conf=EMBEDDED)
         if source is None:
             features = {each: StageDefinition(conf=made.conf, settings=made.settings) for each, made in needed.items()}

@@ -1,13 +1,11 @@
 """Run a recipe: plan all its runs, make what is missing, and say which published scores were reached."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from itrpipe.analysis.settings import EvaluateSettings, models_label
+from itrpipe.analysis.settings import models_label
 from itrpipe.config import COMMAND_LINE, Override, scoped_override
 from itrpipe.datasets.definition import DatasetDefinition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
@@ -15,8 +13,7 @@ from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, refuse_unused
 from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
-from itrpipe.pipeline.run import run, say_costs
-from itrpipe.pipeline.steps import pending_steps
+from itrpipe.pipeline.run import run
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
@@ -48,7 +45,7 @@ class Options:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlannedRun:
     """One run with one seed.
 
@@ -67,9 +64,12 @@ class PlannedRun:
     @property
     def published(self) -> list[Published]:
         """Return the scores that were published for it, of the test split."""
-        if self.step is not None and cast(EvaluateSettings, self.step.settings).split != "test":
-            return []
-        name = self.title if self.step is None else self.step.location.name
+        name = self.title
+        if self.step is not None:
+            name = self.step.location.name
+            settings: Any = self.step.settings
+            if settings.split != "test":
+                return []
         return [each.model_copy(update={"run": name, "title": self.title}) for each in self.run.published]
 
 
@@ -141,7 +141,8 @@ class Reproduction:
                 raise
             label = "+".join((run_label(each.method, each.backbone, seed), *each.ensemble_with))
             return PlannedRun(each, f"{label}{each.details}", None, error)
-        return PlannedRun(each, f"{models_label(cast(EvaluateSettings, step.settings))}{each.details}", step)
+        settings: Any = step.settings
+        return PlannedRun(each, f"{models_label(settings)}{each.details}", step)
 
     def _planner(self, each: RecipeRun) -> Planner:
         """Return the planner of all runs with the same overrides."""
@@ -207,9 +208,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         if each.error is not None:
             whole.reporter.say(f"  ✗ {each.title} cannot be planned: {each.error}", style="red")
     if options.dry_run:
-        (folder,) = run([report], whole.reporter, dry_run=True)
-        say_costs(pending_steps([report]), whole.reporter)
-        return folder
+        run([report], whole.reporter, dry_run=True)
+        return report.location.folder
     if recipe.source is not None:
         expected = recipe.source.expected
         if expected and not options.tiny and steps:
@@ -237,15 +237,17 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     if options.keep_going:
         failures: dict[Path, ItrpipeError] = {}
         run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
-        for position, each in enumerate(planned):
-            if each.step is not None and each.step.location.folder in failures:
-                planned[position] = replace(each, error=failures[each.step.location.folder])
+        for each in planned:
+            if each.step is not None:
+                each.error = failures.get(each.step.location.folder)
     made = [each.step for each in planned if each.step is not None and each.error is None]
     if options.keep_going:
         made = [pinned_step(root, read_manifest(step.location.folder)) for step in made]
     folder = None
     if made:
-        (folder,) = run([whole.plan_report(planned, made)], whole.reporter)
+        report = whole.plan_report(planned, made)
+        folder = report.location.folder
+        run([report], whole.reporter)
         load_stage("report").show(folder, whole.reporter)
     evaluations = {}
     for step in made:

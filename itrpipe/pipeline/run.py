@@ -1,36 +1,33 @@
 """Run a plan: print it and what it will cost, make every artifact that is not up to date, record how it came to be."""
 
-from __future__ import annotations
-
 import datetime
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from itrpipe.datasets.definition import load_definition, remember_training
 from itrpipe.engine.run import OthersMissing, Share, share_of, whole
-from itrpipe.errors import DataError, ItrpipeError, LockedError, UnavailableError, UsageError
+from itrpipe.errors import DataError, ItrpipeError, LockedError, UsageError
 from itrpipe.evaluation.tables import duration
 from itrpipe.pipeline.planning import Planner, refuse_hopeless
-from itrpipe.pipeline.steps import pending_steps, state_of, unique_steps
+from itrpipe.pipeline.steps import earlier_artifacts, pending_steps, state_of, unique_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Artifact, Job, State, Step, load_stage
-from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import (
     INPUTS,
     START,
     UNFINISHED,
+    WORK,
     Manifest,
-    folders_in,
-    is_finished,
-    read_manifest,
+    finish,
+    open_partial,
+    recover_sealed,
 )
 from itrpipe.storage.disk import on_disk, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.storage.locks import HOURS, holder, locked, patience
@@ -47,12 +44,11 @@ _MARKS: dict[State, tuple[str, str]] = {
 }
 
 
-def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
-    """Print one line for each step: mark, artifact, state and reason."""
-    steps = list(steps)
-    needed = {step.location.folder for step in pending_steps(steps)}
+def print_plan(steps: Iterable[Step], todo: Iterable[Step], reporter: Reporter) -> None:
+    """Print one line for each step: mark, artifact, state and reason; of those that have to run, and of all others."""
+    needed = {step.location.folder for step in todo}
     every = unique_steps(steps)
-    width = max((len(f"{step.location.stage}/{step.location.name}") for step in every), default=0)
+    width = max((len(step.title) for step in every), default=0)
     for step in every:
         mark, style = _MARKS[step.state]
         text = f"{step.state}{f', {step.reason}' if step.reason else ''}"
@@ -60,7 +56,7 @@ def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
             mark = "·"
             style = None
             text = f"{step.state}, but nothing that is to be made reads it"
-        reporter.say(f"  {mark} {step.location.stage + '/' + step.location.name:<{width}}  {text}", style=style)
+        reporter.say(f"  {mark} {step.title:<{width}}  {text}", style=style)
 
 
 def run(
@@ -70,29 +66,27 @@ def run(
     dry_run: bool = False,
     with_upstream: bool = True,
     failures: dict[Path, ItrpipeError] | None = None,
-) -> list[Path]:
+) -> None:
     """Print the plan and run every step of it that is not up to date.
 
     Args:
         steps: the steps asked for.
         reporter: prints.
-        dry_run: print only.
+        dry_run: print only, and what it will cost.
         with_upstream: run missing steps upstream; otherwise refuse.
         failures: gets, by the folder of an artifact, why it was not made, and the others are made; None ends with the
             first error.
-
-    Returns:
-        The artifact folders of `steps`.
 
     Raises:
         UsageError: something upstream is not up to date and `with_upstream` is off, or a step turns out to be one
             that cannot work.
         DataError: an artifact is damaged.
     """
-    print_plan(steps, reporter)
     todo = pending_steps(steps)
+    print_plan(steps, todo, reporter)
     if dry_run:
-        return [step.location.folder for step in steps]
+        say_costs(todo, reporter)
+        return
     damaged = [step for step in todo if step.state == "damaged"]
     if damaged and failures is None:
         raise DataError(damaged[0].reason)
@@ -100,10 +94,9 @@ def run(
         remove_leftovers(dataset)
     named = _named(steps)
     requested = {step.location.folder for step in steps}
-    blocked = [step for step in todo if step.location.folder not in requested]
-    if blocked and not with_upstream:
-        first = blocked[0].location
-        raise UsageError(f"{first.stage}/{first.name} is not up to date and --no-deps was given; run it first")
+    for step in todo:
+        if not with_upstream and step.location.folder not in requested:
+            raise UsageError(f"{step.title} is not up to date and --no-deps was given; run it first")
     for number, step in enumerate(todo):
         try:
             for each in step.inputs.values():
@@ -115,7 +108,7 @@ def run(
             if failures is None:
                 raise
             failures[step.location.folder] = error
-            reporter.say(f"  ✗ {step.location.stage}/{step.location.name} failed: {error}", style="red")
+            reporter.say(f"  ✗ {step.title} failed: {error}", style="red")
     for step in named:
         if step.finished is None:
             continue
@@ -126,7 +119,6 @@ def run(
         asked = location.folder in requested
         if asked and name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
             reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
-    return [step.location.folder for step in steps]
 
 
 def _named(steps: Iterable[Step]) -> list[Step]:
@@ -168,21 +160,20 @@ def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
 def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMissing | None:
     """Make one artifact, or a share of its parts, and return what other jobs have to do then; None if nothing."""
     location = step.location
-    name = f"{location.stage}/{location.name}"
     part = "" if share is None else f"{share.number}-of-{share.count}"
     joins = share is None and share_of(step.execution) is not None
 
     def say_waiting(lock: Path) -> None:
-        reporter.say(f"{name}: {holder(lock)} is writing it; waiting for {lock}")
+        reporter.say(f"{step.title}: {holder(lock)} is writing it; waiting for {lock}")
 
     with on_disk(location.partial), locked(location, say_waiting, part, for_parts=joins):
-        artifacts.recover_sealed(location)
+        recover_sealed(location)
         state, reason = state_of(step)
         if state == "damaged":
             raise DataError(reason)
         if state == "up to date":
             known = "up to date after all" if step.state == "stale" else "finished by another run"
-            reporter.say(f"{name}: {known}")
+            reporter.say(f"{step.title}: {known}")
             return None
         job, start = _begin(step, reporter, share)
         try:
@@ -196,7 +187,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
             return others
         job.timings["total"] = round(time.time() - start, 3)
         job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
-        manifest = artifacts.finish(location, _record(step, job))
+        manifest = finish(location, _record(step, job))
     told = [
         f"{key} {f'{value:.4g}' if isinstance(value, float) else value}"
         for key, value in manifest.metrics.items()
@@ -212,17 +203,17 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
     Raises:
         LockedError: it took longer than `ITRPIPE_LOCK_HOURS`.
     """
-    name = f"{step.location.stage}/{step.location.name}"
     until = time.monotonic() + 3600 * patience()
     if others.missing():
         reporter.say(
-            f"{name}: waiting for {quantity(others.missing(), 'part')} of other jobs (--part i/{others.share.count})"
+            f"{step.title}: waiting for {quantity(others.missing(), 'part')} of other jobs (--part "
+            f"i/{others.share.count})"
         )
     while others.missing() and not (step.location.folder.exists() and state_of(step)[0] == "up to date"):
         if time.monotonic() > until:
             raise LockedError(
-                f"{name}: {quantity(others.missing(), 'part')} of other jobs not made after {patience():g} hours; "
-                f"start these jobs, or wait longer with {HOURS}={2 * patience():g}"
+                f"{step.title}: {quantity(others.missing(), 'part')} of other jobs not made after {patience():g} "
+                f"hours; start these jobs, or wait longer with {HOURS}={2 * patience():g}"
             )
         time.sleep(POLL_SECONDS)
 
@@ -242,7 +233,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
         execution=step.execution if share is not None else whole(step.execution),
         inputs=inputs,
         definition=step.definition,
-        folder=artifacts.open_partial(step.location),
+        folder=open_partial(step.location),
         reporter=reporter,
         sources=step.sources,
     )
@@ -255,15 +246,14 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
     if resumed or not record.exists():  # when it would have been begun without the breaks between its runs
         write_stamped_json(record, {"start": start})
     write_stamped_json(job.work / INPUTS, _read_by(inputs))
-    name = f"{step.location.stage}/{step.location.name}"
-    reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
+    reporter.say(f"{step.title}{' (resuming)' if resumed else ''}", style="bold")
     return job, start
 
 
 def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: Reporter, *, shared: bool) -> None:
     """Remove an interrupted beginning that was made from other bytes."""
     partial = step.location.partial
-    record = partial / artifacts.WORK / INPUTS
+    record = partial / WORK / INPUTS
     if not record.exists():
         return
     remedy = f"remove {partial} and run the same command again"
@@ -368,8 +358,7 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     earlier = cache(earlier_artifacts)
     costs = {}
     for step in steps:
-        location = step.location
-        costs[f"{location.stage}/{location.name}"] = cost_of(step, earlier(location.folder.parent))
+        costs[step.title] = cost_of(step, earlier(step.location.folder.parent))
     known = [cost.seconds for cost in costs.values() if cost.seconds is not None]
     if not steps:
         return
@@ -385,12 +374,3 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     unknown = len(costs) - len(known)
     more = f" and {quantity(unknown, 'step')} of unknown cost" if unknown else ""
     reporter.say(f"    sum: {'at most ' if most else ''}{duration(sum(known))}{more}")
-
-
-def earlier_artifacts(folder: Path) -> dict[str, Manifest]:
-    """Return the manifests of the finished artifacts of a stage's folder by name; damaged ones tell no costs."""
-    found = {}
-    for each in filter(is_finished, folders_in(folder)):
-        with suppress(DataError, UnavailableError):
-            found[each.name] = read_manifest(each)
-    return found

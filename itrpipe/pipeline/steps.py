@@ -1,7 +1,5 @@
 """The state of the steps of a plan on disk, and why."""
 
-from __future__ import annotations
-
 import dataclasses
 import glob
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -12,8 +10,15 @@ from typing import Any
 from itrpipe.config import leaves
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.stages.base import State, Step, load_stage
-from itrpipe.storage import artifact as artifacts
-from itrpipe.storage.artifact import Location, Manifest
+from itrpipe.storage.artifact import (
+    Location,
+    Manifest,
+    check_artifact,
+    folders_in,
+    input_folder,
+    is_finished,
+    read_manifest,
+)
 from itrpipe.storage.locks import is_locked
 
 MOST_CHANGES = 6
@@ -59,7 +64,7 @@ def state_of(
     location = step.location
     if location.folder.exists():
         try:
-            manifest = artifacts.check_artifact(location.folder)
+            manifest = check_artifact(location.folder)
         except DataError as error:
             return "damaged", str(error)
         if manifest.fingerprint != location.fingerprint:
@@ -122,7 +127,8 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
             location = dataclasses.replace(step.location, fingerprint=manifest.fingerprint)
             own = type(step.settings).model_validate(manifest.settings)
             other = dataclasses.replace(step, settings=own, location=location, state="up to date", reason="")
-            found += [other] if state_of(other)[0] == "up to date" else []
+            if state_of(other)[0] == "up to date":
+                found.append(other)
     return found[0] if len(found) == 1 else step
 
 
@@ -158,7 +164,7 @@ def _overtaken(old: Manifest, step: Step) -> bool:
         return True
     for name in old.inputs.keys() & step.inputs.keys():
         upstream = step.inputs[name]
-        read = _readable(artifacts.input_folder(step.location.folder, old, name))
+        read = _readable(input_folder(step.location.folder, old, name))
         if read and read.fingerprint != upstream.location.fingerprint and _overtaken(read, upstream):
             return True
     return False
@@ -170,12 +176,22 @@ def _legible(value: Any) -> str:
 
 def _readable(folder: Path) -> Manifest | None:
     """Return the manifest of a finished artifact; damaged and unfinished ones say nothing about staleness."""
-    if not artifacts.is_finished(folder) or not folder.exists():
+    if not is_finished(folder) or not folder.exists():
         return None
     try:
-        return artifacts.read_manifest(folder)
+        return read_manifest(folder)
     except (DataError, UnavailableError):
         return None
+
+
+def earlier_artifacts(folder: Path) -> dict[str, Manifest]:
+    """Return the manifests of the finished artifacts of a stage's folder by name."""
+    found = {}
+    for each in folders_in(folder):
+        manifest = _readable(each)
+        if manifest:
+            found[each.name] = manifest
+    return found
 
 
 def _difference(old: Manifest, step: Step) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from itrpipe.config import Resolved, Settings, declared_stages, unknown
+from itrpipe.config import Resolved, Settings
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import PARTS, SharedExecution, make_parts
@@ -74,6 +74,11 @@ class Step:
     state: State
     reason: str = ""
     model: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return stage and folder name of the artifact, for people."""
+        return f"{self.location.stage}/{self.location.name}"
 
     @property
     def finished(self) -> Path | None:
@@ -150,7 +155,7 @@ class Job:
         """Return the folder for what only resuming needs; it is gone from the finished artifact."""
         return self.folder / WORK
 
-    def made(self, work: Work, folder: str = PARTS, *, more: bool = False) -> Made:
+    def made(self, work: Work, folder: str = PARTS) -> Made:
         """Make every part of a map that is not there yet, where the execution settings say.
 
         A job that makes a share only goes no further than here, so nothing may be written before that is not the same
@@ -159,13 +164,12 @@ class Job:
         Args:
             work: the map.
             folder: below `work`, of the files of its parts.
-            more: another map follows that needs this one.
 
         Raises:
             OthersMissing: this job makes a share of the parts, and has made it.
             ItrpipeError: see `make_parts`.
         """
-        return make_parts(work, self.work / folder, self.execution, self.reporter, self.warn, more=more)
+        return make_parts(work, self.work / folder, self.execution, self.reporter, self.warn)
 
     def warn(self, message: str) -> None:
         """Keep a warning in the manifest and show it, once where several stages of a command have the same."""
@@ -241,15 +245,9 @@ class Stage:
 
 @functools.cache
 def load_stage(stage: str) -> Stage:
-    """Return the stage of a name.
-
-    Raises:
-        UsageError: no declaration has this name.
-    """
-    if stage not in declared_stages():
-        raise UsageError(unknown("stage", stage, declared_stages()))
+    """Return the stage of a declared name."""
     module = importlib.import_module(f"itrpipe.stages.{stage}")
-    return getattr(module, "".join(map(str.capitalize, stage.split("_"))))()
+    return getattr(module, stage.title().replace("_", ""))()
 
 
 def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
@@ -264,8 +262,11 @@ def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
     """
     if definition.prepare is None:
         raise MissingInputError("the dataset is not defined; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    alone = split and definition.prepare.conf == GIVEN
-    return Need("prepare", definition.prepare.conf, {"only": split} if alone else {})
+    conf = definition.prepare.conf
+    settings = {}
+    if split and conf == GIVEN:
+        settings["only"] = split
+    return Need("prepare", conf, settings)
 
 
 def check_split(model: Step, split: str) -> None:

@@ -1,7 +1,5 @@
 """Embeddings that another program has made: what mines and evaluates reads them instead of a training."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from itrpipe.config import Outside, Settings
@@ -75,7 +73,7 @@ def embeddings_need(model: Model, split: str, **training: Any) -> Need:
         return Need("train", model.method, {"backbone": model.backbone, "seed": model.seed, **training})
     if model.method != GIVEN:
         raise UsageError(f"{model.backbone} is made of given embeddings; give --method given, and not {model.method}")
-    for name in ("seed", "train_share"):
-        if value := {"seed": model.seed, **training}.get(name):
+    for name, value in (("seed", model.seed), ("train_share", training.get("train_share"))):
+        if value:
             raise UsageError(f"{model.backbone} is made of given embeddings and has no {name}; leave {value} out")
     return Need("embeddings", GIVEN, {"name": model.backbone, "split": split})

@@ -1,16 +1,14 @@
 """`itrpipe evaluate`: metrics and rankings of one trained model, or of several with averaged scores, on one split."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from itrpipe.analysis.questions.base import SENTENCES, EvaluatedModel, answer_questions
 from itrpipe.analysis.settings import SCORED, EvaluateSettings, check_asked, check_photographs, models_label
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
-from itrpipe.engine.run import MapExecution
+from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import passes_of, read_model
 from itrpipe.features.hub import require_reachable
@@ -31,7 +29,7 @@ class Execution(MapExecution):
         encode_block: images or captions per forward pass.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     encode_block: int = Field(ge=1)
 
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from itrpipe.config import Settings
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
-from itrpipe.engine.run import OthersMissing, SharedExecution
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
+from itrpipe.engine.run import Device, OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS, feature_settings, passes_of
 from itrpipe.features.hub import require_reachable
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file, source_of
+from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import NOTES, DigestCache
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.extraction import Extraction, ImageFiles
-    from itrpipe.features.importers.base import Import, WantedImage
+    from itrpipe.features.extraction import Extraction
+    from itrpipe.features.importers.base import Import
 
 NO_SOURCE = "these features have no source; run `itrpipe extract --from PATH`"
 
@@ -36,7 +37,7 @@ class Execution(SharedExecution):
         strict: stop at the first image that cannot be used.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     batch: int = Field(ge=0, le=1_000_000)
     decoders: int = Field(ge=0, le=1_024)
     strict: bool
@@ -142,20 +143,28 @@ class Extract(Stage):
 
 def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:
     """The maps over the images by the name of their extractor, or the one of the importer."""
-    from itrpipe.features.extraction import extractions
-    from itrpipe.features.importers.base import Import
+    from itrpipe.features.extraction import ImageFiles, extractions
+    from itrpipe.features.importers.base import Import, WantedImage
 
     parts = passes_of(job.conf, job.settings)
     execution = job.execution
     if any(part.imported for part in parts.values()):
-        images = _wanted_images(prepared)
+        images = []
+        for name in prepared.splits:
+            split = prepared.split(name)
+            offsets = split.captions_of_image
+            for row, image_id in enumerate(split.image_ids.tolist()):
+                texts = split.texts[offsets[row] : offsets[row + 1]]
+                images.append(WantedImage(image_id, split.files[row], texts))
         work = Import(
             f"importing {job.conf}", job.settings, source_of(job.definition, NO_SOURCE), images, prepared.sizes()
         )
         job.reporter.say(f"  {work.source.summary}")
         return {job.conf: work}
+    root = image_root(job.inputs["prepare"].folder)
+    files = ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes())
     options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}
-    return extractions(parts, _image_files(job, prepared), device=execution.device, **options)
+    return extractions(parts, files, device=execution.device, **options)
 
 
 def _require_equal_notes(job: Job, notes: list[str]) -> None:
@@ -169,27 +178,3 @@ def _require_equal_notes(job: Job, notes: list[str]) -> None:
             "pin the model with --set revision=COMMIT, or remove that folder"
         )
     write_stamped_json(path, dict.fromkeys(notes, ""))
-
-
-def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:
-    from itrpipe.features.importers.base import WantedImage
-
-    wanted = []
-    for name in prepared.splits:
-        split = prepared.split(name)
-        offsets = split.captions_of_image
-        for row, image_id in enumerate(split.image_ids.tolist()):
-            texts = split.texts[offsets[row] : offsets[row + 1]]
-            wanted.append(WantedImage(image_id, split.files[row], texts))
-    return wanted
-
-
-def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
-    from itrpipe.features.extraction import ImageFiles
-    from itrpipe.stages.prepare import image_root
-
-    prepare = job.inputs["prepare"]
-    # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
-    definition = load_definition(prepare.folder.parents[2], job.dataset)
-    root = image_root(prepare.manifest.settings, prepare.folder, definition)
-    return ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes())

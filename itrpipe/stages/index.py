@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import StageDefinition
-from itrpipe.engine.run import MapExecution
+from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages.base import Job, Stage, source_of
 from itrpipe.storage.artifact import (
@@ -57,7 +57,7 @@ class Execution(MapExecution):
         block: photographs per part.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     batch: int = Field(ge=1, le=100_000)
     block: int = Field(ge=1, le=1_000_000)
 

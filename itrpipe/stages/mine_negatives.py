@@ -1,7 +1,5 @@
 """`itrpipe mine-negatives`: hardest negatives of the training set, in both directions, by a trained model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

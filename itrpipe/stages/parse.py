@@ -89,11 +89,6 @@ class Parse(Stage):
         job.metrics |= {"captions": total, "distinct": len(distinct)}
         job.metrics |= {f"{name}/caption": round(counts[name] / total, 3) for name in ELEMENTS}
         job.metrics |= {f"{name} %": round(100 * counts[name] / total, 3) for name in ("empty", "partial", "failed")}
-        for name in ELEMENTS:
-            job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {counts[name] / total:.2f} per caption")
-        for name, what in (("empty", "without any object"), ("partial", "understood in part")):
-            if counts[name]:
-                job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {what}")
         if counts["cut"]:
             have = "caption has" if counts["cut"] == 1 else "captions have"
             job.warn(f"{counts['cut']:,} {have} more than {LIMIT}; only what comes before is parsed")

@@ -18,12 +18,12 @@ from pydantic import Field
 from itrpipe.config import Settings
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.captions import SPLITS
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.datasets.definition import StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Stage, reason_with_file, source_of
-from itrpipe.storage.artifact import SCENES_FILE, DigestCache
+from itrpipe.storage.artifact import SCENES_FILE, DigestCache, read_manifest
 from itrpipe.storage.disk import require_space, write_text
 
 if TYPE_CHECKING:
@@ -166,14 +166,17 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
     return read_annotations(source, settings.format, *decided)
 
 
-def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDefinition) -> Path:
-    """Folder that the `file` column of `images.parquet` is relative to.
+def image_root(folder: Path) -> Path:
+    """Return the folder that the `file` column of `images.parquet` is relative to.
 
     Args:
-        settings: of the prepare artifact, as in its manifest.
-        folder: the artifact.
-        definition: of the dataset.
+        folder: a prepared dataset.
+
+    Raises:
+        MissingInputError: its source is not there, or it was made of embeddings alone.
+        DataError: its source cannot be read any more.
     """
+    settings = read_manifest(folder).settings
     if settings["kind"] == "scenes":
         return folder
     if settings["kind"] == "given":
@@ -181,6 +184,9 @@ def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDef
             "the dataset was made of embeddings alone and has no photographs; prepare captions and photographs with "
             "`itrpipe prepare`, and give that dataset the embeddings"
         )
+    # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
+    dataset = folder.parents[1]
+    definition = load_definition(dataset.parent, dataset.name)
     return read_source(FilesSettings.model_validate(settings), definition.prepare).root
 
 
@@ -312,17 +318,7 @@ def _prepare_scenes(job: Job) -> None:
     from itrpipe.scenes.paint import Difficulty
 
     settings = job.settings
-    dataset = generate(
-        settings.train,
-        settings.val,
-        settings.test,
-        settings.seed,
-        settings.family_size,
-        settings.keep_probability,
-        caption_detail=settings.caption_detail,
-        units=settings.units,
-        alike=settings.alike,
-    )
+    dataset = generate(**settings.model_dump(exclude={"kind", "noise", "occlusion"}))
     difficulty = Difficulty(settings.noise, settings.occlusion)
     images = job.folder / IMAGES_FOLDER
     size = BYTES_PER_SCENE + int(settings.noise * BYTES_OF_NOISE)
@@ -342,7 +338,8 @@ def _prepare_scenes(job: Job) -> None:
         ids = []
         for scene, own in zip(part.scenes, part.captions, strict=True):
             captions += own
-            ids += [f"{scene.image_id}#{number}" for number in range(len(own))]
+            for number in range(len(own)):
+                ids.append(f"{scene.image_id}#{number}")
         matches = true_matches(captions, part.scenes)
         for caption_id, rows in zip(ids, matches, strict=True):
             truth[caption_id] = [part.scenes[row].image_id for row in rows]

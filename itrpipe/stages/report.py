@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
-from itrpipe.datasets.definition import StageDefinition, load_definition
+from itrpipe.datasets.definition import StageDefinition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.declaration import backbone_names
 from itrpipe.progress import Reporter
@@ -117,12 +117,9 @@ def _declared_settings(manifest: Manifest) -> dict[str, Any]:
 
 
 def _photographs(job: Job, prepare: ChainArtifact) -> Path | None:
-    """Folder of a dataset's photographs; None, with a warning, when its source cannot be read any more."""
-    assert prepare.manifest is not None
-    # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
-    definition = load_definition(prepare.folder.parents[2], job.dataset)
+    """Return the folder of a dataset's photographs; None, with a warning, when its source cannot be read any more."""
     try:
-        return image_root(prepare.manifest.settings, prepare.folder, definition)
+        return image_root(prepare.folder)
     except (MissingInputError, DataError) as error:
         job.warn(f"the page shows no photographs: {error}")
         return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.engine.run import SharedExecution
+from itrpipe.engine.run import Device, SharedExecution
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import UsageError
 from itrpipe.features.hub import require_reachable
@@ -35,7 +35,7 @@ class Execution(SharedExecution):
         device: `auto` takes CUDA when there is one.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
 
 
 class Synthesize(Stage):

@@ -3,9 +3,7 @@
 The first training is `--method triplet`; a second one (`--method aoq`) also reads the lists mined with its model.
 """
 
-from __future__ import annotations
-
-from typing import Any, cast
+from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
@@ -13,7 +11,6 @@ from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import checks
 from itrpipe.training.settings import (
     UNTIMED,
-    MineSettings,
     TrainExecution,
     TrainSettings,
     mining_settings,
@@ -36,12 +33,12 @@ class Train(Stage):
         Raises:
             UsageError: one of them, or an option that changes nothing was given.
         """
-        settings = cast(TrainSettings, step.settings)
+        settings: Any = step.settings
         checks.refuse_other_features(settings, step.inputs["extract"].settings)
         self.check_read(step)
         checks.require_encoders(settings, step.resolved.origins, step.need.conf)
         if "mine_negatives" in step.inputs:
-            mining = cast(MineSettings, step.inputs["mine_negatives"].settings)
+            mining: Any = step.inputs["mine_negatives"].settings
             checks.refuse_further_candidates(mining, step.need.conf)
             checks.refuse_refreshing(settings, mining, step.need.conf)
 
@@ -51,7 +48,8 @@ class Train(Stage):
         Raises:
             UsageError: likewise.
         """
-        checks.refuse_unread(cast(TrainSettings, step.settings), step.resolved.origins, step.need.conf)
+        settings: Any = step.settings
+        checks.refuse_unread(settings, step.resolved.origins, step.need.conf)
 
     def label(self, conf: str, settings: TrainSettings) -> str:
         """`method.backbone`, with the seed when it is not 0."""

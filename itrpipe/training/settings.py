@@ -26,7 +26,7 @@ from pydantic import (
 from itrpipe import papers
 from itrpipe.config import Outside, Settings, did_you_mean, load_declaration, resolve, unknown, why_unusable
 from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
-from itrpipe.engine.run import MapExecution, SharedExecution
+from itrpipe.engine.run import Device, MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, method_package, methods
@@ -66,7 +66,7 @@ UNTIMED |= {"selection"}
 """Settings that do not decide how long a training takes."""
 INITIAL = "initial"
 """Source of published weights that a training starts from."""
-_PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())}, lambda value: "local")
+_PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())})
 TEACHER_OF_PAIRS = "vsrn"
 """Backbone that mines for those without embeddings (AOQ §4.2: the lists of SCAN and BFAN are VSRN's)."""
 
@@ -326,7 +326,7 @@ class TrainExecution(MapExecution):
         track_to: folder for what they keep on this machine; empty for `tracking/` of the dataset.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     threads: int = Field(ge=0, le=4_096)
     encode_block: int = Field(ge=1)
     encode_chunk: int | str
@@ -658,6 +658,6 @@ class MineExecution(SharedExecution):
             each core, or half of what a GPU has free, and of pairs 256.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     block: int = Field(ge=0)
     memory_mib: int = Field(ge=0)

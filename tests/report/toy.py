@@ -319,5 +319,6 @@ class Toy:
         settings = {"bootstrap_samples": 200, "examples": 4, **given}
         step = Planner(self.root, DATASET).plan(Need("report", "page", settings), inputs=inputs)
         with nullcontext() if drawn else mock.patch.object(Figure, "savefig", _empty):
-            (folder,) = run([step], Reporter())
+            run([step], Reporter())
+        folder = step.location.folder
         return Report(folder, parsed((folder / "index.html").read_text()), artifacts.read_manifest(folder))

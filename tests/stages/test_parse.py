@@ -76,7 +76,7 @@ def test_captions_of_any_unicode_twice_and_too_long_are_parsed_and_counted(
     for sentence, text in zip(sentences, texts, strict=True):
         sentence["raw"] = text
     precomp_dataset.captions.write_text(json.dumps(content), encoding="utf-8")
-    out = parse_typed(invoke, defined)
+    parse_typed(invoke, defined)
     folder = only(defined, "parse/rules.lexicon")
     manifest, graphs = read_manifest(folder), read_graphs(folder)
     assert (manifest.metrics["captions"], manifest.metrics["distinct"]) == (100, 6 + 47 + 1)
@@ -89,7 +89,6 @@ def test_captions_of_any_unicode_twice_and_too_long_are_parsed_and_counted(
     assert manifest.metrics["partial %"] == [each.status for each in graphs].count("partial")
     objects = sum(len(graph.objects) for graph in graphs)
     assert manifest.metrics["objects/caption"] == objects / 100
-    assert f"{objects:,}  {objects / 100:.2f} per caption" in out
 
 
 # Fingerprint

@@ -127,10 +127,7 @@ def test_a_dataset_without_a_source_says_how_to_name_one(tmp_path: Path) -> None
     assert prepare.Prepare().needs(settings, DatasetDefinition()) == {}
 
 
-def test_images_of_an_artifact_lie_below_it_or_below_the_source(
-    defined: Path, precomp_dataset: TinySource, tmp_path: Path
-) -> None:
-    folder = prepared(defined)
-    settings = read_manifest(folder).settings
-    assert prepare.image_root(settings, folder, load_definition(defined, "tiny")) == precomp_dataset.folder
-    assert prepare.image_root({"kind": "scenes"}, tmp_path, DatasetDefinition()) == tmp_path
+def test_images_of_an_artifact_lie_below_it_or_below_the_source(defined: Path, precomp_dataset: TinySource) -> None:
+    assert prepare.image_root(prepared(defined)) == precomp_dataset.folder
+    drawn = prepared(defined, *SCENES, dataset="scenes")
+    assert prepare.image_root(drawn) == drawn

@@ -30,7 +30,8 @@ from itrpipe.mining.lists import FILES, read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.models.captions import PieceIds, Reading, ends_of
 from itrpipe.pipeline.planning import Planner
-from itrpipe.pipeline.run import cost_of, earlier_artifacts
+from itrpipe.pipeline.run import cost_of
+from itrpipe.pipeline.steps import earlier_artifacts
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import FALSE_NEGATIVES, MANIFEST, Manifest, read_manifest
 from itrpipe.training import mining, recipe
