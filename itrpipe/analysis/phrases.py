@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ import torch
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.models.ssamt.network import SsamtEncoder, SsamtTexts
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.data import PhraseTexts, SplitData, blocks
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""
@@ -95,7 +95,11 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
                 ("i2t", model.relevance(images, texts[text]), own, captions[text.cpu().numpy()]),
                 ("t2i", model.relevance(images[image], texts), own[image.cpu().numpy()], captions),
             ):
-                holds = data.captions.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:]).to(device)
+                holds = (
+                    cast(PhraseTexts, data.captions)
+                    .matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:])
+                    .to(device)
+                )
                 inside = holds & negative.fragments_real
                 outside = ~holds & negative.fragments_real
                 live = usable & inside.any(dim=1) & outside.any(dim=1)

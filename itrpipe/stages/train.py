@@ -39,8 +39,7 @@ class Train(Stage):
         checks.require_encoders(settings, step.resolved.origins, step.need.conf)
         if "mine_negatives" in step.inputs:
             mining: Any = step.inputs["mine_negatives"].settings
-            checks.refuse_further_candidates(mining, step.need.conf)
-            checks.refuse_refreshing(settings, mining, step.need.conf)
+            checks.refuse_lists(settings, mining, step.need.conf)
 
     def check_read(self, step: Step) -> None:
         """Refuses options that change nothing, also where the model is trained already.

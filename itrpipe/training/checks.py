@@ -204,11 +204,15 @@ def refuse_method(settings: TrainSettings) -> None:
         )
 
 
-def refuse_further_candidates(mining: MineSettings, conf: str) -> None:
-    """Refuse lists with candidates from outside the training set, which a training has not.
+def refuse_lists(settings: TrainSettings, mining: MineSettings, conf: str) -> None:
+    """Refuse lists that a training cannot read, and to mine again where that cannot be.
+
+    Candidates from outside the training set have no images and captions there. A training cannot mine again where steps
+    are counted before there are lists, or where a second model orders these.
 
     Args:
-        mining: settings of the lists.
+        settings: of the training.
+        mining: settings of its lists.
         conf: configuration of the training, for the message.
 
     Raises:
@@ -219,19 +223,6 @@ def refuse_further_candidates(mining: MineSettings, conf: str) -> None:
             f"{conf} reads images and captions of the training set, and candidates = {mining.candidates} adds others "
             "to its lists; leave it out"
         )
-
-
-def refuse_refreshing(settings: TrainSettings, mining: MineSettings, conf: str) -> None:
-    """Refuse to mine again where steps are counted before there are lists, or where a second model orders these.
-
-    Args:
-        settings: of the training.
-        mining: settings of its lists.
-        conf: configuration of the training, for the message.
-
-    Raises:
-        UsageError: likewise.
-    """
     mined = settings.loss.mined()
     if mined is None or not mined.refresh_every:
         return
