@@ -89,7 +89,8 @@ def test_a_name_cannot_forge_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = terminal(monkeypatch)
     name = "new\n  1  0.900  forged.jpg"
     answer = Answer(1, 0.5, name, name, None, [], "")
-    for line in Answers("d", "r", FOLDER, "images", "a dog", None, None, 1, [], [answer]).lines():
+    found = Answers(dataset="d", run="r", split=FOLDER, finds="images", caption="a dog", searched=1, answers=[answer])
+    for line in found.lines():
         Reporter().say(line)
     assert len(shown.getvalue().splitlines()) == 2, "the heading and one answer"
 
@@ -114,7 +115,8 @@ def test_names_paths_and_captions_that_are_given_are_safe(
 
 def test_pages_cannot_turn_the_text_around_a_caption() -> None:
     answer = Answer(1, 0.5, HOSTILE, HOSTILE, None, [HOSTILE, "<b>"], "")
-    found = Answers("d", "r", "test", "images", HOSTILE, None, None, 1, [HOSTILE], [answer])
+    where = {"dataset": "d", "run": "r", "split": "test"}
+    found = Answers(**where, finds="images", caption=HOSTILE, searched=1, unknown=[HOSTILE], answers=[answer])
     template = page_environment().get_template("search.html.j2")
     pictures = {HOSTILE: Picture(HOSTILE, None)}
     page = template.render(found=found, title=found.title, pictures=pictures, query=None, shown=2)

@@ -52,7 +52,8 @@ from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.scan.network import Attention, CrossAttention, score_matrix
+from itrpipe.models.scan.declaration import Scan
+from itrpipe.models.scan.network import Attention, CrossAttention, CrossAttentionModel
 from itrpipe.models.ssamt import network as ssamt
 from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter import network as uniter
@@ -384,7 +385,8 @@ def scores(scale: Scale, clock: Clock) -> Iterator[Line]:
 
     def scored(scoring: CrossAttention, products: Any) -> Tensor:
         with torch.inference_mode(), torch.autocast(clock.device.type, torch.bfloat16, enabled=products == "bf16"):
-            return score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring)
+            model = CrossAttentionModel(Scan(), scoring, 1, 1)
+            return model.score_matrix(RegionEncoding(regions), WordEncoding(words, lengths))
 
     for name, scoring in SCORINGS.items():
         for products, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
