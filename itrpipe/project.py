@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from itrpipe.search.gallery import Answers
     from itrpipe.search.model import RetrievalModel
 
-_CURVE_WIDTH, _PAGE_HEIGHT = 480, 800
-
 
 @dataclass(eq=False)
 class Result:
@@ -116,7 +114,7 @@ class Result:
     def _repr_html_(self) -> str:
         if "index.html" in self.manifest.outputs:
             document = html.escape((self.folder / "index.html").read_text(encoding="utf-8"))
-            return f'<iframe srcdoc="{document}" style="width: 100%; height: {_PAGE_HEIGHT}px; border: 0"></iframe>'
+            return f'<iframe srcdoc="{document}" style="width: 100%; height: 800px; border: 0"></iframe>'
         shown = f"<pre>{html.escape(str(self))}</pre>"
         if not (self.folder / HISTORY).exists():
             return shown
@@ -130,7 +128,7 @@ class Result:
         axes.plot(history["epoch"], history["val_rsum"])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(title)
-        return f'{shown}<div style="max-width: {_CURVE_WIDTH}px">{svg(figure, "val-rsum", title)}</div>'
+        return f'{shown}<div style="max-width: 480px">{svg(figure, "val-rsum", title)}</div>'
 
 
 class Project:

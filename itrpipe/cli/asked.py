@@ -268,8 +268,6 @@ class Asked:
 
     def next_command(self) -> str:
         """Return the command that comes after the one that made the first step; empty where none does."""
-        from itrpipe.datasets.prepared import PreparedDataset
-
         location, conf = self.step.location, self.step.need.conf
         definition, stage = load_definition(self.root, self.dataset), location.stage
         if definition.prepare is not None and definition.prepare.conf == GIVEN:
@@ -289,11 +287,14 @@ class Asked:
         elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
             several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
             values["model"] = self.model_options(self.step, stage if several else "")
-            prepared = Artifact.of(location.folder).input("prepare").folder
-            root = image_root(prepared)
-            values["root"] = ""
-            if not in_archive(root / PreparedDataset.open(prepared).column("file")[0]):
-                values["root"] = f" --image-root {shlex.quote(str(root))}"
+            prepared = Artifact.of(location.folder).input("prepare")
+            root = image_root(prepared.folder)
+            values["root"] = f" --image-root {shlex.quote(str(root))}"
+            if prepared.manifest.settings["kind"] == "files":
+                from itrpipe.datasets.prepared import PreparedDataset  # it reads tables, which takes long to load
+
+                if in_archive(root / PreparedDataset.open(prepared.folder).column("file")[0]):
+                    values["root"] = ""
         elif stage == "train":
             values["model"] = self.model_options(self.step, "evaluate")
         elif stage == "evaluate":
