@@ -19,7 +19,7 @@ PACKAGE = Path(itrpipe.__file__).parent
 # From the lowest up: a room may import itself and those before it.
 LAYERS = (
     *("errors", "printable", "plugins", "papers", "progress", "config", "registry"),
-    *("storage", "engine", "datasets", "scenes", "features", "scene_graph"),
+    *("storage", "engine", "datasets", "scenes", "encoders", "features", "scene_graph"),
     *("models", "learning", "methods", "mining", "evaluation", "synthesis", "training"),
     *("exporting", "review", "analysis", "report", "search", "mteb", "testing"),
     *("stages", "pipeline", "cli", "project", "__main__"),

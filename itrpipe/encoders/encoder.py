@@ -1,0 +1,288 @@
+"""A pretrained encoder of images, of captions, or of both, kept as the folder that it came in.
+
+`open_encoder` opens a folder or a hub id, and `Encoder.save` writes such a folder again. Any network is taken that
+transformers opens by `AutoModel`: a joint model by its own `get_image_features` and `get_text_features`, others by the
+vectors that `itrpipe.encoders.images` and `itrpipe.encoders.texts` read out of their outputs.
+
+Shapes: B images, h and w height and width of a frame, T captions, W tokens of a caption, D width of a vector.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from itrpipe.encoders import images, texts
+from itrpipe.encoders.folders import SAFETENSORS, find_folder, quiet
+from itrpipe.encoders.images import ImageReader, Seen
+from itrpipe.encoders.texts import TextReader, positions_of, read_modules, write_modules
+from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
+from itrpipe.storage.disk import reading
+
+VISION, TEXT = "vision", "text"
+_AGAIN = "download the model again"
+# Parameters that pretraining alone uses; checkpoints may lack them.
+_UNUSED = ("mask_token", "num_batches_tracked")
+_POOLER = "pooler"
+
+
+class Encoder(nn.Module):
+    """A network of transformers, and how images, captions or both go into it.
+
+    Args:
+        network: of transformers.
+        image_reader: of images; None where the network is not asked about them.
+        text_reader: of captions, likewise.
+        image_pool: `own`, the vector that the network makes itself; `mean` of all tokens; `cls`, the first; or `auto`,
+            its own where it has one that was trained, else the mean.
+
+    Raises:
+        UsageError: the network has no vector of its own, and `own` was asked for.
+
+    Attributes:
+        network: as given.
+        images, texts: the readers.
+        image_width, text_width: D of each side; 0 where there is none.
+        image_pool: the pooling that is used.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        image_reader: ImageReader | None,
+        text_reader: TextReader | None,
+        image_pool: images.Pool = "auto",
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.images = image_reader
+        self.texts = text_reader
+        self.image_pool = image_pool
+        self.image_width = 0
+        self.text_width = 0
+        self._parts: dict[str, list[str]] = {}
+        training = network.training
+        self.eval()
+        if image_reader is not None:
+            frames = torch.zeros(1, 3, *image_reader.frame, dtype=torch.uint8)
+            self.image_width = self._tried(VISION, self._first_image, frames)
+        if text_reader is not None:
+            tokens = torch.full((1, 3), text_reader.padding)
+            self.text_width = self._tried(TEXT, self.encode_texts, tokens, torch.tensor([3]))
+        self.train(training)
+
+    @property
+    def is_joint(self) -> bool:
+        """Tell whether the network makes vectors of images and of captions that can be compared."""
+        return is_joint(self.network)
+
+    def parts(self, side: str) -> dict[str, nn.Module]:
+        """Return the parts of the network that a side uses, by their names in it; of one side alone it is all."""
+        if not self.is_joint:
+            return {"network": self.network}
+        return {name: self.network.get_submodule(name) for name in self._parts[side]}
+
+    def encode_images(self, frames: Tensor) -> Tensor:
+        """Return vectors [B, D] of frames [B, 3, h, w]."""
+        seen = self.see(frames)
+        if self.image_pool == "own":
+            assert seen.own is not None
+            return seen.own
+        if self.image_pool == "cls":
+            return seen.tokens[:, 0]
+        return seen.tokens.mean(dim=1)
+
+    def see(self, frames: Tensor) -> Seen:
+        """Return all that the network makes of frames [B, 3, h, w]."""
+        assert self.images is not None
+        pixels = self.images.normalised(frames)
+        if self.is_joint:
+            found = self.network.get_image_features(pixel_values=pixels)
+        else:
+            found = self.network(pixel_values=pixels)
+        return self.images.seen(found, _patch_of(self.network.config))
+
+    def encode_texts(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Tensor:
+        """Return vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part."""
+        assert self.texts is not None
+        return self.texts(self.read(tokens, lengths, in_training), lengths)
+
+    def read(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Any:
+        """Return the output of the network for captions, see `encode_texts`."""
+        assert self.texts is not None
+        inputs = self.texts.inputs(tokens, lengths, in_training)
+        if self.is_joint:
+            return self.network.get_text_features(**inputs)
+        return self.network(**inputs)
+
+    def save(self, folder: Path) -> None:
+        """Write the folder of the model, as it was opened, with the weights of now."""
+        with quiet():
+            self.network.save_pretrained(folder)
+            if self.images is not None:
+                self.images.processor.save_pretrained(folder)
+            if self.texts is not None and self.texts.tokenizer is not None:
+                self.texts.tokenizer.save_pretrained(folder)
+        if self.texts is not None and not self.is_joint:
+            write_modules(folder, self.texts, self.network.config.get_text_config().hidden_size)
+
+    def _first_image(self, frames: Tensor) -> Tensor:
+        """Choose the pooling of images by what the network makes of one."""
+        own = self.see(frames).own
+        if self.image_pool == "own" and own is None:
+            raise UsageError(
+                f"{type(self.network).__name__} has no image vector of its own; take the mean of its tokens"
+            )
+        if self.image_pool == "auto":
+            self.image_pool = "mean" if own is None else "own"
+        return self.encode_images(frames)
+
+    @torch.no_grad()
+    def _tried(self, side: str, encode: Any, *inputs: Tensor) -> int:
+        """Encode one image or caption; remember which parts of the network are used, and return D."""
+        used: list[str] = []
+        handles = []
+        for name, part in self.network.named_children():
+            handles.append(part.register_forward_hook(lambda *_, name=name: used.append(name)))
+        try:
+            width = encode(*inputs).shape[1]
+        finally:
+            for handle in handles:
+                handle.remove()
+        self._parts[side] = list(dict.fromkeys(used))
+        return width
+
+
+def open_encoder(
+    model: str,
+    revision: str = "main",
+    sides: tuple[str, ...] = (VISION, TEXT),
+    image_pool: images.Pool = "auto",
+    text_pool: texts.Pool = "auto",
+) -> tuple[Encoder, tuple[str, ...]]:
+    """Open a pretrained encoder, and what a user should know of it.
+
+    Args:
+        model: folder or hub id.
+        revision: branch, tag or commit of the hub id.
+        sides: what it has to encode: `vision`, `text`, or both.
+        image_pool, text_pool: of the tokens; `auto` is the pooling that the model was trained with, see `Encoder` and
+            `itrpipe.encoders.texts.read_modules`, else the mean.
+
+    Raises:
+        MissingInputError: there is no such model, it lacks a file or a library, or the hub cannot be reached.
+        DataError: a file is damaged, or weights are a pickle, of another network, or not finite.
+        UsageError: transformers has no `AutoModel` of its type, or how it is pooled is not known.
+    """
+    folder, notes = find_folder(model, revision, sides)
+    network = open_network(folder)
+    image_reader = text_reader = None
+    if VISION in sides:
+        image_reader = ImageReader(_opened(transformers.AutoImageProcessor, folder, "an image processor"))
+    if TEXT in sides:
+        text_reader = _open_texts(folder, network, text_pool)
+    return Encoder(network, image_reader, text_reader, image_pool), notes
+
+
+def open_network(folder: Path) -> Any:
+    """Open a network with its weights, in float32, on the CPU, in evaluation mode.
+
+    A pooler that the weights lack is left out, because it would be random.
+
+    Args:
+        folder: of the model, here.
+
+    Raises:
+        DataError: a file is damaged, or weights are of another network or not finite.
+        UsageError: transformers has no `AutoModel` of this type.
+    """
+    weights = folder / SAFETENSORS[0]
+    config = _opened(transformers.AutoConfig, folder, "a configuration")
+    if type(config) not in transformers.AutoModel._model_mapping:  # pyright: ignore[reportAttributeAccessIssue]
+        raise UsageError(f"{folder}: transformers has no AutoModel of type '{config.model_type}'; choose another model")
+    # A configuration can name an implementation that would be downloaded from the hub as code.
+    config._attn_implementation = None
+    with quiet(), reading(weights, "weights", _AGAIN):
+        network, report = transformers.AutoModel.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # they are in the report
+            output_loading_info=True,
+        )
+    wrong = [f"'{name}' {list(found)} is {list(due)} by config.json" for name, found, due in report["mismatched_keys"]]
+    for name in sorted(report["missing_keys"]):
+        if name.partition(".")[0] == _POOLER:
+            network.pooler = None
+        elif name.rpartition(".")[2] not in _UNUSED:
+            wrong.append(f"they lack '{name}'")
+    if wrong:
+        raise DataError(
+            f"{folder}: {len(wrong)} of the weights do not fit {type(network).__name__}, such as: {wrong[0]}; they are "
+            f"damaged or of another network, {_AGAIN}"
+        )
+    refuse_not_finite(weights, network, "download the weights again")
+    return network.eval()
+
+
+def is_joint(network: Any) -> bool:
+    """Tell whether a network makes vectors of images and of captions that can be compared."""
+    return hasattr(network, "get_image_features") and hasattr(network, "get_text_features")
+
+
+def refuse_not_finite(where: Path, network: nn.Module, remedy: str) -> None:
+    """Refuse weights that would make every score NaN, before anything is computed with them.
+
+    Raises:
+        DataError: a tensor holds NaN or infinity.
+    """
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            bad = tensor.numel() - int(tensor.isfinite().sum())
+            raise DataError(f"{where}: '{name}' holds {bad:,} values that are no finite numbers; {remedy}")
+
+
+def _open_texts(folder: Path, network: Any, wanted: texts.Pool) -> TextReader:
+    tokenizer = _opened(transformers.AutoTokenizer, folder, "a tokenizer")
+    embedded = network.config.get_text_config().vocab_size
+    if len(tokenizer) > embedded:
+        raise DataError(
+            f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {embedded:,}; they do not "
+            f"belong together, {_AGAIN}"
+        )
+    pool, layers, limit = read_modules(folder)
+    if pool is None:
+        pool = "own" if is_joint(network) else "mean"
+    if wanted not in ("auto", pool):
+        pool, layers = wanted, []
+    return TextReader(tokenizer, pool, min(limit, positions_of(network)), layers)
+
+
+def _opened(kind: Any, folder: Path, what: str) -> Any:
+    """Open a part of a model by an `Auto` class of transformers, from its files alone and without their code.
+
+    Raises:
+        MissingInputError: a library that it needs is not installed.
+        DataError: a file is damaged.
+    """
+    with quiet(), reading(folder, what, _AGAIN):
+        try:
+            return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except ImportError as error:
+            raise MissingInputError(
+                f"{folder}: {what} needs a library that is not installed ({reason_of(error)}); install it with pip"
+            ) from None
+
+
+def _patch_of(config: Any) -> int:
+    """Return the side in pixels of the smallest cell that a network may have."""
+    config = getattr(config, "vision_config", config)
+    patch = getattr(config, "patch_size", 1)
+    return patch if isinstance(patch, int) else min(patch)

@@ -1,0 +1,215 @@
+"""Folders of pretrained models, here or on the Hugging Face hub: whether they are there, and what lies in them.
+
+A model is a folder as `save_pretrained` of transformers writes it. Nothing here imports torch or transformers, because
+plans are checked before either is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from itrpipe.errors import DataError, MissingInputError, reason_of
+from itrpipe.storage.disk import reading
+
+CONFIG = "config.json"
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""Files of which a tokenizer has at least one."""
+READERS = {"vision": PROCESSORS, "text": TOKENIZERS}
+"""Side of a model -> files of which its folder has at least one."""
+_FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors", "[0-9]_*/*")
+_UNFETCHED = ("*.bin", "*.pt", "*.onnx", "onnx/*", "openvino/*")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+_OF_TIMM = "pretrained_cfg"
+_CLIP_OF_SENTENCE_TRANSFORMERS = "0_CLIPModel"
+_SECONDS = 10.0
+"""How long the hub is waited for."""
+_NO_CONNECTION = "no connection, and no earlier download"
+_REASONS = {
+    "RepositoryNotFoundError": "there is no such model, or it needs a login",
+    "RevisionNotFoundError": "it has no revision '{}'",
+    "HFValidationError": "this can be no name of a model",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and there is no earlier download",
+    "LocalEntryNotFoundError": _NO_CONNECTION,
+    "NetworkError": _NO_CONNECTION,
+    "TimeoutException": _NO_CONNECTION,
+}
+"""Errors of the hub's client and of its HTTP library, which have no base in common, and what they mean."""
+
+
+def local_folder(model: str) -> Path | None:
+    """Return the folder that a name of a model stands for; None for a hub id.
+
+    Raises:
+        MissingInputError: it reads like a path and is no folder.
+        DataError: there is a pipe or a device in the folder.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        for file in path.iterdir():
+            if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe would be waited for
+                raise DataError(f"{file} is no regular file; put the file of the model there")
+        own = path / _CLIP_OF_SENTENCE_TRANSFORMERS
+        if own.is_dir() and not (path / CONFIG).is_file():
+            return own
+        return path
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or path.exists():
+        raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id")
+    return None
+
+
+def require_model(model: str, revision: str = "main", sides: tuple[str, ...] = ()) -> None:
+    """Refuse a folder that is no model, and a hub id that was never fetched and that the hub does not offer now.
+
+    One request tells, and none where the model was fetched before.
+
+    Args:
+        model: folder or hub id.
+        revision: branch, tag or commit of the hub id.
+        sides: `vision` and `text`, where a folder has to have an image processor and a tokenizer.
+
+    Raises:
+        MissingInputError: there is no such model, or its folder lacks a file.
+        DataError: its weights are a pickle.
+    """
+    folder = local_folder(model)
+    if folder is None:
+        _ask(model, revision)
+    else:
+        require_files(folder, sides)
+
+
+@functools.lru_cache(maxsize=64)
+def _ask(model: str, revision: str) -> None:
+    """Remember what can be fetched, so that a plan that is checked again asks once; what cannot is an error."""
+    import huggingface_hub
+
+    with fetching(model, revision):
+        if not isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
+            huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
+
+
+def find_folder(model: str, revision: str = "main", sides: tuple[str, ...] = ()) -> tuple[Path, tuple[str, ...]]:
+    """Return the folder with the files of a model, after downloading them where needed, and notes for the user.
+
+    Args:
+        model, revision, sides: see `require_model`.
+
+    Raises:
+        MissingInputError: there is no such model, it lacks a file, or the hub cannot be reached.
+        DataError: its weights are a pickle.
+    """
+    folder = local_folder(model)
+    notes = ()
+    if folder is None:
+        import huggingface_hub
+
+        with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
+            folder = Path(
+                huggingface_hub.snapshot_download(
+                    model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=list(_UNFETCHED)
+                )
+            )
+        notes = (f"{model} is at commit {folder.name}",)
+    require_files(folder, sides)
+    return folder, notes
+
+
+def require_files(folder: Path, sides: tuple[str, ...]) -> None:
+    """Refuse a folder that lacks a file of a model.
+
+    Raises:
+        MissingInputError: it does.
+        DataError: its weights are a pickle.
+    """
+    if not (folder / CONFIG).is_file():
+        raise MissingInputError(
+            f"{folder} has no {CONFIG}, and so is no model of transformers; name a folder that its "
+            "`save_pretrained` or `itrpipe export` has written, or a hub id"
+        )
+    if not has_any(folder, SAFETENSORS):
+        for pattern in _PICKLES:
+            for path in sorted(folder.glob(pattern)):
+                raise DataError(
+                    f"{path} is a pickle, which can run code and is never loaded; name a model, or a revision of it, "
+                    "whose weights are safetensors"
+                )
+        raise MissingInputError(f"{folder} has no {SAFETENSORS[0]}; download all files of the model again")
+    config = read_config(folder / CONFIG)
+    for side in sides:
+        if side == "vision" and _OF_TIMM in config:  # it says how images are prepared
+            continue
+        if not has_any(folder, READERS[side]):
+            what = {"vision": "images", "text": "captions"}[side]
+            raise MissingInputError(
+                f"{folder} is no encoder of {what}: it has none of {', '.join(READERS[side])}; name another model"
+            )
+
+
+def has_any(folder: Path, names: tuple[str, ...]) -> bool:
+    """Tell whether a folder has a file of one of these names."""
+    return any((folder / name).is_file() for name in names)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a JSON file of a model that has to be there.
+
+    Raises:
+        DataError: it is not there, or is damaged.
+    """
+    with reading(path, "a configuration", "download the model again"):
+        content = json.loads(path.read_text("utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError("it holds no table")
+    return content
+
+
+@contextlib.contextmanager
+def fetching(model: str, revision: str) -> Iterator[None]:
+    """Turn what the client of the hub raises into one line.
+
+    Raises:
+        MissingInputError: there is no such hub id or revision, or the hub cannot be reached.
+    """
+    try:
+        yield
+    except Exception as error:
+        reasons = [_REASONS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _REASONS]
+        reason = reasons[0].replace("{}", revision) if reasons else reason_of(error)
+        here = "" if "/" in model else "no folder here has this name, and "
+        raise MissingInputError(
+            f"model {model}: {here}the Hugging Face hub does not give it ({reason}); correct the name, or download "
+            "the model elsewhere and name its folder"
+        ) from None
+
+
+@contextlib.contextmanager
+def quiet(*, progress: bool = False) -> Iterator[None]:
+    """Keep the reports of transformers from the terminal, and unless `progress` its bars too."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,141 @@
+"""How images go into a network: its own image processor, and what its outputs stand for.
+
+Shapes: B images, h and w height and width of a frame (what the network sees of an image), n tokens, D width of a
+vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from itrpipe.errors import UsageError
+
+Pool = Literal["auto", "own", "mean", "cls"]
+_SIDE = 64
+"""Of images that a processor is tried with, in pixels."""
+_WHITE = 255
+_OF_A_BYTE = 1e-2
+
+
+class Grid(NamedTuple):
+    """Cells of a frame: how many rows and columns there are."""
+
+    rows: int
+    columns: int
+
+
+class Seen(NamedTuple):
+    """What a network makes of images.
+
+    Attributes:
+        tokens: [B, n, D'], the last of them those of the cells, row by row; class token and registers come before.
+        own: [B, D] the network's own vectors; None where it has none.
+        grid: the cells.
+    """
+
+    tokens: Tensor
+    own: Tensor | None
+    grid: Grid
+
+
+class ImageReader(nn.Module):
+    """Makes frames of images as the image processor of a model does, and reads the outputs of its network.
+
+    Args:
+        processor: of transformers.
+
+    Raises:
+        UsageError: the processor makes frames of different sizes.
+
+    Attributes:
+        processor: as given.
+        frame: h and w.
+        in_bytes: whether frames are bytes. Some processors scale colours before they resize, and frames of these are
+            real numbers.
+        scale, shift: [3, 1, 1] float32, of the colours.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, processor: Any) -> None:
+        super().__init__()
+        self.processor = processor
+        # Processors name their colours and sizes in many ways; what they do to an image tells all of it.
+        black = self.pixels(np.zeros((_SIDE, _SIDE, 3), np.uint8))
+        white = self.pixels(np.full((_SIDE, _SIDE, 3), _WHITE, np.uint8))
+        self.register_buffer("scale", ((white - black) / _WHITE)[:, :1, :1], persistent=False)
+        self.register_buffer("shift", black[:, :1, :1], persistent=False)
+        self.frame = (black.shape[1], black.shape[2])
+        noise = np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8)
+        tall = self.pixels(noise)
+        if tall.shape != black.shape:
+            raise UsageError(
+                f"the image processor {type(processor).__name__} makes images of different sizes, which cannot lie in "
+                "one batch; set a height and a width in its preprocessor_config.json"
+            )
+        levels = (tall - self.shift) / self.scale
+        self.in_bytes = bool((levels - levels.round()).abs().max() < _OF_A_BYTE)
+
+    def pixels(self, image: np.ndarray) -> Tensor:
+        """Return what the processor makes of an image [H, W, 3] uint8 RGB: [3, h, w] float32, normalised."""
+        return self.processor(Image.fromarray(image), return_tensors="pt")["pixel_values"][0]
+
+    def framed(self, image: np.ndarray) -> Tensor:
+        """Return the frame of an image [H, W, 3] uint8 RGB: [3, h, w], uint8 where that loses nothing."""
+        pixels = self.pixels(image)
+        if not self.in_bytes:
+            return pixels
+        return ((pixels - self.shift.cpu()) / self.scale.cpu()).round_().to(torch.uint8)
+
+    def normalised(self, frames: Tensor) -> Tensor:
+        """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""
+        if frames.dtype != torch.uint8:
+            return frames
+        return frames * self.scale + self.shift
+
+    def seen(self, found: Any, patch: int) -> Seen:
+        """Return what a network has made of frames.
+
+        Args:
+            found: output of the network.
+            patch: smallest side of a cell, in pixels.
+        """
+        states = found.last_hidden_state
+        own = own_vector(found)
+        if states.ndim == 4:  # [B, D', rows, columns]
+            grid = Grid(*states.shape[2:])
+            return Seen(states.flatten(2).transpose(1, 2), own, grid)
+        return Seen(states, own, self._grid(states.shape[1], patch))
+
+    def _grid(self, tokens: int, patch: int) -> Grid:
+        """Return the finest grid of square cells with at most so many."""
+        height, width = self.frame
+        side = patch
+        while (height // side) * (width // side) > tokens:
+            side += 1
+        return Grid(height // side, width // side)
+
+
+def own_vector(found: Any) -> Tensor | None:
+    """Return the vectors [N, D] that stand for whole images or captions in the output of a network, if there are some.
+
+    Raises:
+        UsageError: the output has one vector for each token instead.
+    """
+    vectors = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
+    if vectors is None:
+        return None
+    if vectors.ndim == 4:  # [N, D, 1, 1] of a convolutional network
+        vectors = vectors.flatten(1)
+    if vectors.ndim != 2:
+        raise UsageError(
+            f"the network returns {type(found).__name__} with {list(vectors.shape)} in place of one vector for each "
+            "image or caption, and how it is pooled is not known; choose another model"
+        )
+    return vectors
