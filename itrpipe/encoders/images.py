@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, UsageError
 
 Pool = Literal["auto", "own", "mean", "cls"]
 _SIDE = 64
@@ -50,7 +50,8 @@ class ImageReader(nn.Module):
         processor: of transformers.
 
     Raises:
-        UsageError: the processor makes frames of different sizes.
+        DataError: the processor makes no numbers of colours.
+        UsageError: it makes frames of different sizes.
 
     Attributes:
         processor: as given.
@@ -69,6 +70,11 @@ class ImageReader(nn.Module):
         # Processors name their colours and sizes in many ways; what they do to an image tells all of it.
         black = self.pixels(np.zeros((_SIDE, _SIDE, 3), np.uint8))
         white = self.pixels(np.full((_SIDE, _SIDE, 3), _WHITE, np.uint8))
+        if not bool((white.isfinite() & black.isfinite() & (white != black)).all()):
+            raise DataError(
+                f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_std and "
+                "rescale_factor in its preprocessor_config.json"
+            )
         self.register_buffer("scale", ((white - black) / _WHITE)[:, :1, :1], persistent=False)
         self.register_buffer("shift", black[:, :1, :1], persistent=False)
         self.frame = (black.shape[1], black.shape[2])
@@ -89,9 +95,13 @@ class ImageReader(nn.Module):
     def framed(self, image: np.ndarray) -> Tensor:
         """Return the frame of an image [H, W, 3] uint8 RGB: [3, h, w], uint8 where that loses nothing."""
         pixels = self.pixels(image)
-        if not self.in_bytes:
-            return pixels
-        return ((pixels - self.shift.cpu()) / self.scale.cpu()).round_().to(torch.uint8)
+        return self.as_bytes(pixels) if self.in_bytes else pixels
+
+    def as_bytes(self, frame: Tensor) -> Tensor:
+        """Return a frame [3, h, w] as bytes; one of pixels is rounded."""
+        if frame.dtype == torch.uint8:
+            return frame
+        return ((frame - self.shift.cpu()) / self.scale.cpu()).round_().clamp_(0, _WHITE).to(torch.uint8)
 
     def normalised(self, frames: Tensor) -> Tensor:
         """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""

@@ -106,19 +106,19 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
 
 def _open_encoders(job: Any, network: ModuleType) -> Encoders:
     """Open the encoders of transformers that the model is made of, and warn of photographs stored in another way."""
-    held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
-    has = held["global"].shape[1] if "global" in held else 0, "boxes" in held
-    encoders = network.open_encoders(job.settings.model, *has)
+    sizes = feature_sizes(job)
+    encoders = network.open_encoders(job.settings.model, sizes["global_dim"], sizes["boxes"])
     for note in encoders.notes:
         job.warn(note)
     pixels = job.inputs["extract"].manifest.settings
     if "fit" not in pixels or getattr(job.settings.model, "vision", RANDOM) == RANDOM:
         return encoders
     stored = pixels["height"], pixels["width"]
-    frame = encoders.vision.frame
+    images = encoders.vision.images
+    frame = images.frame
     fit = "stretch"
     changes_shapes = False
-    if encoders.vision.crops:
+    if getattr(images.processor, "do_center_crop", False):
         fit = "crop"
         if pixels["fit"] == "stretch":
             sizes = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
@@ -133,6 +133,16 @@ def _open_encoders(job: Any, network: ModuleType) -> Encoders:
             f"--set fit={fit}, and train with --features pixels-{frame[0]}"
         )
     return encoders
+
+
+def feature_sizes(job: Any) -> dict[str, Any]:
+    """Return of the features `global_dim`, 0 where they have no vectors of whole images, and whether there are `boxes`.
+
+    Args:
+        job: of a training.
+    """
+    held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
+    return {"global_dim": held["global"].shape[1] if "global" in held else 0, "boxes": "boxes" in held}
 
 
 def sources_of(job: Any) -> Sources:
@@ -406,12 +416,9 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
             f"torch cannot compile encoders for {device.type} here ({reason_of(error)}), to be faster; install "
             "what it misses, or give --set train.compile=false"
         ) from None
-    vision = model.encoders().get("vision")
     parts = list(model.children())
     for part in parts:  # grows: nothing calls a list, but what it holds
         if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
             parts.extend(part.children())
-        elif part is vision:
-            part.compile(dynamic=False)
         else:
             part.compile()

@@ -18,8 +18,9 @@ FROZEN_DROPOUT = 0.3
 class DualEncoder(BackboneSettings):
     """A vision encoder and a text encoder of transformers, trained end to end. Source: FNE §3.1, A.2.
 
-    A pretrained encoder is a hub id or a folder; a joint model such as CLIP is named as both. `random` is a small one
-    of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
+    A pretrained encoder is a hub id or a folder, of any type that transformers has an `AutoModel` of; a joint model
+    such as CLIP is named as both. `random` is a small one of the given size with random weights: a ViT, or a BERT that
+    reads our own vocabulary of words.
     """
 
     papers = (FNE,)
@@ -51,15 +52,15 @@ class DualEncoder(BackboneSettings):
     )
     image_pool: Literal["auto", "mean", "cls", "own"] = Field(
         default="auto",
-        description="Image vector: mean of all tokens, first token, or own: of CLIP and SigLIP (auto), or a pooler's.",
+        description="Image vector: the network's own, mean of all tokens, or the first; auto: own where it has one.",
     )
-    text_pool: Literal["auto", "mean", "mean-all", "cls", "eot", "own"] = Field(
+    text_pool: Literal["auto", "mean", "mean-all", "cls", "last", "own"] = Field(
         default="auto",
-        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or own, as of images.",
+        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or the network's own; "
+        "auto: as its folder says, else own of a joint model, else mean.",
     )
-    normalisation: Literal["auto", "own", "clip"] = Field(
-        default="auto",
-        description="Mean and deviation of colours: the encoder's own (auto: of CLIP and SigLIP), else CLIP's.",
+    normalisation: Literal["own", "clip"] = Field(
+        default="own", description="Mean and deviation of colours: those of the encoder's image processor, or CLIP's."
     )
     augment: Literal["none", "crop", "flip", "full"] = Field(
         default="full", description="Changes of training images: random crops, and flips, and RandAugment."
