@@ -19,9 +19,7 @@ from itrpipe.storage.locks import changing
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
-PIXELS = "pixels"
-"""Configuration of `extract` that keeps the images themselves; every dataset has it without being told."""
-WITHOUT_CHOICE = (PIXELS, "hog")
+WITHOUT_CHOICE = ("hog",)
 """Features that need no weights, and are made where a model reads them, without having been asked for."""
 LONGEST_NAME = 100
 """Characters of a name, which folders hold beside what else their names say."""
@@ -113,9 +111,7 @@ class DatasetDefinition(BaseModel):
             MissingInputError: the dataset has none.
             UsageError: it has several.
         """
-        # Models that read pixels ask for them by name.
-        features = [name for name, stage in self.features.items() if stage.conf != PIXELS] or [*self.features]
-        features = features or [name for name in unasked if name != PIXELS]
+        features = [*self.features] or [*unasked]
         if len(features) == 1:
             return features[0]
         if features:

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
+import transformers
 
 from itrpipe.datasets.prepared import Split, given_split
+from itrpipe.encoders.images import ImageReader
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
@@ -28,10 +30,8 @@ from itrpipe.exporting.model import described_inputs
 from itrpipe.features.declaration import recorded_passes
 from itrpipe.features.embeddings import pair_scores
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.features.frames import Preprocessing, load_preprocessing
 from itrpipe.features.hub import CONFIG, find_folder, local_folder, quiet
-from itrpipe.features.photographs import Photograph, open_extractors, read_photographs
+from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.features.towers import load_config, load_weights
 from itrpipe.models.base import (
@@ -116,7 +116,7 @@ class RetrievalModel:
         saved: the model.
         label: its name, for messages.
         features: name of what it reads of images.
-        extractors: opens the extractors of these features.
+        extractors: opens the extractors of these features; of none where the model reads photographs itself.
         parser: gives captions their scene graphs, for models that read phrases.
         device: `cpu` or `cuda`.
 
@@ -367,13 +367,17 @@ class RetrievalModel:
         is_stack = isinstance(images, np.ndarray) and images.ndim == 4
         if is_stack or (isinstance(images, Sequence) and not isinstance(images, str | bytes)):
             given = [*images]  # pyright: ignore[reportGeneralTypeIssues]
+        reader = self.saved.images
+        if reader is not None:
+            frames = read_frames(reader.framed, given, size, refused)
+            return len(given), (ImageBatch(torch.empty(len(each), 0, 0), pixels=each) for each in frames)
         read = read_photographs(self._extractors(), given, size, refused) if given else ()
         return len(given), (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in read)
 
     def _data(self, features: FeatureFile, ids: list[str]) -> SplitData:
         """Images of a file as the model reads them."""
         saved = self.saved
-        data = open_split(given_split([], ids), features, None, saved.settings, saved.frame)
+        data = open_split(given_split([], ids), features, None, saved.settings)
         if data.image_dim != saved.config["image_dim"]:
             raise DataError(
                 f"{features.path} holds vectors of width {data.image_dim} and {self.label} reads those of width "
@@ -449,7 +453,8 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         if manifest.stage != "train":
             raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
         about = {"run": manifest.label, **described_inputs(folder)}
-        about["features"]["of_anywhere"] = True  # what made them is on this machine
+        if "features" in about:
+            about["features"]["of_anywhere"] = True  # what made them is on this machine
         return _model_of_training(load_model(folder), about, place)
     if not (folder / CONFIG).is_file():
         raise MissingInputError(
@@ -462,7 +467,8 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
             return _joint(folder, name, place)
         saved = load_model(folder)
         about = saved.config.get(ABOUT)
-        if not isinstance(about, dict) or not isinstance(about.get("run"), str) or "features" not in about:
+        is_named = isinstance(about, dict) and isinstance(about.get("run"), str)
+        if not is_named or ("features" not in about and saved.images is None):
             raise DataError(
                 f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, "
                 "or of a training with its manifest.json"
@@ -487,7 +493,10 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
         about: its name as `run`, and `described_inputs`.
         device: `cpu` or `cuda`.
     """
-    label, features = about["run"], about["features"]
+    label = about["run"]
+    if saved.images is not None:
+        return RetrievalModel(saved, label, "photographs", dict, None, device)
+    features = about["features"]
     name = features["extractor"]
     parts = recorded_passes(name, features["settings"])
     if not parts:
@@ -526,18 +535,17 @@ def _joint(folder: Path, name: str, device: str) -> RetrievalModel:
     settings = declaration.DualEncoder(vision=str(folder), text=str(folder), clean_captions=False, max_words=LONGEST)
     with quiet():
         kind, joint = load_config(folder, JOINT)
-        preprocessing = load_preprocessing(folder)
+        reader = ImageReader(transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True))
         if kind.network == PAIR:
-            model: Any = VisionTextPair(load_weights(folder, kind, joint)[0], preprocessing)
+            model: Any = VisionTextPair(load_weights(folder, kind, joint)[0], reader)
             tokenizer = load_tokenizer(folder)
         else:
             encoders = network.open_encoders(settings)
             model, tokenizer = network.build(settings, _COLOURS, 0, encoders), encoders.tokenizer
     tokens = PieceIds(tokenizer, Reading.of(settings), model.text.max_tokens)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
-    pixels = PixelExtractor(preprocessing.framing, preprocessing.framing.frame)
     saved = SavedModel(model.eval(), tokens, config)
-    return RetrievalModel(saved, name, "pixels", lambda: {"pixels": pixels}, None, device)
+    return RetrievalModel(saved, name, "photographs", dict, None, device)
 
 
 class VisionTextPair(DualEncoder):
@@ -545,26 +553,26 @@ class VisionTextPair(DualEncoder):
 
     Args:
         joint: the model.
-        preprocessing: of its images.
+        reader: of its images.
 
     Attributes:
         embed_dim: D.
-        vision: has the `frame` of its images.
+        vision: has the reader of its images.
         text: has `max_tokens`.
     """
 
-    def __init__(self, joint: Any, preprocessing: Preprocessing) -> None:
+    def __init__(self, joint: Any, reader: ImageReader) -> None:
         super().__init__()
         self.joint, self.embed_dim = joint, int(joint.config.projection_dim)
-        self.vision = SimpleNamespace(frame=preprocessing.framing.frame)
+        self.vision = SimpleNamespace(images=reader)
         self.text = SimpleNamespace(max_tokens=positions_of(joint.text_model))
         self._padding = joint.config.text_config.pad_token_id or 0
-        self._normalise = preprocessing
+        self._images = reader
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
         assert images.pixels is not None
-        found = self.joint.vision_model(self._normalise(images.pixels))
+        found = self.joint.vision_model(self._images.normalised(images.pixels))
         return ImageEncoding(l2_normalise(self.joint.visual_projection(found[1]).float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:

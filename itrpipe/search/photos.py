@@ -307,13 +307,13 @@ class Shown(NamedTuple):
         image_id: of the dataset, or the path of a photograph.
         file: relative to the root of the dataset; of a photograph the absolute path.
         split: of the image, or `photograph`.
-        features: hold a row of this id.
+        features: hold a row of this id; None where the model reads the photograph itself.
     """
 
     image_id: str
     file: str
     split: str
-    features: FeatureFile
+    features: FeatureFile | None
 
 
 def find_image(trained: Path, image: str, device: str) -> Shown:
@@ -331,19 +331,23 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
     """
     manifest = read_manifest(trained)
     dataset = PreparedDataset.open(open_input(trained, manifest, "prepare"))
-    extracted = open_input(trained, manifest, "extract")
+    extracted = open_input(trained, manifest, "extract") if "extract" in manifest.inputs else None
     rows = list(zip(dataset.column("image_id"), dataset.column("file"), dataset.column("split"), strict=True))
     by_name = [row for row in rows if PurePosixPath(row[1]).name == image]
     found = [row for row in rows if row[0] == image] or [row for row in rows if row[1] == image] or by_name
     if len(found) > 1:
         raise UsageError(f"--image {image}: {len(found):,} images have this file name; name one by its id")
+    features = None
     if found:
-        features = FeatureFile.open(extracted / FEATURES)
-        features.rows([found[0][0]])  # an image without features is told here, and not in the midst of a batch
+        if extracted is not None:
+            features = FeatureFile.open(extracted / FEATURES)
+            features.rows([found[0][0]])  # an image without features is told here, and not in the midst of a batch
         return Shown(*found[0], features)
     if os.path.isfile(image):  # unlike Path.is_file, no error for what cannot be a path
         path = Path(image)
-        return Shown(str(path), str(path.absolute()), PHOTOGRAPH, photograph_features(path, extracted, device))
+        if extracted is not None:
+            features = photograph_features(path, extracted, device)
+        return Shown(str(path), str(path.absolute()), PHOTOGRAPH, features)
     raise MissingInputError(
         f"--image {image}: neither an image of the dataset nor a file; name an image by its id or file, such as "
         f"{rows[-1][0]}, or any photograph"

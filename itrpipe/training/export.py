@@ -46,24 +46,21 @@ class NativeModel:
     Attributes:
         saved: the model.
         layout: it in the layout of transformers.
-        images: settings of an image processor that frames photographs as it does.
+        images: settings of the image processor that frames photographs for it.
         tokenizer: reads captions as it does.
-        difference: how that framing differs a little from ours; empty where it is the same.
     """
 
     saved: SavedModel
     layout: Layout
     images: dict[str, Any]
     tokenizer: Any
-    difference: str
 
     @classmethod
-    def of(cls, trained: Path, extractor: Mapping[str, Any]) -> NativeModel:
+    def of(cls, trained: Path) -> NativeModel:
         """Return a finished training in the layout of transformers.
 
         Args:
             trained: the artifact.
-            extractor: settings of the pixels that it read, if it did.
 
         Raises:
             NoEquivalent: nothing of transformers embeds as it does.
@@ -72,7 +69,6 @@ class NativeModel:
         saved = load_model(trained)
         architecture = architecture_of(saved.model)
         model = saved.model
-        images, difference = image_settings(saved, extractor)
         masked = architecture != _PADDED
         tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
         # Scale and bias of the logits are their means over the epoch that validated best; not every training has them.
@@ -80,7 +76,8 @@ class NativeModel:
         temperature = best.get("mean_temperature")
         bias = best.get("mean_bias") or 0.0
         scale = (1 / temperature, bias) if temperature else model.pretrained_scale
-        return cls(saved, layout_of(model, scale), images, tokenizer, difference)
+        images = json.loads(model.vision.images.processor.to_json_string())
+        return cls(saved, layout_of(model, scale), images, tokenizer)
 
     @property
     def padded(self) -> bool:
@@ -93,9 +90,9 @@ class NativeModel:
         Raises:
             DiskFullError: no space is left.
         """
-        both, of_images = (getattr(transformers, name) for name in _PROCESSORS[self.layout.architecture])
+        both = getattr(transformers, _PROCESSORS[self.layout.architecture][0])
         self.layout.write(folder)
-        images = of_images(**self.images)
+        images = self.saved.model.vision.images.processor
         both(image_processor=images, tokenizer=self.tokenizer).save_pretrained(folder)
         images.save_pretrained(folder)  # where older releases, and libraries that read no other, look for it
         padded = _LAYOUTS["padded"] if self.padded else {}
@@ -108,45 +105,6 @@ class NativeModel:
             "*processor_config.json": "how photographs are framed and normalised",
             "modules.json, *sentence_*.json, 1_Normalize/": "what sentence-transformers opens",
         }
-
-
-def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return settings of an image processor of transformers, and how its framing of photographs differs from ours.
-
-    Args:
-        saved: the model.
-        extractor: settings of its pixels.
-
-    Raises:
-        NoEquivalent: no such processor frames a photograph so.
-    """
-    vision = saved.model.vision
-    stored = (extractor["height"], extractor["width"])
-    height, width = vision.frame
-    whole = {"height": height, "width": width}
-    framing = {"size": whole, "do_center_crop": False}
-    difference = ""
-    if extractor["fit"] == "crop":
-        if height != width or stored[0] != stored[1]:
-            raise NoEquivalent(f"its photographs are cut to the shape of {stored[0]} x {stored[1]} pixels")
-        framing = {"size": {"shortest_edge": height}, "do_center_crop": True, "crop_size": whole}
-        difference = "itrpipe crops a photograph at fractions of a pixel, the image processor at whole ones"
-    if stored != (height, width):
-        difference = (
-            f"itrpipe makes a photograph {stored[0]} x {stored[1]} pixels large before it has the model's size, the "
-            "image processor resizes it once"
-        )
-    return {
-        "do_resize": True,
-        "resample": _BICUBIC,
-        "do_rescale": True,
-        "rescale_factor": 1 / _BYTE,
-        "do_normalize": True,
-        "image_mean": [round(value / _BYTE, 8) for value in vision.mean.flatten().tolist()],
-        "image_std": [round(value / _BYTE, 8) for value in vision.std.flatten().tolist()],
-        "do_convert_rgb": True,
-        **framing,
-    }, difference
 
 
 def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> Any:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -40,6 +40,9 @@ from itrpipe.storage.disk import (
 )
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import AS_TRAINED
+
+if TYPE_CHECKING:
+    from itrpipe.encoders.images import ImageReader
 
 MODEL = "model.safetensors"
 CONFIG = "config.json"
@@ -193,9 +196,9 @@ class SavedModel:
         return getattr(self.model, "embed_dim", None) or self.config["model"]["embed_dim"]
 
     @property
-    def frame(self) -> tuple[int, int] | None:
-        """Height and width of the images that it reads; None where it reads features."""
-        return getattr(getattr(self.model, "vision", None), "frame", None)
+    def images(self) -> ImageReader | None:
+        """Makes frames of the photographs that it reads; None where it reads features."""
+        return getattr(getattr(self.model, "vision", None), "images", None)
 
 
 def chosen_precision(asked: str, device: torch.device) -> str:
@@ -244,8 +247,9 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
         DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
     config = read_json(folder / CONFIG)
+    trained_with = dict(leaves(config["model"]))
     for key, value in leaves(settings["model"]):
-        if key != PHASE and (trained := config["model"].get(key)) != value:
+        if key != PHASE and (trained := trained_with.get(key)) != value:
             raise UsageError(
                 f"{folder} was trained with model.{key} = {trained}, which model.{key} = {value} cannot start from; "
                 "give both runs the same value"

@@ -483,12 +483,12 @@ def _decoder() -> str:
 
 def clip(scale: dict[str, Any], data_dim: int = 0) -> Any:
     """A dual encoder as large as a CLIP, with random weights."""
-    colours = {"mean": [0.5] * 3, "std": [0.25] * 3}
     vision = {"network": "CLIPVisionModelWithProjection", "config": CLIPVisionConfig(**scale["vision"]).to_dict()}
     text = {"network": "CLIPTextModelWithProjection", "config": CLIPTextConfig(**scale["text"]).to_dict()}
     side = vision["config"]["image_size"]
+    processor = {"image_processor_type": "CLIPImageProcessor", "size": side, "crop_size": side}
     towers = dual_encoder.Encoders(
-        dual_encoder.restored_tower({**vision, "identities": [], "pool": "own", "frame": (side, side), **colours}),
+        dual_encoder.restored_tower({**vision, "identities": [], "pool": "own", "processor": processor}),
         dual_encoder.restored_tower({**text, "identities": [], "pool": "own"}),
     )
     return dual_encoder.build(DualEncoder(vision="clip", text="clip"), data_dim, 0, towers)
@@ -497,7 +497,7 @@ def clip(scale: dict[str, Any], data_dim: int = 0) -> Any:
 def embeddings(scale: Scale, clock: Clock) -> Iterator[Line]:
     """Images that a CLIP ViT-L/14 at 336 pixels embeds, in two precisions, against its bare forward passes."""
     model = clip(scale.large).to(clock.device).eval()
-    data = Sized(replace(scale, regions=1, region_dim=1), scale.embedded, model.vision.frame[0])
+    data = Sized(replace(scale, regions=1, region_dim=1), scale.embedded, model.vision.images.frame[0])
     rows, block = np.arange(scale.embedded), 256
     texts: list[Tensor] = []
     for precision in ("fp32", "bf16"):
@@ -567,7 +567,7 @@ def steps(scale: Scale, clock: Clock) -> Iterator[Line]:
         for way in ("eager", "compiled"):
             model = clip(scale.clip)
             sizes = {"words": 77, "regions": 1, "region_dim": 1, "vocabulary": model.text.network.config.vocab_size}
-            data = Sized(replace(scale, **sizes), batch, model.vision.frame[0])
+            data = Sized(replace(scale, **sizes), batch, model.vision.images.frame[0])
             method = contrastive.build(Contrastive(), data)  # pyright: ignore
             if way == "compiled" and clock.device.type == "cuda":
                 compile_encoders(model, clock.device)

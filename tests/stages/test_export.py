@@ -104,8 +104,6 @@ def test_a_tokenizer_goes_along(clip_chain: Path, saved_encoders: Path, tmp_path
     given = (
         "backbone=dual-encoder",
         *ONCE,
-        "pixels.height=32",
-        "pixels.width=32",
         *encoders_of(encoders, "vit", "bert"),
     )
     target = tmp_path / "out"
@@ -117,7 +115,7 @@ def test_a_tokenizer_goes_along(clip_chain: Path, saved_encoders: Path, tmp_path
     tokenizer = {f"tokenizer/{name}" for name in names_in(trained / "tokenizer")}
     assert names_in(target) == FILES - {"vocab.json"} | tokenizer
     assert set(json.loads((target / "config.json").read_text())["itrpipe"]["files"]["words"]) == tokenizer
-    assert "it takes the photograph, resized" in (target / "README.md").read_text()
+    assert "it takes the photograph, as" in (target / "README.md").read_text()
 
 
 # The card

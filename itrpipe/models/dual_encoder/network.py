@@ -23,6 +23,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
+from itrpipe.encoders.images import ImageReader
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.hub import TEXT_KINDS, TOKENIZERS, VISION_KINDS, Kind, find_folder, quiet
 from itrpipe.features.towers import (
@@ -136,25 +137,16 @@ class VisionTower(Tower):
         network: of transformers.
         pool: `mean` of all tokens, the class token among them, as FNE's code has it; `cls`, the first; or `own`, that
             of CLIP and SigLIP and the output of the pooler of others.
-        colours: their mean [3] and deviation [3], in bytes.
-        frame: height and width of the images that the network takes.
+        images: makes frames of photographs.
 
     Attributes:
-        frame: as given.
-        crops: whether it was trained on the middle of images that keep their shape; known of a pretrained one.
+        images: as given.
     """
 
-    mean: Tensor
-    std: Tensor
-
-    crops = False
-
-    def __init__(self, network: Any, pool: str, colours: Any, frame: tuple[int, int]) -> None:
+    def __init__(self, network: Any, pool: str, images: ImageReader) -> None:
         super().__init__(network, pool)
-        self.frame = frame
-        for name, values in zip(("mean", "std"), colours, strict=True):
-            self.register_buffer(name, torch.as_tensor(values).float().view(3, 1, 1), persistent=False)
-        self.width = self._width_of(torch.zeros(1, 3, *frame, dtype=torch.uint8))
+        self.images = images
+        self.width = self._width_of(torch.zeros(1, 3, *images.frame, dtype=torch.uint8))
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns vectors [B, D] of images [B, 3, h, w] uint8 of the frame's size."""
@@ -163,14 +155,11 @@ class VisionTower(Tower):
 
     def see(self, pixels: Tensor) -> Seen:
         """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8, and the cells of the last, row by row."""
-        assert pixels.shape[1:] == (3, *self.frame)
-        assert pixels.dtype == torch.uint8
-        return see(self.network, (pixels.float() - self.mean) / self.std)
+        return see(self.network, self.images.normalised(pixels))
 
     def description(self) -> dict[str, Any]:
         """Everything but the weights, for `restored_tower`."""
-        colours = {"mean": self.mean.flatten().tolist(), "std": self.std.flatten().tolist()}
-        return {**super().description(), "frame": list(self.frame), **colours}
+        return {**super().description(), "processor": json.loads(self.images.processor.to_json_string())}
 
 
 class TextTower(Tower):
@@ -408,15 +397,20 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
         sizes = _sizes(settings.width, settings.heads, settings.vision_layers)
         config = transformers.ViTConfig(image_size=settings.image_size, patch_size=settings.patch_size, **sizes)
         network = transformers.ViTModel(config, add_pooling_layer=pool == "own")
-        vision = VisionTower(network, pool, _CLIP_COLOURS, settings.image_size)
+        mean, std = (_CLIP_COLOURS / 255).tolist()
+        height, width = settings.image_size
+        size = {"height": height, "width": width}
+        processor = transformers.ViTImageProcessor(size=size, image_mean=mean, image_std=std, resample=3)
+        vision = VisionTower(network, pool, ImageReader(processor))
     elif settings.images == "pixels":
         pooled = settings.image_pool == "own"
-        opened, frames = open_vision(name, settings.vision_revision, VISION_KINDS, pooled=pooled)
+        opened, _ = open_vision(name, settings.vision_revision, VISION_KINDS, pooled=pooled)
         own = settings.normalisation == "own" or (settings.normalisation == "auto" and opened.kind.own == "trained")
-        colours = (frames.mean, frames.std) if own else _CLIP_COLOURS
         pool = _pool(settings.image_pool, opened.kind, name, "image")
-        vision = VisionTower(opened.network, pool, colours, frames.framing.frame)
-        vision.crops = not isinstance(frames.framing.resize, tuple)
+        processor: Any = transformers.AutoImageProcessor.from_pretrained(opened.folder, local_files_only=True)
+        if not own:
+            processor.image_mean, processor.image_std = (_CLIP_COLOURS / 255).tolist()
+        vision = VisionTower(opened.network, pool, ImageReader(processor))
         notes = opened.notes
     text = Encoders()
     if settings.text != RANDOM:
@@ -462,9 +456,11 @@ def restored_tower(description: Mapping[str, Any]) -> Any:
     network = made(made.config_class.from_dict(description["config"]), **kind.options(pool == "own"))
     for part in description["identities"]:
         setattr(network, part, nn.Identity())
-    if "frame" not in description:
+    if "processor" not in description:
         return TextTower(network, pool)
-    return VisionTower(network, pool, (description["mean"], description["std"]), tuple(description["frame"]))
+    processor = dict(description["processor"])
+    reader = ImageReader(getattr(transformers, processor["image_processor_type"])(**processor))
+    return VisionTower(network, pool, reader)
 
 
 def pretrained_text(name: str, revision: str, wanted: str) -> Encoders:
