@@ -11,8 +11,8 @@ from pydantic import AliasChoices, Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.config import unknown
-from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, members, read_member
-from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
+from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations
 from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.source_files import (
     STRICT,
@@ -24,6 +24,7 @@ from itrpipe.datasets.source_files import (
     text_lines,
     validated,
 )
+from itrpipe.datasets.tars import read_tar_member, tar_members
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.storage.disk import reading
 
@@ -41,7 +42,6 @@ class _Image(NamedTuple):
         where: it stands in the data file.
         folder: one that the file may lie in.
         group: of images that get one split; empty where the image is in none.
-        member: path within a tar file, if it lies in one.
     """
 
     image_id: str
@@ -50,11 +50,10 @@ class _Image(NamedTuple):
     where: str
     folder: str = ""
     group: str = ""
-    member: str = ""
 
 
 class _Read(NamedTuple):
-    """Content of a data file; images without a split are split by hash."""
+    """Content of a data file."""
 
     images: list[_Image]
     captions: list[CaptionRecord]
@@ -81,9 +80,7 @@ class Format(NamedTuple):
     published: bool = False
 
 
-def read_annotations(
-    source: Path, format: str = "", restval: str = "train", val: float = 0.1, test: float = 0.1, seed: int = 0
-) -> Annotations:
+def read_annotations(source: Path, format: str = "", restval: str = "train") -> Annotations:
     """Reads a dataset and checks that its images and captions fit together.
 
     Args:
@@ -91,9 +88,6 @@ def read_annotations(
         format: one of `FORMATS`; empty to try which of them recognises the source.
         restval: `train` adds COCO's 30,504 `restval` images of Karpathy's split to train, as all the papers do; `drop`
             leaves them out together with their captions.
-        val: share of val in datasets without splits, which are split by hash.
-        test: share of test in such.
-        seed: of that split.
 
     Returns:
         Images and captions in the order of the source, and what the user has to know in `notes`.
@@ -119,26 +113,17 @@ def read_annotations(
     captions = []
     notes = []
     places = {}
-    has_groups = False
+    groups = {}
     for path in paths:
         images, own_captions, note = form.read(path, restval)
         captions += own_captions
-        bare = [image for image in images if image.split is None]
-        splits = {}
+        bare = [image for image in images if not image.split]
         if bare:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
-            groups = {image.image_id: image.group or image.member or image.image_id for image in images}
-            of_group = hash_split(groups.values(), val, test, seed)
-            splits = {image_id: of_group[group] for image_id, group in groups.items()}
-            alone = sum(not image.group for image in images)
-            if alone == len(images):
-                decision = "names no splits, so a hash puts each image into one"
-            else:
-                has_groups = True
-                decision = "names no splits, so a hash puts each group into one"
-                if alone:
-                    decision += f". {alone:,} images have no group and are drawn one by one"
+            groups |= {image.image_id: image.group for image in images if image.group}
+            drawn = "group" if groups else "image"
+            decision = f"names no splits, so a hash puts each {drawn} into one"
             note = f"{note}; {decision}" if note else decision
         if note:
             notes.append(f"{path}: {note}")
@@ -147,13 +132,13 @@ def read_annotations(
             layouts.insert(0, [f"{image.folder}/{image.file}" for image in images])
         located = locate_images(root, path, layouts, [image.where for image in images], form.images)
         for image, file in zip(images, located, strict=True):
-            record = ImageRecord(image.image_id, file, splits.get(image.image_id, image.split or ""))
+            record = ImageRecord(image.image_id, file, image.split or "")
             records.append(record)
             if form.published:
                 places[record.image_id] = record.image_id
-            elif image.split or image.group:
+            elif image.split:
                 places[record.image_id] = record.split
-    return checked_annotations(Annotations(records, captions, root, tuple(notes), places, has_groups), source)
+    return checked_annotations(Annotations(records, captions, root, tuple(notes), places, groups), source)
 
 
 def recognise(source: Path) -> str:
@@ -427,7 +412,7 @@ def _read_shards(source: Path, restval: str) -> _Read:
         split = splits.pop() if splits else None
         with reading(archive, "a tar file", "fetch or make it again"):
             try:
-                names = [*members(archive)]
+                names = tar_members(archive)
             except DataError as error:
                 raise DataError(f"{archive} {error}") from error
         samples: dict[str, dict[str, str]] = {}  # key -> ending -> name
@@ -447,7 +432,7 @@ def _read_shards(source: Path, restval: str) -> _Read:
                     lacks = "have names with further full stops; a key ends at the first one, so rename them"
                 left_out.setdefault(lacks, []).append(image_id)
                 continue
-            images.append(_Image(image_id, f"{name}/{file}", split, f"{name}: {key}", member=file))
+            images.append(_Image(image_id, f"{name}/{file}", split, f"{name}: {key}"))
             captions += [CaptionRecord(f"{image_id}#{row}", image_id, text) for row, text in enumerate(texts)]
     note = "; ".join(f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items())
     if note and not images:
@@ -471,7 +456,7 @@ def _captions_of_sample(archive: Path, files: Mapping[str, str]) -> list[str]:
             continue
         where = archive / files[ending]
         with reading(where, "captions in UTF-8", "make the file again"):
-            content = read_member(archive, files[ending]).decode("utf-8-sig")
+            content = read_tar_member(archive, files[ending]).decode("utf-8-sig")
         if ending == ".txt":
             # The end of a file's last line is no part of its text.
             texts = [re.sub(r"\r?\n\Z", "", content)]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
 from itrpipe.datasets.archives import in_archive
@@ -56,6 +56,12 @@ class FilesSettings(Settings):
     test_fraction: float = Field(ge=0, lt=1)
     split_seed: int = Field(ge=0)
     bad_images: Literal["refuse", "drop"]
+
+    @model_validator(mode="after")
+    def _leaves_train(self) -> FilesSettings:
+        if self.val_fraction + self.test_fraction >= 1:
+            raise ValueError("val_fraction and test_fraction leave nothing for train; make them smaller")
+        return self
 
 
 class ScenesSettings(Settings):
@@ -137,14 +143,15 @@ class Prepare(Stage):
         if not isinstance(settings, FilesSettings):
             return {}
         annotations = read_source(settings, definition)
-        records = [*annotations.images, *annotations.captions]
-        captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
+        captions = hashlib.sha256()
+        for record in chain(annotations.images, annotations.captions, annotations.groups.items()):
+            captions.update(f"{record!r}\n".encode())
         files = set()
         for image in annotations.images:
             path = annotations.root / image.file
             inside = in_archive(path)
             files.add(inside[0] if inside else path)
-        return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
+        return {"captions": captions.hexdigest(), "images": cache.combined(files, annotations.root, "hashing images")}
 
     def run(self, job: Job) -> None:
         """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
@@ -162,8 +169,7 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
     from itrpipe.datasets.formats import read_annotations
 
     source = source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    decided = settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed
-    return read_annotations(source, settings.format, *decided)
+    return read_annotations(source, settings.format, settings.restval)
 
 
 def image_root(folder: Path) -> Path:
@@ -225,6 +231,7 @@ _WITHOUT = {
 def _prepare_files(job: Job) -> None:
     import numpy as np
 
+    from itrpipe.datasets.captions import draw_splits
     from itrpipe.datasets.image_check import check_images, merge_equal_pictures, picture_keys
     from itrpipe.datasets.prepared import write_prepared
     from itrpipe.mining.filters import DuplicateCaptions
@@ -235,6 +242,9 @@ def _prepare_files(job: Job) -> None:
         job.reporter.say(f"  {note}")
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
     annotations = _without_bad_images(job, annotations, problems)
+    samples = {file: each.sample for file, each in facts.items()}
+    shares = job.settings.val_fraction, job.settings.test_fraction
+    annotations = draw_splits(annotations, samples, *shares, job.settings.split_seed)
     usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
     leaks = []
     twice = []
@@ -243,7 +253,7 @@ def _prepare_files(job: Job) -> None:
             twice.append((first, second))
         else:
             leaks.append((first, second))
-    if annotations.has_groups and leaks:
+    if annotations.groups and leaks:
         first, second = leaks[0]
         raise DataError(
             f"{len(leaks):,} photographs have the pixels of one in another group, such as {second.file} those of "
