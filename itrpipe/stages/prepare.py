@@ -159,7 +159,7 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
         MissingInputError: no source is defined or it is not there.
         DataError: see `itrpipe.datasets.formats.read_annotations`.
     """
-    from itrpipe.datasets.formats import read_annotations
+    from itrpipe.datasets.formats.annotations import read_annotations
 
     source = source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
     decided = settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
-from itrpipe.datasets.formats import FORMATS, read_annotations, recognise
+from itrpipe.datasets.formats.annotations import FORMATS, read_annotations, recognise
 from itrpipe.datasets.paths import ImageRoot, locate_images
 from itrpipe.datasets.pictures import read_image
 from itrpipe.datasets.source_files import lines_of
