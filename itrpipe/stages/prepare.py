@@ -19,6 +19,7 @@ from itrpipe.config import Settings
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import StageDefinition, load_definition
+from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
@@ -41,12 +42,13 @@ class FilesSettings(Settings):
     """How a published dataset is read.
 
     Attributes:
-        format: one of `itrpipe.datasets.formats.FORMATS`; empty to recognise it.
+        format: one of `itrpipe.datasets.formats.annotations.FORMATS`; empty to recognise it.
         restval: what becomes of COCO's `restval` images: `train` or `drop`.
         val_fraction, test_fraction: of a dataset without splits.
         split_seed: of the split by hash.
         bad_images: `drop` images that are missing or do not decode, with their captions, and list them; or `refuse`
             the dataset.
+        columns: of a table, where they are not recognised.
     """
 
     kind: Literal["files"]
@@ -56,6 +58,7 @@ class FilesSettings(Settings):
     test_fraction: float = Field(ge=0, lt=1)
     split_seed: int = Field(ge=0)
     bad_images: Literal["refuse", "drop"]
+    columns: ColumnSettings = Field(default_factory=ColumnSettings)
 
 
 class ScenesSettings(Settings):
@@ -157,13 +160,13 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
 
     Raises:
         MissingInputError: no source is defined or it is not there.
-        DataError: see `itrpipe.datasets.formats.read_annotations`.
+        DataError: see `itrpipe.datasets.formats.annotations.read_annotations`.
     """
     from itrpipe.datasets.formats.annotations import read_annotations
 
     source = source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
     decided = settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed
-    return read_annotations(source, settings.format, *decided)
+    return read_annotations(source, settings.format, *decided, settings.columns)
 
 
 def image_root(folder: Path) -> Path:
