@@ -19,6 +19,7 @@ from itrpipe.config import Settings
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import StageDefinition, load_definition
+from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
@@ -41,12 +42,13 @@ class FilesSettings(Settings):
     """How a published dataset is read.
 
     Attributes:
-        format: one of `itrpipe.datasets.formats.FORMATS`; empty to recognise it.
+        format: one of `itrpipe.datasets.formats.annotations.FORMATS`; empty to recognise it.
         restval: what becomes of COCO's `restval` images: `train` or `drop`.
         val_fraction, test_fraction: of a dataset without splits.
         split_seed: of the split by hash.
         bad_images: `drop` images that are missing or do not decode, with their captions, and list them; or `refuse`
             the dataset.
+        columns: of a table, where they are not recognised.
     """
 
     kind: Literal["files"]
@@ -56,6 +58,7 @@ class FilesSettings(Settings):
     test_fraction: float = Field(ge=0, lt=1)
     split_seed: int = Field(ge=0)
     bad_images: Literal["refuse", "drop"]
+    columns: ColumnSettings = Field(default_factory=ColumnSettings)
 
     @model_validator(mode="after")
     def _leaves_train(self) -> FilesSettings:
@@ -135,23 +138,28 @@ class Prepare(Stage):
         return f"{conf}.{settings.only}" if isinstance(settings, GivenSettings) and settings.only else conf
 
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
+        """Digests of the captions as read and of all image files, or of the files that hold both."""
         if isinstance(settings, GivenSettings):
             from itrpipe.features.given import GivenSplit
 
             return {name: GivenSplit(files, name).digest() for name, files in settings.splits.items()}
         if not isinstance(settings, FilesSettings):
             return {}
+        from itrpipe.datasets.formats.annotations import packed_files, source_root
+
+        source = _source(definition)
+        packed = packed_files(source, settings.format, settings.columns)
+        if packed:
+            return {"files": cache.combined(packed, source_root(source, settings.format), "hashing files")}
         annotations = read_source(settings, definition)
-        captions = hashlib.sha256()
-        for record in chain(annotations.images, annotations.captions, annotations.groups.items()):
-            captions.update(f"{record!r}\n".encode())
+        records = chain(annotations.images, annotations.captions, annotations.groups.items())
+        captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
         files = set()
         for image in annotations.images:
             path = annotations.root / image.file
             inside = in_archive(path)
             files.add(inside[0] if inside else path)
-        return {"captions": captions.hexdigest(), "images": cache.combined(files, annotations.root, "hashing images")}
+        return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
 
     def run(self, job: Job) -> None:
         """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
@@ -164,12 +172,15 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
 
     Raises:
         MissingInputError: no source is defined or it is not there.
-        DataError: see `itrpipe.datasets.formats.read_annotations`.
+        DataError: see `itrpipe.datasets.formats.annotations.read_annotations`.
     """
-    from itrpipe.datasets.formats import read_annotations
+    from itrpipe.datasets.formats.annotations import read_annotations
 
-    source = source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    return read_annotations(source, settings.format, settings.restval)
+    return read_annotations(_source(definition), settings.format, settings.restval, settings.columns)
+
+
+def _source(definition: StageDefinition | None) -> Path:
+    return source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
 
 
 def image_root(folder: Path) -> Path:
@@ -180,8 +191,10 @@ def image_root(folder: Path) -> Path:
 
     Raises:
         MissingInputError: its source is not there, or it was made of embeddings alone.
-        DataError: its source cannot be read any more.
+        DataError: its source holds other data by now.
     """
+    from itrpipe.datasets.formats.annotations import source_root
+
     settings = read_manifest(folder).settings
     if settings["kind"] == "scenes":
         return folder
@@ -193,7 +206,7 @@ def image_root(folder: Path) -> Path:
     # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
     dataset = folder.parents[1]
     definition = load_definition(dataset.parent, dataset.name)
-    return read_source(FilesSettings.model_validate(settings), definition.prepare).root
+    return source_root(_source(definition.prepare), settings["format"])
 
 
 def _prepare_given(job: Job) -> None:

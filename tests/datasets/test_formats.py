@@ -27,7 +27,7 @@ from itrpipe.datasets.captions import (
     draw_splits,
     hash_split,
 )
-from itrpipe.datasets.formats import FORMATS, read_annotations, recognise
+from itrpipe.datasets.formats.annotations import FORMATS, read_annotations, recognise
 from itrpipe.datasets.paths import ImageRoot, locate_images
 from itrpipe.datasets.pictures import read_image
 from itrpipe.datasets.source_files import lines_of
