@@ -13,11 +13,11 @@ from itrpipe.datasets.definition import (
     DatasetDefinition,
     StageDefinition,
     check_name,
+    image_root,
     load_definition,
     remember,
     remember_model,
 )
-from itrpipe.datasets.files import image_root
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, names_a_file, read_model

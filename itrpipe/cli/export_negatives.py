@@ -9,7 +9,7 @@ from typer import Option
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, GuardOption, Number, Text
-from itrpipe.datasets.files import image_root
+from itrpipe.datasets.definition import image_root
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import File, JsonOption, Split, Text
-from itrpipe.datasets.files import image_root
+from itrpipe.datasets.definition import image_root
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter

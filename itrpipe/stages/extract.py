@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from itrpipe.config import Settings
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
-from itrpipe.datasets.files import image_root
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, image_root
 from itrpipe.engine.run import Device, OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS, feature_settings, passes_of

@@ -9,20 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import StageDefinition
-from itrpipe.datasets.files import FilesSettings, read_source
+from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
-from itrpipe.stages.base import Job, Stage, reason_with_file
+from itrpipe.stages.base import Job, Stage, reason_with_file, source_of
 from itrpipe.storage.artifact import SCENES_FILE, DigestCache
 from itrpipe.storage.disk import require_space, write_text
 
@@ -35,6 +36,35 @@ LEAKS, REPEATS, JOINED = "leaks.tsv", "repeats.tsv", "joined.tsv"
 IMAGES_FOLDER = "images"
 BYTES_PER_SCENE, BYTES_OF_NOISE = 10_000, 12_000
 SHOWN_PROBLEMS = 3
+
+
+class FilesSettings(Settings):
+    """How a published dataset is read.
+
+    Attributes:
+        format: one of `itrpipe.datasets.formats.annotations.FORMATS`; empty to recognise it.
+        restval: what becomes of COCO's `restval` images: `train` or `drop`.
+        val_fraction, test_fraction: of a dataset without splits.
+        split_seed: of the split by hash.
+        bad_images: `drop` images that are missing or do not decode, with their captions, and list them; or `refuse`
+            the dataset.
+        columns: of a table, where they are not recognised.
+    """
+
+    kind: Literal["files"]
+    format: str
+    restval: Literal["train", "drop"]
+    val_fraction: float = Field(ge=0, lt=1)
+    test_fraction: float = Field(ge=0, lt=1)
+    split_seed: int = Field(ge=0)
+    bad_images: Literal["refuse", "drop"]
+    columns: ColumnSettings = Field(default_factory=ColumnSettings)
+
+    @model_validator(mode="after")
+    def _leaves_train(self) -> FilesSettings:
+        if self.val_fraction + self.test_fraction >= 1:
+            raise ValueError("val_fraction and test_fraction leave nothing for train; make them smaller")
+        return self
 
 
 class ScenesSettings(Settings):
@@ -108,15 +138,21 @@ class Prepare(Stage):
         return f"{conf}.{settings.only}" if isinstance(settings, GivenSettings) and settings.only else conf
 
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
+        """Digests of the captions as read and of all image files, or of the files that hold both."""
         if isinstance(settings, GivenSettings):
             from itrpipe.features.given import GivenSplit
 
             return {name: GivenSplit(files, name).digest() for name, files in settings.splits.items()}
         if not isinstance(settings, FilesSettings):
             return {}
+        from itrpipe.datasets.formats.annotations import packed_files, source_root
+
+        source = _source(definition)
+        packed = packed_files(source, settings.format, settings.columns)
+        if packed:
+            return {"files": cache.combined(packed, source_root(source, settings.format), "hashing files")}
         annotations = read_source(settings, definition)
-        records = [*annotations.images, *annotations.captions]
+        records = chain(annotations.images, annotations.captions, annotations.groups.items())
         captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
         files = set()
         for image in annotations.images:
@@ -129,6 +165,22 @@ class Prepare(Stage):
         """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
         prepare = {"scenes": _prepare_scenes, "given": _prepare_given, "files": _prepare_files}
         prepare[job.settings.kind](job)
+
+
+def read_source(settings: FilesSettings, definition: StageDefinition | None) -> Annotations:
+    """Reads the captions from where the dataset's definition says they lie.
+
+    Raises:
+        MissingInputError: no source is defined or it is not there.
+        DataError: see `itrpipe.datasets.formats.annotations.read_annotations`.
+    """
+    from itrpipe.datasets.formats.annotations import read_annotations
+
+    return read_annotations(_source(definition), settings.format, settings.restval, settings.columns)
+
+
+def _source(definition: StageDefinition | None) -> Path:
+    return source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
 
 
 def _prepare_given(job: Job) -> None:
@@ -166,6 +218,7 @@ _WITHOUT = {
 def _prepare_files(job: Job) -> None:
     import numpy as np
 
+    from itrpipe.datasets.captions import draw_splits
     from itrpipe.datasets.image_check import check_images, merge_equal_pictures, picture_keys
     from itrpipe.datasets.prepared import write_prepared
     from itrpipe.mining.filters import DuplicateCaptions
@@ -176,6 +229,9 @@ def _prepare_files(job: Job) -> None:
         job.reporter.say(f"  {note}")
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
     annotations = _without_bad_images(job, annotations, problems)
+    samples = {file: each.sample for file, each in facts.items()}
+    shares = job.settings.val_fraction, job.settings.test_fraction
+    annotations = draw_splits(annotations, samples, *shares, job.settings.split_seed)
     usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
     leaks = []
     twice = []
@@ -184,7 +240,7 @@ def _prepare_files(job: Job) -> None:
             twice.append((first, second))
         else:
             leaks.append((first, second))
-    if annotations.has_groups and leaks:
+    if annotations.groups and leaks:
         first, second = leaks[0]
         raise DataError(
             f"{len(leaks):,} photographs have the pixels of one in another group, such as {second.file} those of "

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
-from itrpipe.datasets.definition import StageDefinition
-from itrpipe.datasets.files import image_root
+from itrpipe.datasets.definition import StageDefinition, image_root
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.declaration import backbone_names
 from itrpipe.progress import Reporter

@@ -23,7 +23,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from itrpipe.datasets.files import image_root
+from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
 from itrpipe.engine.run import usable_cores
