@@ -186,7 +186,9 @@ def goes_on(run: Callable[[Path], Outcome], root: Path, label: str, call: int, p
     with interrupted(call, **stop):
         assert run(root).code == 130
     assert f"going on in {position}" in done(run(root))
-    same_files(f"train/{label}", (root, whole), MODEL, "history.parquet")
+    trained = only(root, f"train/{label}")
+    weights = [path.relative_to(trained).as_posix() for path in trained.rglob(MODEL)]
+    same_files(f"train/{label}", (root, whole), *weights, "history.parquet")
     return whole
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as image_functional
 
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, UsageError
 
 Pool = Literal["auto", "own", "mean", "cls"]
 _SIDE = 64
@@ -58,7 +58,8 @@ class ImageReader(nn.Module):
         processor: of transformers.
 
     Raises:
-        UsageError: the processor makes frames of different sizes.
+        DataError: the processor makes no numbers of colours.
+        UsageError: it makes frames of different sizes.
 
     Attributes:
         processor: as given.
@@ -79,6 +80,11 @@ class ImageReader(nn.Module):
         # Processors name their colours and sizes in many ways; what they do to an image tells all of it.
         black = self.pixels(np.zeros((_SIDE, _SIDE, 3), np.uint8))
         white = self.pixels(np.full((_SIDE, _SIDE, 3), _WHITE, np.uint8))
+        if not bool((white.isfinite() & black.isfinite() & (white != black)).all()):
+            raise DataError(
+                f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_std and "
+                "rescale_factor in its preprocessor_config.json"
+            )
         scale = ((white - black) / _WHITE)[:, :1, :1]
         shift = black[:, :1, :1]
         self.register_buffer("scale", scale, persistent=False)
@@ -108,10 +114,12 @@ class ImageReader(nn.Module):
         pixels = self.pixels(image)
         return self.as_bytes(pixels) if self.in_bytes else pixels
 
-    def as_bytes(self, pixels: Tensor) -> Tensor:
-        """Return pixels [..., 3, h, w] float32 as the bytes that they are the normalised ones of, rounded."""
+    def as_bytes(self, frames: Tensor) -> Tensor:
+        """Return frames [..., 3, h, w] as bytes; those of pixels are rounded."""
+        if frames.dtype == torch.uint8:
+            return frames
         scale, shift = self._on_host
-        return ((pixels - shift) / scale).round_().clamp_(0, _WHITE).to(torch.uint8)
+        return ((frames - shift) / scale).round_().clamp_(0, _WHITE).to(torch.uint8)
 
     def cropped(self, image: np.ndarray, box: np.ndarray) -> Tensor:
         """Return a part of an image as a frame [3, h, w] uint8, resized in the way of the processor.

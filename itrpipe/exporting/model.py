@@ -27,12 +27,15 @@ from itrpipe.storage.disk import file_digest, read_json, require_space, write_js
 from itrpipe.training.settings import cited
 
 if TYPE_CHECKING:
-    from itrpipe.training.export import NativeModel
+    from itrpipe.training.export import JointModel
 
 FILES = {
-    "model.safetensors": "the weights of the epoch that validated best",
+    "model.safetensors": "the weights of the epoch that validated best, but for those in folders",
     "vocab.json": "its words and their ids",
     "tokenizer/": "the tokenizer of its captions",
+    "encoder/": "its encoder of images and captions, as transformers saves it",
+    "vision/": "its encoder of images, as transformers saves it",
+    "text/": "its encoder of captions, as transformers saves it",
     "config.json": "every setting, the sizes to build the model again, and the features that it reads",
     "open_clip_model.safetensors": "the same weights as open_clip names them",
     "open_clip_config.json": "how open_clip builds them",
@@ -48,6 +51,8 @@ FILES = {
 
 _WORDS = ("vocab", "tokenizer")
 """Beginnings of the names of files that read captions."""
+_SIDES = ("encoder/", "vision/", "text/")
+"""Folders of encoders of transformers in a trained model."""
 
 
 def described_inputs(trained: Path) -> dict[str, Any]:
@@ -77,13 +82,13 @@ def is_of_anywhere(extracted: Manifest) -> bool:
     return without_places(extracted.settings) == extracted.settings and not is_imported
 
 
-def write_model(work: Path, trained: Path, native: NativeModel | None = None) -> dict[str, str]:
-    """Write what `itrpipe.training.saved.load_model` opens, and where `native` is one transformers, too.
+def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> dict[str, str]:
+    """Write what `itrpipe.training.saved.load_model` opens, and of a joint model transformers, too.
 
     Args:
         work: empty folder.
         trained: artifact of `train`.
-        native: the model in the layout of transformers; None for itrpipe's own.
+        joint: the model as transformers has it; None for itrpipe's own layout.
 
     Returns:
         File -> what it is, of those that are read by transformers.
@@ -96,13 +101,13 @@ def write_model(work: Path, trained: Path, native: NativeModel | None = None) ->
 
     manifest = read_manifest(trained)
     described = {}
-    if native is not None:
-        described = native.write(work)
+    if joint is not None:
+        described = joint.write(work)
     else:
-        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith((MODEL, *_WORDS))}
+        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith((MODEL, *_WORDS, *_SIDES))}
         require_space(work, sum(each.bytes for each in outputs.values()), "the copy of the model")
         for name, output in outputs.items():
-            (work / name).parent.mkdir(exist_ok=True)
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(trained / name, work / name)
             if file_digest(work / name) != output.sha256:
                 remedy = damage_remedy(trained, thorough=True)
@@ -113,15 +118,19 @@ def write_model(work: Path, trained: Path, native: NativeModel | None = None) ->
         "dataset": manifest.dataset,
         "conf": manifest.conf,
         "run": manifest.label,
-        "files": {"weights": MODEL, "words": [name for name in names if name.startswith(_WORDS)]},
+        "files": {"weights": MODEL, "words": [name for name in names if _reads_captions(name)]},
         **described_inputs(trained),
     }
-    settings = read_json(trained / CONFIG)
-    config = {**settings, ABOUT: about}
-    if native is not None:
-        config = {**native.layout.config, ABOUT: {**about, SETTINGS: settings}}
+    config = {**read_json(trained / CONFIG), ABOUT: about}
+    if joint is not None:
+        config = {**read_json(work / CONFIG), ABOUT: {**about, SETTINGS: joint.settings}}
     write_json(work / CONFIG, without_places(config))
     return described
+
+
+def _reads_captions(name: str) -> bool:
+    """Tell whether a file of an export is of its words or of a tokenizer."""
+    return name.startswith(_WORDS) or name.rpartition("/")[2].startswith(_WORDS)
 
 
 def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mapping[str, str]) -> dict[str, Any]:
@@ -138,7 +147,7 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
     loss = methods()[training.settings["method"]].model_validate(training.settings["loss"])
     model = declared.model_validate(training.settings["model"])
     base = model.joint()
-    reads = "the photograph, as its image processor prepares it"
+    reads = "the photograph, as the image processor in this folder frames it"
     is_drawn = False
     of_photographs = True
     if "extract" in training.inputs:

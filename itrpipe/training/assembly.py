@@ -103,14 +103,23 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
 
 def _open_encoders(job: Any, network: ModuleType) -> Encoders:
     """Open the encoders of transformers that the model is made of."""
-    held: Mapping[str, np.ndarray] = {}
-    if "extract" in job.inputs:
-        held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
-    global_dim = held["global"].shape[1] if "global" in held else 0
-    encoders = network.open_encoders(job.settings.model, global_dim, "boxes" in held)
+    sizes = feature_sizes(job)
+    encoders = network.open_encoders(job.settings.model, sizes["global_dim"], sizes["boxes"])
     for note in encoders.notes:
         job.warn(note)
     return encoders
+
+
+def feature_sizes(job: Any) -> dict[str, Any]:
+    """Return of the features, if there are some, `global_dim`, 0 without vectors of whole images, and whether `boxes`.
+
+    Args:
+        job: of a training.
+    """
+    held: Mapping[str, np.ndarray] = {}
+    if "extract" in job.inputs:
+        held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
+    return {"global_dim": held["global"].shape[1] if "global" in held else 0, "boxes": "boxes" in held}
 
 
 def sources_of(job: Any) -> Sources:
@@ -384,12 +393,9 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
             f"torch cannot compile encoders for {device.type} here ({reason_of(error)}), to be faster; install "
             "what it misses, or give --set train.compile=false"
         ) from None
-    vision = model.encoders().get("vision")
     parts = list(model.children())
     for part in parts:  # grows: nothing calls a list, but what it holds
         if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
             parts.extend(part.children())
-        elif part is vision:
-            part.compile(dynamic=False)
         else:
             part.compile()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from itrpipe.config import COMMAND_LINE, baseline_kind, root_conf
+from itrpipe.encoders.folders import require_model
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
-from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.models.declaration import backbone_family, settings_of
 from itrpipe.training.settings import MineSettings, TrainSettings, declared_encoders, method_of, usual_backbone
@@ -125,15 +124,15 @@ def require_encoders(settings: TrainSettings, origins: Mapping[str, str], conf: 
     for name, model in settings.model.pretrained().items():
         if not model:
             continue
-        require = require_reachable
         option = f"--set model.{name}=…"
+        side = ()
         if name in ("vision", "text"):
-            require = partial(require_encoder, name)
             option = f"--{name}"
+            side = (name,)
         if settings.model.joint():
             option = "--vision"
         try:
-            require(model, getattr(settings.model, f"{name}_revision", "main"))
+            require_model(model, getattr(settings.model, f"{name}_revision", "main"), side)
         except MissingInputError as error:
             if not origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
                 raise

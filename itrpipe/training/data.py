@@ -26,6 +26,7 @@ from torch import Tensor
 from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
+from itrpipe.encoders.encoder import open_tokenizer
 from itrpipe.engine.run import usable_cores
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError
@@ -570,12 +571,11 @@ def load_splits(
         texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
         tokens = Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_word_count)
     elif encoders is None and settings.pretrained().get("tokenizer"):
-        from itrpipe.models.dual_encoder.network import find_tokenizer  # transformers is large
-
-        tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
+        tokenizer = open_tokenizer(settings.tokenizer, settings.tokenizer_revision)
         tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
-    elif encoders is not None and encoders.tokenizer is not None and encoders.text is not None:
-        tokens = PieceIds(encoders.tokenizer, Reading.of(settings), encoders.text.max_tokens)
+    elif encoders is not None and encoders.text is not None:
+        reader = encoders.text.texts
+        tokens = PieceIds(reader.tokenizer, Reading.of(settings), reader.max_tokens)
     else:
         # Words of training images without features count, as they did when the images had some.
         words = []

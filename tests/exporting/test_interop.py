@@ -70,10 +70,10 @@ def photographs(finished_chain: Path) -> list[Image.Image]:
     return [Image.fromarray(decode_rgb(path.read_bytes())) for path in files]
 
 
-def theirs(folder: Path, images: list[Image.Image], **backend: str) -> tuple[Any, torch.Tensor, torch.Tensor]:
+def theirs(folder: Path, images: list[Image.Image]) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """Model of transformers, and its embeddings of unit length."""
     model = transformers.AutoModel.from_pretrained(folder).eval()
-    processor = transformers.AutoProcessor.from_pretrained(folder, **backend)
+    processor = transformers.AutoProcessor.from_pretrained(folder)
     padding = "max_length" if type(model).__name__ == "SiglipModel" else True
     with torch.no_grad():
         seen = model.get_image_features(**processor(images=images, return_tensors="pt")).pooler_output
@@ -99,7 +99,7 @@ def test_transformers_and_sentence_transformers_embed_photographs_and_captions_a
     with_open_clip = pair == ["clip", "clip"] and not sets
     folder, trained = exported(*pair, *sets, method=method, **{"open_clip": True} if with_open_clip else {})
     ours = itrpipe.load(trained, device="cpu")
-    model, images, texts = theirs(folder, [each.convert("RGBA") for each in photographs], backend="pil")
+    model, images, texts = theirs(folder, [each.convert("RGBA") for each in photographs])
     assert type(model).__name__ == architecture
     sentences = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     for seen, read in ((images, texts), (sentences.encode(photographs), sentences.encode(TEXTS))):
@@ -216,7 +216,7 @@ def test_open_clip_embeds_as_we_do(
         texts = model.encode_text(tokenizer(TEXTS), normalize=True)
     np.testing.assert_allclose(images, ours.encode_images(photographs), **CLOSE)
     np.testing.assert_allclose(texts, ours.encode_texts(TEXTS), **CLOSE)
-    np.testing.assert_allclose(theirs(folder, photographs, backend="pil")[2], ours.encode_texts(TEXTS), **CLOSE)
+    np.testing.assert_allclose(theirs(folder, photographs)[2], ours.encode_texts(TEXTS), **CLOSE)
     read, cleaned = ["it's &amp; x", "\ufb01ne dogs", "\u201cquoted\u201d"], ["it's & x", "fine dogs", '"quoted"']
     with torch.no_grad():
         texts = model.encode_text(tokenizer(read), normalize=True)

@@ -248,22 +248,19 @@ def test_a_file_of_an_export_that_changed_is_told_but_for_its_card(
             itrpipe.load(folder)
 
 
-def test_of_weights_that_are_no_safetensors_only_tensors_are_read(saved_encoders: Path, tmp_path: Path) -> None:
+def test_a_pickle_is_refused_by_name(saved_encoders: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(saved_encoders / "clip", tmp_path / "clip"))
     state = load_file(copy / "model.safetensors")
     (copy / "model.safetensors").unlink()
     with pytest.raises(MissingInputError, match=r"has no model\.safetensors"):
         itrpipe.load(copy)
     torch.save(state, copy / "pytorch_model.bin")
-    texts = [itrpipe.load(folder).encode_texts("a dog") for folder in (copy, saved_encoders / "clip")]
-    np.testing.assert_array_equal(*texts)
-    torch.save(state | {"more": Path()}, copy / "pytorch_model.bin")
-    with pytest.raises(DataError, match="objects besides tensors"):
+    with pytest.raises(DataError, match=r"pytorch_model\.bin is a pickle, .* never loaded"):
         itrpipe.load(copy)
 
 
 def test_models_of_one_side_are_refused(saved_encoders: Path) -> None:
-    with pytest.raises(UsageError, match=r"model type 'vit' is not supported"):
+    with pytest.raises(MissingInputError, match="is no encoder of captions"):
         itrpipe.load(saved_encoders / "vit")
 
 

@@ -23,14 +23,14 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.mining import filters
 from itrpipe.models.declaration import backbone_names
-from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.dual_encoder.network import open_encoders
+from itrpipe.models.dual_encoder.network import JOINT
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.data import Sources, open_split
-from itrpipe.training.saved import CONFIG, MODEL, load_model
+from itrpipe.training.saved import MODEL, load_model
 from itrpipe.training.settings import TrainSettings, cited
 from tests.chains import CLIP, FEW, Invoke, copied, done, encoders_of, goes_on, history, only, refused, sets
 from tests.conftest import TINY_AOQ, Outcome, TinySource
+from tests.encoders import zoo
 
 FIND = importlib.util.find_spec
 SCALE = {"clip": 1 / np.exp(2.6592), "siglip": 1.0}
@@ -147,13 +147,14 @@ def test_ways_of_training_are_cited() -> None:
 def test_adapters_leave_a_plain_model_that_needs_no_peft(
     root: Path, invoke: Invoke, saved_encoders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = load_file(only(root, "train/zero-shot.dual-encoder") / MODEL)
+    before = load_file(only(root, "train/zero-shot.dual-encoder") / JOINT / MODEL)
     frozen = [*LORA, "train.freeze=vision"]
     folder = tuned(invoke, root, saved_encoders, *frozen)
-    after = load_file(folder / MODEL)
+    after = load_file(folder / JOINT / MODEL)
     assert after.keys() == before.keys()
     moved = {name for name, value in after.items() if not np.array_equal(value, before[name])}
-    assert moved == {name for name in after if name.startswith("text.") and ("q_proj.w" in name or "v_proj.w" in name)}
+    adapted = {name for name in after if name.startswith("text_") and ("q_proj.w" in name or "v_proj.w" in name)}
+    assert moved == {*adapted, "logit_scale"}
     assert 0 < read_manifest(folder).metrics["trained_weights"] < sum(value.size for value in after.values()) / 20
     monkeypatch.setitem(sys.modules, "peft", None)  # an import of it would fail
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else FIND(name, *more))
@@ -165,15 +166,17 @@ def test_adapters_leave_a_plain_model_that_needs_no_peft(
 def test_interpolated_weights_lie_between_zero_shot_and_fine_tuned(
     root: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
 ) -> None:
-    before = load_file(only(root, "train/zero-shot.dual-encoder") / MODEL)
+    before = load_file(only(root, "train/zero-shot.dual-encoder") / JOINT / MODEL)
 
     def weights(name: str, *more: str) -> dict[str, np.ndarray]:
         each = copied(root, tmp_path / name)
         # One epoch, so that all choose it.
-        return load_file(tuned(invoke, each, saved_encoders, "clip-finetune.epochs=1", *more) / MODEL)
+        return load_file(tuned(invoke, each, saved_encoders, "clip-finetune.epochs=1", *more) / JOINT / MODEL)
 
     plain, half, none = (weights("plain"), *(weights(each, f"train.average=wise-ft:{each}") for each in ("0.5", "0")))
     for name, found in half.items():
+        if name == "logit_scale":  # that of training
+            continue
         np.testing.assert_allclose(found, 0.5 * before[name] + 0.5 * plain[name], atol=1e-7, err_msg=name)
         np.testing.assert_array_equal(none[name], before[name], err_msg=name)
 
@@ -260,19 +263,31 @@ def test_pretrained_encoders_in_folders_are_loaded_and_the_trained_model_needs_t
     named = ["--vision", root / "vit", "--text", root / "bert"]
     done(train_encoders(invoke, defined, *named, small=[ONE, "train.learning_rate=1e-9"]))
     folder = only(defined, "train/triplet.dual-encoder")
-    after = load_file(folder / MODEL)
-    encoders = open_encoders(DualEncoder(vision=str(root / "vit"), text=str(root / "bert")))
-    assert encoders.vision is not None
-    assert encoders.text is not None
-    before = {"vision": encoders.vision.state_dict(), "text": encoders.text.state_dict()}
-    for name, value in ((f"{side}.{name}", value) for side, state in before.items() for name, value in state.items()):
-        np.testing.assert_allclose(after[name], value, atol=1e-6, err_msg=name)
+    for name, side in (("vit", "vision"), ("bert", "text")):
+        after = load_file(folder / side / MODEL)
+        for key, value in load_file(root / name / MODEL).items():
+            np.testing.assert_allclose(after[key], value, atol=1e-6, err_msg=key)
     images, texts = embedded_again(defined, folder)
     shutil.rmtree(root)
     again = embedded_again(defined, folder)
     assert np.array_equal(images, again[0])
     assert np.array_equal(texts, again[1])
-    assert str(tmp_path) not in json.dumps(json.loads((folder / CONFIG).read_text())["networks"])
+    assert not any(str(root) in path.read_text() for path in folder.glob("*/*.json"))
+
+
+def test_a_convolutional_network_and_a_text_encoder_are_trained_as_one(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    cnn = zoo.save("mobilenet_v2", tmp_path / "cnn")
+    named = ["--method", "contrastive", "--vision", cnn, "--text", saved_encoders / "bert"]
+    done(train_encoders(invoke, defined, *named, small=[ONE, "train.model.embed_dim=8"]))
+    folder = only(defined, "train/contrastive.dual-encoder")
+    written = read_embeddings(folder / "embeddings.h5", "val")
+    shutil.rmtree(cnn)
+    images, texts = embedded_again(defined, folder)
+    np.testing.assert_allclose(images, written.images, atol=1e-3)  # stored in half precision
+    np.testing.assert_allclose(texts, written.texts, atol=1e-3)
+    assert images.std(axis=0).max() > 0.01
 
 
 def test_encoders_in_folders_count_by_content_and_not_by_place(
@@ -308,7 +323,7 @@ def test_region_tokens_with_their_boxes_are_trained_and_loaded(defined: Path, in
     done(train_encoders(invoke, defined, "--features", "precomp", small=small))
     folder = only(defined, "train/triplet.dual-encoder")
     names = load_file(folder / MODEL)
-    assert {"vision.start", "vision.embedding.box.weight"} <= names.keys()
+    assert {"sides.vision.start", "sides.vision.embedding.box.weight"} <= names.keys()
     assert "project_images.weight" not in names
     (features,) = defined.glob(f"tiny/extract/*/{FEATURES}")
     written = read_embeddings(folder / "embeddings.h5", "val")

@@ -207,7 +207,7 @@ def test_joined_captions_stay_within_what_a_pretrained_encoder_reads(
 def test_ends_are_what_the_tokenizer_puts_around_words(saved_encoders: Path, tmp_path: Path) -> None:
     from tokenizers import Tokenizer, processors
 
-    from itrpipe.models.dual_encoder.network import load_tokenizer
+    from itrpipe.encoders.encoder import load_tokenizer
 
     folder = copied(saved_encoders / "siglip", tmp_path / "without-start")
     made = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -25,6 +25,7 @@ from torchvision.transforms.v2 import functional as image_functional
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
+from itrpipe.encoders.encoder import load_tokenizer
 from itrpipe.encoders.images import ImageReader
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.extraction import ImageFiles
@@ -43,6 +44,7 @@ from itrpipe.models.captions import (
 )
 from itrpipe.models.declaration import backbones
 from itrpipe.models.dual_encoder.declaration import Augment, DualEncoder
+from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.synthesis.bank import read_sentences
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -370,11 +372,10 @@ def test_captions_are_cleaned(text: str, expected: str) -> None:
 
 
 def pieces(root: Path, max_tokens: int = 40, reading: Reading = READING) -> PieceIds:
-    from itrpipe.models.dual_encoder.network import load_tokenizer
-
     return PieceIds(load_tokenizer(root / "bert"), reading, max_tokens)
 
 
+WHOLE = Reading(cleaned=False, max_words=40)
 TWO_WORDS, AS_PREPARED = Reading(cleaned=True, max_words=2), Reading(cleaned=False, max_words=6)
 CASES: list[tuple[Callable[[Path], CaptionTokens], list[int], list[int], tuple[int, str] | None]] = [
     (pieces, [8, 6, 4, 10], [2, 3], (0, "30 words or 40 tokens")),
@@ -406,18 +407,17 @@ def test_captions_have_ids_between_two_ends_and_those_that_are_cut_are_counted(
 
 def test_what_reads_captions_is_saved_with_the_model(saved_encoders: Path, tmp_path: Path) -> None:
     readers: dict[str, tuple[CaptionTokens, Any]] = {
-        "pieces": (pieces(saved_encoders), DualEncoder()),
+        "pieces": (pieces(saved_encoders, reading=WHOLE), Uniter(max_words=40)),
         "words": (WordIds(VOCABULARY, READING), DualEncoder(text="random")),
         "vocabulary": (VOCABULARY, Vsrn()),
     }
     for name, (reader, model) in readers.items():
         (tmp_path / name).mkdir()
         save_tokens(tmp_path / name, reader)
-        again = load_tokens(tmp_path / name, model, 40)
+        again = load_tokens(tmp_path / name, model)
         assert again == reader
         assert np.array_equal(again.encode_split(split_of(TEXTS))[0], reader.encode_split(split_of(TEXTS))[0])
-    assert load_tokens(tmp_path / "pieces", DualEncoder(max_words=3), 40) != readers["pieces"][0]
-    assert load_tokens(tmp_path / "pieces", DualEncoder(), 7) != readers["pieces"][0]
+    assert load_tokens(tmp_path / "pieces", Uniter(max_words=7)) != readers["pieces"][0]
 
 
 # Tokens that are masked, and stored sentences

@@ -29,8 +29,9 @@ class Augment(Settings):
 class DualEncoder(BackboneSettings):
     """A vision encoder and a text encoder of transformers, trained end to end. Source: FNE §3.1, A.2.
 
-    A pretrained encoder is a hub id or a folder; a joint model such as CLIP is named as both. `random` is a small one
-    of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
+    A pretrained encoder is a hub id or a folder, of any type that transformers has an `AutoModel` of; a joint model
+    such as CLIP is named as both. `random` is a small one of the given size with random weights: a ViT, or a BERT that
+    reads our own vocabulary of words.
     """
 
     papers = (FNE,)
@@ -62,15 +63,15 @@ class DualEncoder(BackboneSettings):
     )
     image_pool: Literal["auto", "mean", "cls", "own"] = Field(
         default="auto",
-        description="Image vector: mean of all tokens, first token, or own: of CLIP and SigLIP (auto), or a pooler's.",
+        description="Image vector: the network's own, mean of all tokens, or the first; auto: own where it has one.",
     )
-    text_pool: Literal["auto", "mean", "mean-all", "cls", "eot", "own"] = Field(
+    text_pool: Literal["auto", "mean", "mean-all", "cls", "last", "own"] = Field(
         default="auto",
-        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or own, as of images.",
+        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or the network's own; "
+        "auto: as its folder says, else own of a joint model, else mean.",
     )
-    normalisation: Literal["auto", "own", "clip"] = Field(
-        default="auto",
-        description="Mean and deviation of colours: the encoder's own (auto: of CLIP and SigLIP), else CLIP's.",
+    normalisation: Literal["own", "clip"] = Field(
+        default="own", description="Mean and deviation of colours: those of the encoder's image processor, or CLIP's."
     )
     augment: Augment = Field(default_factory=Augment, description="Changes of training images.")
     clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
@@ -114,11 +115,6 @@ class DualEncoder(BackboneSettings):
     def sees_sides(self) -> bool:
         """By pixels, or by the boxes of region tokens."""
         return self.images in ("pixels", "region-tokens")
-
-    def without(self, missing: str) -> str:
-        """Frozen features."""
-        frozen = "train on frozen features with --set train.model.images=regions --set train.model.embed_dim=512"
-        return frozen if missing == "pixels" else ""
 
     def joint(self) -> str:
         """The pretrained model that is named as both, such as CLIP."""
