@@ -353,7 +353,9 @@ class PixelSplitData(SplitData):
         Raises:
             DataError: a photograph is not there any more, or another one by now.
         """
-        frames = torch.empty(len(rows), 3, *self._reader.frame, dtype=dtype, pin_memory=self._device.type == CUDA)
+        pinned = self._device.type == CUDA
+        with torch.inference_mode(False):  # the threads, which are in no such mode, could not write to it
+            frames = torch.empty(len(rows), 3, *self._reader.frame, dtype=dtype, pin_memory=pinned)
         places = defaultdict[int, list[int]](list)
         for place, row in enumerate(rows.tolist()):
             places[row].append(place)
@@ -574,8 +576,8 @@ def load_splits(
         tokenizer = open_tokenizer(settings.tokenizer, settings.tokenizer_revision)
         tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
     elif encoders is not None and encoders.text is not None:
-        reader = encoders.text.texts
-        tokens = PieceIds(reader.tokenizer, Reading.of(settings), reader.max_tokens)
+        text_reader = encoders.text.texts
+        tokens = PieceIds(text_reader.tokenizer, Reading.of(settings), text_reader.max_tokens)
     else:
         # Words of training images without features count, as they did when the images had some.
         words = []
