@@ -10,7 +10,6 @@ from typer import Option
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, Split, Text
-from itrpipe.datasets.definition import PIXELS
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE
@@ -135,7 +134,7 @@ class Export(AskingOptions):
         if "embeddings" in step.inputs:
             raise UsageError(f"{backbone} cannot be exported: {NOT_HERE}")
         model = step.inputs["train"].settings.model_dump()["model"]
-        if self.open_clip and model.get("images") != PIXELS:
+        if self.open_clip and model.get("images") != "pixels":
             raise UsageError(f"--open-clip: open_clip has no model like {backbone}; leave it out")
         if self.embeddings != "none" and not settings_of(backbone).embeds:
             raise UsageError(

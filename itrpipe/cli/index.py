@@ -139,8 +139,9 @@ class IndexOptions(ModelOptions):
         settings = step.settings.model_dump()
         if not settings_of(settings["backbone"]).embeds:
             raise no_embeddings(asked.label)
-        extract = step.inputs["extract"]
-        refuse_imported(passes_of(extract.need.conf, extract.settings), f"{asked.label} on {extract.need.conf}")
+        extract = step.inputs.get("extract")
+        if extract is not None:
+            refuse_imported(passes_of(extract.need.conf, extract.settings), f"{asked.label} on {extract.need.conf}")
         name = asked.label
         if self.known:
             name = self.known.name

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as image_functional
 
 from itrpipe.errors import DataError, UsageError
 
@@ -20,6 +22,12 @@ _SIDE = 64
 """Of images that a processor is tried with, in pixels."""
 _WHITE = 255
 _OF_A_BYTE = 1e-2
+_INTERPOLATIONS = {
+    Image.Resampling.NEAREST: InterpolationMode.NEAREST,
+    Image.Resampling.BILINEAR: InterpolationMode.BILINEAR,
+    Image.Resampling.BOX: InterpolationMode.BOX,
+}
+"""Interpolation of Pillow -> that of torchvision, where it is another than bicubic, which Lanczos becomes as well."""
 
 
 class Grid(NamedTuple):
@@ -59,6 +67,8 @@ class ImageReader(nn.Module):
         in_bytes: whether frames are bytes. Some processors scale colours before they resize, and frames of these are
             real numbers.
         scale, shift: [3, 1, 1] float32, of the colours.
+        colours: which of red, green and blue each of the three channels of a frame is.
+        interpolation: of resizing.
     """
 
     scale: Tensor
@@ -75,9 +85,16 @@ class ImageReader(nn.Module):
                 f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_std and "
                 "rescale_factor in its preprocessor_config.json"
             )
-        self.register_buffer("scale", ((white - black) / _WHITE)[:, :1, :1], persistent=False)
-        self.register_buffer("shift", black[:, :1, :1], persistent=False)
+        scale = ((white - black) / _WHITE)[:, :1, :1]
+        shift = black[:, :1, :1]
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+        # Frames are made on the processor, wherever the network is, and a module moves no tuple.
+        self._on_host = scale.clone(), shift.clone()
         self.frame = (black.shape[1], black.shape[2])
+        coloured = self.pixels(np.tile(np.array([0, 1, 2], np.uint8) * (_WHITE // 2), (_SIDE, _SIDE, 1)))
+        self.colours = ((coloured - black) / (white - black))[:, 0, 0].mul(2).round().int().tolist()
+        self.interpolation = _INTERPOLATIONS.get(getattr(processor, "resample", None), InterpolationMode.BICUBIC)
         noise = np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8)
         tall = self.pixels(noise)
         if tall.shape != black.shape:
@@ -97,11 +114,23 @@ class ImageReader(nn.Module):
         pixels = self.pixels(image)
         return self.as_bytes(pixels) if self.in_bytes else pixels
 
-    def as_bytes(self, frame: Tensor) -> Tensor:
-        """Return a frame [3, h, w] as bytes; one of pixels is rounded."""
-        if frame.dtype == torch.uint8:
-            return frame
-        return ((frame - self.shift.cpu()) / self.scale.cpu()).round_().clamp_(0, _WHITE).to(torch.uint8)
+    def as_bytes(self, frames: Tensor) -> Tensor:
+        """Return frames [..., 3, h, w] as bytes; those of pixels are rounded."""
+        if frames.dtype == torch.uint8:
+            return frames
+        scale, shift = self._on_host
+        return ((frames - shift) / scale).round_().clamp_(0, _WHITE).to(torch.uint8)
+
+    def cropped(self, image: np.ndarray, box: np.ndarray) -> Tensor:
+        """Return a part of an image as a frame [3, h, w] uint8, resized in the way of the processor.
+
+        Args:
+            image: [H, W, 3] uint8 RGB.
+            box: top, left, height and width of the part, in pixels.
+        """
+        top, left, height, width = box.tolist()
+        part = torch.from_numpy(image[top : top + height, left : left + width]).permute(2, 0, 1)
+        return image_functional.resize(part, list(self.frame), self.interpolation, antialias=True)[self.colours]
 
     def normalised(self, frames: Tensor) -> Tensor:
         """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""

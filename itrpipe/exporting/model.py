@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.datasets.definition import PIXELS
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.exporting.places import without_places
@@ -63,9 +62,14 @@ def described_inputs(trained: Path) -> dict[str, Any]:
         trained: artifact of `train`.
     """
     manifest = read_manifest(trained)
-    extracted = read_manifest(existing_input(trained, manifest, "extract"))
-    features = {"extractor": extracted.conf, "settings": extracted.settings, "of_anywhere": is_of_anywhere(extracted)}
-    described: dict[str, Any] = {"features": features}
+    described: dict[str, Any] = {}
+    if "extract" in manifest.inputs:
+        extracted = read_manifest(existing_input(trained, manifest, "extract"))
+        described["features"] = {
+            "extractor": extracted.conf,
+            "settings": extracted.settings,
+            "of_anywhere": is_of_anywhere(extracted),
+        }
     if settings_of(manifest.settings["backbone"]).reads_phrases:
         described["parser"] = read_manifest(existing_input(trained, manifest, "parse")).settings
     return described
@@ -138,18 +142,21 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
         described: see `write_model`.
     """
     training, evaluation = read_manifest(trained), read_manifest(evaluated)
-    extracted = read_manifest(existing_input(trained, training, "extract"))
-    backbone, conf = training.settings["backbone"], extracted.conf
+    backbone = training.settings["backbone"]
     declared = settings_of(backbone)
     loss = methods()[training.settings["method"]].model_validate(training.settings["loss"])
     model = declared.model_validate(training.settings["model"])
     base = model.joint()
-    reads = f"its features by `{conf}` (`itrpipe extract`), with the settings in `config.json`"
-    if conf == PIXELS:
-        reads = "the photograph, as the image processor in this folder frames it"
+    reads = "the photograph, as the image processor in this folder frames it"
+    is_drawn = False
+    of_photographs = True
+    if "extract" in training.inputs:
+        extracted = read_manifest(existing_input(trained, training, "extract"))
+        reads = f"its features by `{extracted.conf}` (`itrpipe extract`), with the settings in `config.json`"
+        of_photographs = is_of_anywhere(extracted)
+        parts = recorded_passes(extracted.conf, extracted.settings)
+        is_drawn = any(each.imported or each.drawings_only for each in parts.values())
     # mteb compares embeddings of photographs by inner product.
-    parts = recorded_passes(conf, extracted.settings)
-    is_drawn = any(each.imported or each.drawings_only for each in parts.values())
     is_for_mteb = declared.embeds and training.settings["model"].get("measure") != "order" and not is_drawn
     files = {name: about for name, about in FILES.items() if name not in described and any(work.glob(name))}
     prepared = PreparedDataset.open(open_input(evaluated, evaluation, "prepare"))
@@ -162,7 +169,7 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
         "embeds": declared.embeds,
         "reads": reads,
         "base": Path(base).name if base and local_folders({"": base}) else base,
-        "photographs": is_of_anywhere(extracted),
+        "photographs": of_photographs,
         "results": read_json(evaluated / METRICS),
         "level": evaluation.settings["interval_level"],
         "counts": prepared.counts(),

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from itrpipe.datasets.definition import PIXELS
 from itrpipe.datasets.prepared import Split, given_split
 from itrpipe.encoders.folders import CONFIG, fetch_folder
 from itrpipe.engine.work import resolve_device
@@ -29,8 +28,7 @@ from itrpipe.exporting.model import described_inputs
 from itrpipe.features.declaration import recorded_passes
 from itrpipe.features.embeddings import pair_scores
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.features.photographs import Photograph, open_extractors, read_photographs
+from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch
 from itrpipe.models.captions import PieceIds, Reading, WordIds
@@ -102,7 +100,7 @@ class RetrievalModel:
         saved: the model.
         label: its name, for messages.
         features: name of what it reads of images.
-        extractors: opens the extractors of these features.
+        extractors: opens the extractors of these features; of none where the model reads photographs itself.
         parser: gives captions their scene graphs, for models that read phrases.
         device: `cpu` or `cuda`.
 
@@ -353,13 +351,17 @@ class RetrievalModel:
         is_stack = isinstance(images, np.ndarray) and images.ndim == 4
         if is_stack or (isinstance(images, Sequence) and not isinstance(images, str | bytes)):
             given = [*images]  # pyright: ignore[reportGeneralTypeIssues]
+        reader = self.saved.images
+        if reader is not None:
+            frames = read_frames(reader.framed, given, size, refused)
+            return len(given), (ImageBatch(torch.empty(len(each), 0, 0), pixels=each) for each in frames)
         read = read_photographs(self._extractors(), given, size, refused) if given else ()
         return len(given), (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in read)
 
     def _data(self, features: FeatureFile, ids: list[str]) -> SplitData:
         """Images of a file as the model reads them."""
         saved = self.saved
-        data = open_split(given_split([], ids), features, None, saved.settings, saved.frame)
+        data = open_split(given_split([], ids), features, None, saved.settings)
         if data.image_dim != saved.config["image_dim"]:
             raise DataError(
                 f"{features.path} holds vectors of width {data.image_dim} and {self.label} reads those of width "
@@ -435,7 +437,8 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         if manifest.stage != "train":
             raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
         about = {"run": manifest.label, **described_inputs(folder)}
-        about["features"]["of_anywhere"] = True  # what made them is on this machine
+        if "features" in about:
+            about["features"]["of_anywhere"] = True  # what made them is on this machine
         return _model_of_training(load_model(folder), about, place)
     if not (folder / CONFIG).is_file():
         raise MissingInputError(
@@ -448,7 +451,8 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
             return _joint(name, revision, place)
         saved = load_model(folder)
         about = saved.config.get(ABOUT)
-        if not isinstance(about, dict) or not isinstance(about.get("run"), str) or "features" not in about:
+        is_named = isinstance(about, dict) and isinstance(about.get("run"), str)
+        if not is_named or ("features" not in about and saved.images is None):
             raise DataError(
                 f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, "
                 "or of a training with its manifest.json"
@@ -464,9 +468,10 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
         about: its name as `run`, and `described_inputs`.
         device: `cpu` or `cuda`.
     """
-    label, features = about["run"], about["features"]
+    label = about["run"]
     if saved.images is not None:
-        return RetrievalModel(saved, label, PIXELS, lambda: {PIXELS: _frames(saved)}, None, device)
+        return RetrievalModel(saved, label, "photographs", dict, None, device)
+    features = about["features"]
     name = features["extractor"]
     parts = recorded_passes(name, features["settings"])
     if not parts:
@@ -514,15 +519,4 @@ def _joint(name: str, revision: str, device: str) -> RetrievalModel:
     tokens = PieceIds(text.texts.tokenizer, Reading.of(settings), text.texts.max_tokens)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
     saved = SavedModel(model.eval(), tokens, config)
-    return RetrievalModel(saved, name, PIXELS, lambda: {PIXELS: _frames(saved)}, None, device)
-
-
-def _frames(saved: SavedModel) -> PixelExtractor:
-    """Return what makes frames of photographs as the image processor of a model does, rounded to bytes."""
-    reader = saved.images
-    assert reader is not None
-
-    def frame(image: np.ndarray) -> np.ndarray:
-        return reader.as_bytes(reader.framed(image)).numpy()
-
-    return PixelExtractor(frame, reader.frame)
+    return RetrievalModel(saved, name, "photographs", dict, None, device)

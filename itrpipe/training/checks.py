@@ -17,13 +17,12 @@ from itrpipe.training.settings import MineSettings, TrainSettings, declared_enco
 
 TWINS = 0.5
 """Of `--negatives twins`, for each pair of a batch."""
-_NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
+_NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors"}
 _REMEDIES = {
     "regions": "add --features hog, which has regions and needs no weights",
     "boxes": "add --features hog, which has boxes and needs no weights; where regions are the cells of a grid, say of "
     "which by --set precomp.grid=[6,6]",
     "global": "add --features hog, which has global vectors and needs no weights",
-    "pixels": "give --features pixels",
 }
 RISING = 3.0
 """RSum gained over the last third of the epochs, above which validation still rises."""
@@ -103,8 +102,7 @@ def refuse_other_features(settings: TrainSettings, extracted: Any) -> None:
         if name in held:
             continue
         made = "+".join(part.kind.replace("_", "-") for part in parts)
-        encoders = "name encoders that read pixels by --vision and --text" if "pixels" in held else ""
-        remedy = ", or ".join(filter(None, (_REMEDIES[name], encoders, settings.model.without(name))))
+        remedy = ", or ".join(filter(None, (_REMEDIES[name], settings.model.without(name))))
         raise UsageError(
             f"backbone {settings.backbone!r} reads {_NAMES[name]}, which features {settings.features!r} (made by "
             f"{made}) do not hold; {remedy}"

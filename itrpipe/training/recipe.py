@@ -314,6 +314,9 @@ class Trainer:
 
         self.position = Position()
         self.compiled = False
+        # Seconds of the steps since the last validation, and those of them that passed in waiting for data.
+        self._stepped = 0.0
+        self._waited = 0.0
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
         self._first_epochs = 0
         loss = method.settings
@@ -447,8 +450,14 @@ class Trainer:
         readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
         steps = range(position.step, len(batches))
         with closing(feed(make, steps, settings.prefetch, self.device, readers)) as ready:
-            for batch in ready:
+            while True:
+                asked = time.monotonic()
+                batch = next(ready, None)
+                if batch is None:
+                    break
+                self._waited += time.monotonic() - asked
                 updated = self._step(batch, len(batches))
+                self._stepped += time.monotonic() - asked
                 task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
                 if self._tracking is not None:
                     self._tracking.send_step(position, self._totals)
@@ -570,8 +579,11 @@ class Trainer:
         self._reporter.say(
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
             f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"
-            f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}"
+            f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}; "
+            f"waited {self._waited:.1f} s for data, {self._waited / max(self._stepped, 1e-9):.0%} of the time"
         )
+        self._stepped = 0.0
+        self._waited = 0.0
 
     @torch.no_grad()
     def _encode_batches(self) -> None:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -43,6 +43,9 @@ from itrpipe.storage.disk import (
 )
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import AS_TRAINED
+
+if TYPE_CHECKING:
+    from itrpipe.encoders.images import ImageReader
 
 MODEL = "model.safetensors"
 CONFIG = "config.json"
@@ -201,11 +204,6 @@ class SavedModel:
         vision = getattr(self.model, VISION, None)
         return vision.images if isinstance(vision, Encoder) else None
 
-    @property
-    def frame(self) -> tuple[int, int] | None:
-        """Height and width of the images that it reads; None where it reads features."""
-        return None if self.images is None else self.images.frame
-
 
 def chosen_precision(asked: str, device: torch.device) -> str:
     """`fp32` or `bf16` as the settings have it; for `auto` that of the device.
@@ -289,8 +287,9 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
         DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
     config = read_json(folder / CONFIG)
+    trained_with = dict(leaves(config["model"]))
     for key, value in leaves(settings["model"]):
-        if key != PHASE and (trained := config["model"].get(key)) != value:
+        if key != PHASE and (trained := trained_with.get(key)) != value:
             raise UsageError(
                 f"{folder} was trained with model.{key} = {trained}, which model.{key} = {value} cannot start from; "
                 "give both runs the same value"

@@ -50,7 +50,7 @@ def exported(
         name = "-".join((str(vision), str(text), method, *sets, *more)).replace("/", "-")
         if name not in known:
             given = [f"method={method}", "backbone=dual-encoder", "evaluate.bootstrap_samples=100", "train.epochs=1"]
-            given += ["pixels.height=32", "pixels.width=32", "pixels.workers=0", "train.batch_size=20"]
+            given.append("train.batch_size=20")
             given += [
                 f"train.model.{side}={saved_encoders / each}" for side, each in (("vision", vision), ("text", text))
             ]

@@ -104,8 +104,6 @@ def test_a_tokenizer_goes_along(clip_chain: Path, saved_encoders: Path, tmp_path
     given = (
         "backbone=dual-encoder",
         *ONCE,
-        "pixels.height=32",
-        "pixels.width=32",
         *encoders_of(encoders, "vit", "bert"),
     )
     target = tmp_path / "out"
