@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, in_archive, members
+from itrpipe.datasets.archives import ARCHIVES, ENDINGS, TAR, UNREAD, in_archive, members
 from itrpipe.datasets.pictures import refusal
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
@@ -43,8 +43,8 @@ class PhotoFile(NamedTuple):
 
     Attributes:
         file: path relative to the folder, with forward slashes.
-        bytes: size.
-        changed: modification time, ns; of the tar file that it lies in.
+        bytes: size; of the archive that it lies in.
+        changed: modification time, ns; likewise.
     """
 
     file: str
@@ -54,9 +54,8 @@ class PhotoFile(NamedTuple):
     @classmethod
     def of(cls, file: str, path: Path) -> PhotoFile:
         """Return it as it is now."""
-        if inside := in_archive(path):
-            return cls(file, members(inside[0])[inside[1]][1], inside[0].stat().st_mtime_ns)
-        status = path.stat()
+        inside = in_archive(path)
+        status = inside[0].stat() if inside else path.stat()
         return cls(file, status.st_size, status.st_mtime_ns)
 
     @property
@@ -104,7 +103,7 @@ class PhotoFolder:
 
 
 def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
-    """Lists all photographs below a folder, those in tar files too.
+    """Lists all photographs below a folder, those in tar files, Parquet and Arrow too.
 
     Hidden files and folders are skipped. Links to folders are not followed, and links to files only where they stay
     inside.
@@ -130,7 +129,7 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     for place, folders, names in os.walk(root, onerror=unreadable):
         folders[:] = [name for name in folders if name[0] != "." and os.path.join(place, name) != apart]
         for base in names:
-            is_archive = base.lower().endswith(TAR)
+            is_archive = base.lower().endswith(ARCHIVES)
             if base.startswith(".") or not (is_archive or found.reads(base)):
                 continue
             path = os.path.join(place, base)
@@ -146,9 +145,11 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
                 elif not is_archive:
                     found.photographs.append(PhotoFile(name, status.st_size, status.st_mtime_ns))
                 else:
-                    for member, (_, size) in members(Path(path)).items():
-                        if found.reads(member):
-                            found.photographs.append(PhotoFile(f"{name}/{member}", size, status.st_mtime_ns))
+                    is_tar = base.lower().endswith(TAR)
+                    for member in members(Path(path)):
+                        if not is_tar or found.reads(member):
+                            photograph = PhotoFile(f"{name}/{member}", status.st_size, status.st_mtime_ns)
+                            found.photographs.append(photograph)
             except UnicodeEncodeError:
                 found.unusable[printable(name)] = "has a name that is not valid UTF-8; rename it, or set PYTHONUTF8=1"
             except (DataError, OSError) as error:

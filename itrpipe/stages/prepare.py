@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
 from itrpipe.datasets.archives import in_archive
@@ -59,6 +59,12 @@ class FilesSettings(Settings):
     split_seed: int = Field(ge=0)
     bad_images: Literal["refuse", "drop"]
     columns: ColumnSettings = Field(default_factory=ColumnSettings)
+
+    @model_validator(mode="after")
+    def _leaves_train(self) -> FilesSettings:
+        if self.val_fraction + self.test_fraction >= 1:
+            raise ValueError("val_fraction and test_fraction leave nothing for train; make them smaller")
+        return self
 
 
 class ScenesSettings(Settings):
@@ -132,15 +138,21 @@ class Prepare(Stage):
         return f"{conf}.{settings.only}" if isinstance(settings, GivenSettings) and settings.only else conf
 
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
+        """Digests of the captions as read and of all image files, or of the files that hold both."""
         if isinstance(settings, GivenSettings):
             from itrpipe.features.given import GivenSplit
 
             return {name: GivenSplit(files, name).digest() for name, files in settings.splits.items()}
         if not isinstance(settings, FilesSettings):
             return {}
+        from itrpipe.datasets.formats.annotations import packed_files, source_root
+
+        source = _source(definition)
+        packed = packed_files(source, settings.format, settings.columns)
+        if packed:
+            return {"files": cache.combined(packed, source_root(source, settings.format), "hashing files")}
         annotations = read_source(settings, definition)
-        records = [*annotations.images, *annotations.captions]
+        records = chain(annotations.images, annotations.captions, annotations.groups.items())
         captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
         files = set()
         for image in annotations.images:
@@ -164,9 +176,11 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
     """
     from itrpipe.datasets.formats.annotations import read_annotations
 
-    source = source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    decided = settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed
-    return read_annotations(source, settings.format, *decided, settings.columns)
+    return read_annotations(_source(definition), settings.format, settings.restval, settings.columns)
+
+
+def _source(definition: StageDefinition | None) -> Path:
+    return source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
 
 
 def image_root(folder: Path) -> Path:
@@ -177,8 +191,10 @@ def image_root(folder: Path) -> Path:
 
     Raises:
         MissingInputError: its source is not there, or it was made of embeddings alone.
-        DataError: its source cannot be read any more.
+        DataError: its source holds other data by now.
     """
+    from itrpipe.datasets.formats.annotations import source_root
+
     settings = read_manifest(folder).settings
     if settings["kind"] == "scenes":
         return folder
@@ -190,7 +206,7 @@ def image_root(folder: Path) -> Path:
     # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
     dataset = folder.parents[1]
     definition = load_definition(dataset.parent, dataset.name)
-    return read_source(FilesSettings.model_validate(settings), definition.prepare).root
+    return source_root(_source(definition.prepare), settings["format"])
 
 
 def _prepare_given(job: Job) -> None:
@@ -228,6 +244,7 @@ _WITHOUT = {
 def _prepare_files(job: Job) -> None:
     import numpy as np
 
+    from itrpipe.datasets.captions import draw_splits
     from itrpipe.datasets.image_check import check_images, merge_equal_pictures, picture_keys
     from itrpipe.datasets.prepared import write_prepared
     from itrpipe.mining.filters import DuplicateCaptions
@@ -238,6 +255,9 @@ def _prepare_files(job: Job) -> None:
         job.reporter.say(f"  {note}")
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
     annotations = _without_bad_images(job, annotations, problems)
+    samples = {file: each.sample for file, each in facts.items()}
+    shares = job.settings.val_fraction, job.settings.test_fraction
+    annotations = draw_splits(annotations, samples, *shares, job.settings.split_seed)
     usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
     leaks = []
     twice = []
@@ -246,7 +266,7 @@ def _prepare_files(job: Job) -> None:
             twice.append((first, second))
         else:
             leaks.append((first, second))
-    if annotations.has_groups and leaks:
+    if annotations.groups and leaks:
         first, second = leaks[0]
         raise DataError(
             f"{len(leaks):,} photographs have the pixels of one in another group, such as {second.file} those of "

@@ -157,14 +157,14 @@ def test_photographs_inside_have_the_path_of_their_row(tmp_path: Path) -> None:
 def test_images_are_called_by_their_place_where_their_names_are_not_unique(tmp_path: Path) -> None:
     for paths in (["a.png", "a.png"], ["a.png", None]):
         parquet(tmp_path / "x.parquet", {"image": pictures(paths), "text": ["x", "y"]})
-        images = read_annotations(tmp_path, val=0.0, test=0.0).images
+        images = read_annotations(tmp_path).images
         assert [image.image_id for image in images] == ["x.parquet/image/0", "x.parquet/image/1"]
     columns = {"image": pictures(["a.png"] * 3), "text": ["x", "y", "z"], "image_id": [7, 8, 7]}
     parquet(tmp_path / "x.parquet", columns)
-    found = read_annotations(tmp_path, val=0.0, test=0.0)
+    found = read_annotations(tmp_path)
     assert [tuple(image) for image in found.images] == [
-        ("7", "x.parquet/image/0", "train"),
-        ("8", "x.parquet/image/1", "train"),
+        ("7", "x.parquet/image/0", ""),
+        ("8", "x.parquet/image/1", ""),
     ]
     assert [tuple(caption) for caption in found.captions] == [("7#0", "7", "x"), ("8#0", "8", "y"), ("7#1", "7", "z")]
 
@@ -200,9 +200,9 @@ def test_any_column_can_be_named(tmp_path: Path) -> None:
     assert [caption.text for caption in found.captions] == ["x", "z", "y"]
     settings = ColumnSettings(image="photo")
     line = "has no column 'photo'; it has shot, image, alt, more, sku, part"
-    refusal(UsageError, line, read_annotations, tmp_path, "", "", 0.1, 0.1, 0, settings)
+    refusal(UsageError, line, read_annotations, tmp_path, "", "", settings)
     write_tar(tmp_path / "tar")
-    refusal(UsageError, "has no columns", read_annotations, tmp_path / "tar", "", "", 0.1, 0.1, 0, settings)
+    refusal(UsageError, "has no columns", read_annotations, tmp_path / "tar", "", "", settings)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_splits_are_those_of_a_column_then_of_names_and_a_lone_train_is_none(tmp
     assert {*splits(read_annotations(tmp_path)).values()} == {"test"}
     (tmp_path / "test-00000-of-00001.parquet").rename(tmp_path / "train-00000-of-00001.parquet")
     found = read_annotations(tmp_path)
-    assert {*splits(found).values()} == {"train", "val", "test"}
+    assert {*splits(found).values()} == {""}
     assert "is called train, which is no split" in found.notes[0]
 
 
@@ -267,7 +267,7 @@ def test_files_named_in_parquet_lie_below_the_source_or_beside_the_table(tmp_pat
     for write in (parquet, arrow):
         path.unlink()
         path = write(path.with_suffix(f".{write.__name__}"), {"image": column, "text": ["x"]})
-        assert read_annotations(tmp_path).images[0] == ("a.png", "data/a.png", "train")
+        assert read_annotations(tmp_path).images[0] == ("a.png", "data/a.png", "")
     column = pa.array([{"bytes": None, "path": "/elsewhere/a.png"}], PICTURE)
     arrow(path, {"image": column, "text": ["x"]})
     refusal(DataError, "save_to_disk", read_annotations, tmp_path)

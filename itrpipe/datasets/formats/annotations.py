@@ -5,13 +5,13 @@ from pathlib import Path
 
 from itrpipe.config import unknown
 from itrpipe.datasets.archives import ENDINGS, UNREAD
-from itrpipe.datasets.captions import Annotations, ImageRecord, checked_annotations, hash_split
+from itrpipe.datasets.captions import Annotations, ImageRecord, checked_annotations
 from itrpipe.datasets.formats.base import Format
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.formats.published import has_pipe_header, read_coco, read_flickr, read_karpathy
 from itrpipe.datasets.formats.shards import find_shards, read_shards
 from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, called_tables, find_tables, is_table
-from itrpipe.datasets.formats.tables import read_tables
+from itrpipe.datasets.formats.tables import packed_tables, read_tables
 from itrpipe.datasets.paths import locate_images
 from itrpipe.datasets.source_files import data_files, files_present
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -24,9 +24,6 @@ def read_annotations(
     source: Path,
     format: str = "",
     restval: str = "train",
-    val: float = 0.1,
-    test: float = 0.1,
-    seed: int = 0,
     columns: ColumnSettings | None = None,
 ) -> Annotations:
     """Reads a dataset and checks that its images and captions fit together.
@@ -36,9 +33,6 @@ def read_annotations(
         format: one of `FORMATS`; empty to try which of them recognises the source.
         restval: `train` adds COCO's 30,504 `restval` images of Karpathy's split to train, as all the papers do; `drop`
             leaves them out together with their captions.
-        val: share of val in datasets without splits, which are split by hash.
-        test: share of test in such.
-        seed: of that split.
         columns: of a table, where they are not recognised.
 
     Returns:
@@ -49,48 +43,29 @@ def read_annotations(
         UsageError: unknown format, several recognise the source, it holds several data files, or it has no columns.
         DataError: a file is not of its format, a path leaves the folder, or see `captions.checked_annotations`.
     """
-    if not source.exists():
-        raise MissingInputError(f"{source}: is not there; name a caption file or the folder that holds it")
-    name = format or recognise(source)
-    if name not in FORMATS:
-        raise UsageError(unknown("dataset format", name, FORMATS))
-    form = FORMATS[name]
+    name, form, root = _format_of(source, format)
     columns = columns or ColumnSettings()
     if columns != ColumnSettings() and form.read is not read_tables:
         raise UsageError(f"{source}: has no columns, being of the format {name}; leave --column out")
-    if form.find:
-        paths, folder = [source], source if source.is_dir() else source.parent
-    else:
-        paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
-        folder = paths[0].parent
-    root = folder.parent if folder.name == "annotations" and form.by_year else folder
+    paths = [source] if form.find else data_files(source, form.names, by_year=form.by_year)
     records = []
     captions = []
     notes = []
     places = {}
-    has_groups = False
+    groups = {}
     for path in paths:
         content = form.read(path, restval, columns)
         images = content.images
         note = content.note
         captions += content.captions
         path = content.path or path
-        bare = [image for image in images if image.split is None]
-        splits = {}
+        bare = [image for image in images if not image.split]
         if bare:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
-            groups = {image.image_id: image.group or image.image_id for image in images}
-            of_group = hash_split(groups.values(), val, test, seed)
-            splits = {image_id: of_group[group] for image_id, group in groups.items()}
-            alone = sum(not image.group for image in images)
-            if alone == len(images):
-                decision = "names no splits, so a hash puts each image into one"
-            else:
-                has_groups = True
-                decision = "names no splits, so a hash puts each group into one"
-                if alone:
-                    decision += f". {alone:,} images have no group and are drawn one by one"
+            groups |= {image.image_id: image.group for image in images if image.group}
+            drawn = "group" if groups else "image"
+            decision = f"names no splits, so a hash puts each {drawn} into one"
             note = f"{note}; {decision}" if note else decision
         if note:
             notes.append(f"{path}: {note}")
@@ -101,13 +76,49 @@ def read_annotations(
         if not content.is_located:
             located = locate_images(root, path, layouts, [image.where for image in images], form.images)
         for image, file in zip(images, located, strict=True):
-            record = ImageRecord(image.image_id, file, splits.get(image.image_id, image.split or ""))
+            record = ImageRecord(image.image_id, file, image.split or "")
             records.append(record)
             if form.published:
                 places[record.image_id] = record.image_id
-            elif image.split or image.group:
+            elif image.split:
                 places[record.image_id] = record.split
-    return checked_annotations(Annotations(records, captions, root, tuple(notes), places, has_groups), source)
+    return checked_annotations(Annotations(records, captions, root, tuple(notes), places, groups), source)
+
+
+def source_root(source: Path, format: str = "") -> Path:
+    """Return the folder that the paths of a dataset's images are relative to; errors as of `read_annotations`."""
+    return _format_of(source, format)[2]
+
+
+def packed_files(source: Path, format: str = "", columns: ColumnSettings | None = None) -> list[Path]:
+    """Return the files of a source if its photographs lie in them, beside their captions; else none.
+
+    Raises:
+        MissingInputError, UsageError, DataError: see `read_annotations`.
+    """
+    _, form, _ = _format_of(source, format)
+    if form.read is read_shards:
+        return find_shards(source)
+    if form.read is read_tables:
+        return packed_tables(source, columns or ColumnSettings())
+    return []
+
+
+def _format_of(source: Path, format: str) -> tuple[str, Format, Path]:
+    """Return the format of a source with its name, and the folder that the paths of images are relative to."""
+    if not source.exists():
+        raise MissingInputError(f"{source}: is not there; name a caption file or the folder that holds it")
+    name = format or recognise(source)
+    if name not in FORMATS:
+        raise UsageError(unknown("dataset format", name, FORMATS))
+    form = FORMATS[name]
+    folder = source if source.is_dir() else source.parent
+    if not form.find:
+        # COCO's train2017 holds most of val2014.
+        folder = data_files(source, form.names, by_year=form.by_year)[0].parent
+    if folder.name == "annotations" and form.by_year:
+        folder = folder.parent
+    return name, form, folder
 
 
 def recognise(source: Path) -> str:

@@ -34,7 +34,7 @@ class FoundImage(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Content of a data file; images without a split are split by hash.
+    """Content of a data file.
 
     Attributes:
         images: in the order of the file.

@@ -9,11 +9,12 @@ from typing import NotRequired
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
-from itrpipe.datasets.archives import ENDINGS, TAR, members, read_member
+from itrpipe.datasets.archives import ENDINGS, TAR
 from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.formats.splits import split_in_name
 from itrpipe.datasets.source_files import STRICT, validated
+from itrpipe.datasets.tars import read_tar_member, tar_members
 from itrpipe.errors import DataError
 from itrpipe.storage.disk import reading
 
@@ -50,7 +51,7 @@ def read_shards(source: Path, restval: str, columns: ColumnSettings) -> Read:
         with reading(archive, "a tar file", "fetch or make it again"):
             try:
                 split = split_in_name(name)
-                names = [*members(archive)]
+                names = tar_members(archive)
             except DataError as error:
                 raise DataError(f"{archive} {error}") from error
         samples: dict[str, dict[str, str]] = {}  # key -> ending -> name
@@ -95,7 +96,7 @@ def _captions_of_sample(archive: Path, files: Mapping[str, str]) -> list[str]:
             continue
         where = archive / files[ending]
         with reading(where, "captions in UTF-8", "make the file again"):
-            content = read_member(archive, files[ending]).decode("utf-8-sig")
+            content = read_tar_member(archive, files[ending]).decode("utf-8-sig")
         if ending == ".txt":
             # The end of a file's last line is no part of its text.
             texts = [re.sub(r"\r?\n\Z", "", content)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from itrpipe.datasets.archives import ARROW, PARQUET
 from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
 from itrpipe.datasets.formats.columns import Columns, ColumnSettings, address_line, choose_columns
 from itrpipe.datasets.formats.splits import split_in_name, split_of_word
@@ -97,6 +98,24 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
         notes += filter(None, [note])
     named, records = identified(images, captions, are_ids=has_ids)
     return Read(named, records, "; ".join(notes), is_located=kinds == {True}, path=path)
+
+
+def packed_tables(source: Path, settings: ColumnSettings) -> list[Path]:
+    """Return the tables of a source if the photographs lie in them; none where a table names files.
+
+    Raises:
+        DataError, UsageError, MissingInputError: see `read_tables`.
+    """
+    paths = []
+    for table in find_tables(source):
+        if table.path.suffix.lower() not in (PARQUET, ARROW):
+            return []
+        file = open_table(table.path)
+        columns = choose_columns(table.path, file.names, file.pictures, settings)
+        if file.names_files(columns.image):
+            return []
+        paths.append(table.path)
+    return paths
 
 
 @dataclass
