@@ -20,12 +20,11 @@ from itrpipe.datasets.formats.annotations import read_annotations, recognise
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.hub import hub_source
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.project import Project
 from tests.datasets.sources import refusal
 
 NAMES = [f"s/{number}.png" for number in range(12)]
 CAPTIONS = [[f"picture {number}", f"number {number}"] for number in range(12)]
-SPLITS = ["train"] * 8 + ["val"] * 2 + ["test"] * 2
-HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 PICTURE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
@@ -65,54 +64,58 @@ def photographs(folder: Path, names: Sequence[str] = NAMES) -> Path:
     return folder
 
 
-def in_split(split: str) -> list[int]:
-    """Rows of a split."""
-    return [row for row, name in enumerate(SPLITS) if name == split]
-
-
-def rows_of(split: str) -> dict[str, Any]:
-    """Columns of a split, photographs inside."""
-    rows = in_split(split)
+def rows_of(rows: Sequence[int]) -> dict[str, Any]:
+    """Columns of some rows, photographs inside."""
     return {"image": pictures(NAMES).take(pa.array(rows)), "captions": [CAPTIONS[row] for row in rows]}
 
 
-def write_csv(folder: Path) -> None:
+Parts = Mapping[str, Sequence[int]]
+SPLITS: Parts = {"train": range(8), "validation": (8, 9), "test": (10, 11)}
+WHOLE: Parts = {"": range(12)}
+
+
+def write_csv(folder: Path, parts: Parts) -> None:
     photographs(folder)
-    lines = ["file,caption,split"]
-    for name, texts, split in zip(NAMES, CAPTIONS, SPLITS, strict=True):
-        lines += [f"{name},{text},{split}" for text in texts]
+    lines = ["file,caption" if parts is WHOLE else "file,caption,split"]
+    for split, rows in parts.items():
+        end = f",{split}" if split else ""
+        for row in rows:
+            lines += [f"{NAMES[row]},{text}{end}" for text in CAPTIONS[row]]
     (folder / "captions.csv").write_text("\n".join(lines))
 
 
-def write_image_folder(folder: Path) -> None:
-    for split, name in HUB_SPLITS.items():
+def write_image_folder(folder: Path, parts: Parts) -> None:
+    for split, rows in parts.items():
         lines = []
-        for row in in_split(split):
-            photographs(folder / name, NAMES[row : row + 1])
+        for row in rows:
+            place = folder / split / NAMES[row]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(png(row))
             lines.append(json.dumps({"file_name": NAMES[row], "sentences": CAPTIONS[row]}))
-        (folder / name / "metadata.jsonl").write_text("\n".join(lines))
+        (folder / split / "metadata.jsonl").write_text("\n".join(lines))
 
 
-def write_parquet(folder: Path) -> None:
-    for split, name in HUB_SPLITS.items():
-        parquet(folder / "data" / f"{name}-00000-of-00001.parquet", rows_of(split), row_group_size=3)
+def write_parquet(folder: Path, parts: Parts) -> None:
+    for split, rows in parts.items():
+        parquet(folder / "data" / f"{split or 'all'}-00000-of-00001.parquet", rows_of(rows), row_group_size=3)
 
 
-def write_saved(folder: Path) -> None:
-    for split, name in HUB_SPLITS.items():
-        arrow(folder / name / "data-00000-of-00001.arrow", rows_of(split))
-        arrow(folder / name / "cache-1.arrow", rows_of(split))
-        arrow(folder / name / "data-00000-of-00002.arrow", rows_of(split))
-        state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
-        (folder / name / "state.json").write_text(json.dumps(state))
-    (folder / "dataset_dict.json").write_text(json.dumps({"splits": [*HUB_SPLITS.values()]}))
+def write_saved(folder: Path, parts: Parts) -> None:
+    for split, rows in parts.items():
+        place = folder / split
+        # What it was before it was saved again, and what was computed of it.
+        for name in ("data-00000-of-00001.arrow", "data-00000-of-00002.arrow", "cache-1.arrow"):
+            arrow(place / name, rows_of(rows))
+        (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    if parts is SPLITS:
+        (folder / "dataset_dict.json").write_text(json.dumps({"splits": [*SPLITS]}))
 
 
-def write_tar(folder: Path) -> None:
+def write_tar(folder: Path, parts: Parts) -> None:
     folder.mkdir()
-    for split in HUB_SPLITS:
-        with tarfile.open(folder / f"{split}-0.tar", "w") as tar:
-            for row in in_split(split):
+    for split, rows in parts.items():
+        with tarfile.open(folder / f"{split or 'all'}-0.tar", "w") as tar:
+            for row in rows:
                 files = {".png": png(row), ".json": json.dumps({"captions": CAPTIONS[row]}).encode()}
                 for ending, content in files.items():
                     header = tarfile.TarInfo(NAMES[row].removesuffix(".png") + ending)
@@ -129,24 +132,29 @@ PACKED = {
 }
 
 
-@pytest.mark.parametrize("kind", PACKED)
-def test_a_dataset_is_the_same_however_it_is_packed(tmp_path: Path, kind: str) -> None:
-    PACKED[kind](tmp_path / "source")
-    found = read_annotations(tmp_path / "source")
-    assert sorted((image.image_id, image.split) for image in found.images) == sorted(zip(NAMES, SPLITS, strict=True))
-    expected = []
-    for name, texts in zip(NAMES, CAPTIONS, strict=True):
-        expected += [(f"{name}#{number}", name, text) for number, text in enumerate(texts)]
-    assert sorted(found.captions) == sorted(expected)
-    assert found.notes == ()
+@pytest.mark.parametrize("parts", [SPLITS, WHOLE], ids=["splits", "no splits"])
+def test_a_dataset_is_the_same_however_it_is_packed(tmp_path: Path, parts: Parts) -> None:
+    tables = {}
+    for kind, write in PACKED.items():
+        write(tmp_path / kind, parts)
+        name = kind.replace(" ", "-")
+        folder = Project(tmp_path / "data").prepare(tmp_path / kind, name=name).folder
+        images = pq.read_table(folder / "images.parquet").drop_columns("file").to_pylist()
+        tables[kind] = images, pq.read_table(folder / "captions.parquet").to_pylist()
+    images, captions = tables["csv"]
+    assert sorted(image["image_id"] for image in images) == sorted(NAMES)
+    assert {image["split"] for image in images} == {"train", "val", "test"}
+    assert [caption["text"] for caption in captions if caption["image_id"] == NAMES[7]] == CAPTIONS[7]
+    for kind in PACKED:
+        assert tables[kind] == tables["csv"]
 
 
 def test_photographs_inside_have_the_path_of_their_row(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "parquet")
+    write_parquet(tmp_path / "parquet", SPLITS)
     found = read_annotations(tmp_path / "parquet")
     assert found.images[0] == ("s/10.png", "data/test-00000-of-00001.parquet/image/0", "test")
     assert found.images[3][1] == "data/train-00000-of-00001.parquet/image/1"
-    write_saved(tmp_path / "saved")
+    write_saved(tmp_path / "saved", SPLITS)
     assert read_annotations(tmp_path / "saved").images[-1][1] == "validation/data-00000-of-00001.arrow/image/1"
     alone = read_annotations(tmp_path / "parquet" / "data" / "validation-00000-of-00001.parquet")
     assert [image.file for image in alone.images] == [
@@ -201,7 +209,7 @@ def test_any_column_can_be_named(tmp_path: Path) -> None:
     settings = ColumnSettings(image="photo")
     line = "has no column 'photo'; it has shot, image, alt, more, sku, part"
     refusal(UsageError, line, read_annotations, tmp_path, "", "", settings)
-    write_tar(tmp_path / "tar")
+    write_tar(tmp_path / "tar", SPLITS)
     refusal(UsageError, "has no columns", read_annotations, tmp_path / "tar", "", "", settings)
 
 
@@ -329,7 +337,7 @@ def test_datasets_that_lack_a_file_are_refused(tmp_path: Path) -> None:
         parquet(tmp_path / "data" / name, {"image": pictures(["a.png"]), "text": ["x"]})
     line = refusal(MissingInputError, "1 of 3 such files are not there", read_annotations, tmp_path)
     assert "train-00001-of-00003" in line
-    write_saved(tmp_path / "saved")
+    write_saved(tmp_path / "saved", SPLITS)
     (tmp_path / "saved" / "test" / "state.json").unlink()
     refusal(MissingInputError, "split test was not saved to its end", read_annotations, tmp_path / "saved")
 
@@ -366,8 +374,8 @@ def test_a_dataset_of_the_hub_is_read_from_the_cache_of_its_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     datasets = pytest.importorskip("datasets")
-    write_parquet(tmp_path / "published")
-    files = {name: f"{tmp_path}/published/data/{name}-*.parquet" for name in HUB_SPLITS.values()}
+    write_parquet(tmp_path / "published", SPLITS)
+    files = {name: f"{tmp_path}/published/data/{name}-*.parquet" for name in SPLITS}
     cache = tmp_path / "cache"
     datasets.load_dataset("parquet", data_files=files, cache_dir=str(cache))
     # As a dataset of this name on the Hub is kept.
@@ -386,7 +394,8 @@ def test_a_dataset_of_the_hub_is_read_from_the_cache_of_its_library(
     folder = hub_source("me/my-test-set")
     assert folder.is_relative_to(cache)
     found = read_annotations(folder)
-    assert sorted((image.image_id, image.split) for image in found.images) == sorted(zip(NAMES, SPLITS, strict=True))
+    assert sorted(image.image_id for image in found.images) == sorted(NAMES)
+    assert [image.split for image in found.images] == ["test"] * 2 + ["train"] * 8 + ["val"] * 2
     refusal(MissingInputError, "hf:me/other cannot be fetched", hub_source, "me/other")
     monkeypatch.setitem(sys.modules, "datasets", None)
     refusal(UsageError, "pip install 'itrpipe[datasets]'", hub_source, "me/my-test-set")
