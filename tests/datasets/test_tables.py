@@ -20,7 +20,7 @@ from itrpipe.datasets.formats.annotations import read_annotations, recognise
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.hub import hub_source
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.project import Project
+from itrpipe.project import Project, Result
 from tests.datasets.sources import refusal
 
 NAMES = [f"s/{number}.png" for number in range(12)]
@@ -194,6 +194,19 @@ def test_columns_are_recognised(tmp_path: Path, name: str) -> None:
     found = read_annotations(tmp_path)
     assert [caption.text for caption in found.captions] in (["x"], ["x", "y"])
     assert len(found.images) == 1
+
+
+def test_columns_are_named_on_the_command_line_and_from_python(tmp_path: Path) -> None:
+    source = parquet(tmp_path / "x.parquet", {"shot": [png(0), png(1)], "alt": ["x", "y"], "more": ["z", "w"]})
+    project = Project(tmp_path / "data")
+    columns = {"image": "shot", "captions": ["alt", "more"]}
+    from_python = project.prepare(source, name="python", columns=columns).folder
+    options = ["image=shot", "captions=alt", "captions=more"]
+    by_options = project.prepare(source, name="options", column=options).folder
+    assert from_python.name == by_options.name
+    assert sorted(Result(by_options).table("captions")["text"].to_pylist()) == ["w", "x", "y", "z"]
+    # What was named is known to later commands.
+    assert project.prepare(name="options").folder == by_options
 
 
 def test_any_column_can_be_named(tmp_path: Path) -> None:

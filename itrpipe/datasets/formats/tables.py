@@ -59,10 +59,11 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
         kinds.add(reader.is_inside)
         has_ids |= bool(columns.id)
         has_splits |= bool(columns.split)
+        unit = file.unit
+        if table.path != path:
+            unit = f"{table.path.relative_to(root).as_posix()}: {file.unit}"
         for number, row in file.rows(columns.names()):
-            where = f"{file.unit} {number}"
-            if table.path != path:
-                where = f"{table.path.relative_to(root).as_posix()}: {where}"
+            where = f"{unit} {number}"
             texts = reader.captions(where, row)
             if row[columns.image] is None or not texts:
                 lacks = "no photograph" if row[columns.image] is None else "no caption"
