@@ -175,6 +175,11 @@ def test_images_are_called_by_their_place_where_their_names_are_not_unique(tmp_p
         ("8", "x.parquet/image/1", ""),
     ]
     assert [tuple(caption) for caption in found.captions] == [("7#0", "7", "x"), ("8#0", "8", "y"), ("7#1", "7", "z")]
+    columns = {"image": pictures(["a.png"] * 3), "text": ["x", "y", "z"], "id": [7, 8, 7]}
+    parquet(tmp_path / "x.parquet", columns)
+    assert [image.image_id for image in read_annotations(tmp_path).images][2] == "x.parquet/image/2"
+    settings = ColumnSettings(id="id")
+    refusal(DataError, "1 duplicate image ids (7)", read_annotations, tmp_path, "", "", settings)
 
 
 COLUMNS = {
@@ -184,6 +189,7 @@ COLUMNS = {
     "numbered captions": {"image": pictures(["a.png"]), "caption_1": ["y"], "caption_0": ["x"], "caption_2": [None]},
     "a list": {"image": pictures(["a.png"]), "sentence_list": [["x", "y"]]},
     "Karpathy's sentences": {"image": pictures(["a.png"]), "sentences": [[{"raw": "x"}, {"raw": "y"}]]},
+    "a number for a group": {"image": pictures(["a.png"]), "raw": ["x"], "group": [3]},
     "titles": {"image": pictures(["a.png"]), "title": ["x"], "price": [3]},
 }
 
