@@ -67,7 +67,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 def in_archive(path: Path) -> tuple[Path, str] | None:
     """Return the file that a path leads into, and the member's name; None of other paths."""
     for archive in path.parents:
-        if archive.suffix.lower() in ARCHIVES and archive.is_file():
+        if archive.suffix.lower() in ARCHIVES and os.path.isfile(archive):
             return archive, path.relative_to(archive).as_posix()
     return None
 
