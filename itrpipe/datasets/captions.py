@@ -129,9 +129,7 @@ def is_readable(text: str) -> bool:
     return "\0" not in text and any(each.isprintable() and each not in _BLANK for each in text)
 
 
-def draw_splits(
-    annotations: Annotations, pixels: Mapping[str, str], val: float, test: float, seed: int
-) -> Annotations:
+def draw_splits(annotations: Annotations, pixels: Mapping[str, str], val: float, test: float, seed: int) -> Annotations:
     """Put each image whose source names no split into one, by a hash of its pixels, or of the name of its group.
 
     The same photographs get the same splits whatever their names, their order and the files that they lie in, and equal

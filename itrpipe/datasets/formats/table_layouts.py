@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from itrpipe.datasets.archives import ARROW, PARQUET
 from itrpipe.datasets.formats.splits import split_in_name
-from itrpipe.datasets.formats.table_files import ARROW, PARQUET
 from itrpipe.datasets.source_files import OBJECT, files_present, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from itrpipe.datasets.archives import ARROW, PARQUET
 from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
 from itrpipe.datasets.formats.columns import Columns, ColumnSettings, address_line, choose_columns
 from itrpipe.datasets.formats.splits import split_in_name, split_of_word
-from itrpipe.datasets.formats.table_files import ARROW, PARQUET, ColumnTable, TextTable, open_table
+from itrpipe.datasets.formats.table_files import ColumnTable, TextTable, open_table
 from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, Table, find_tables
 from itrpipe.datasets.paths import ImageRoot, image_key
 from itrpipe.errors import DataError, MissingInputError
@@ -88,8 +89,8 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
     notes = [
         f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out" for lacks, rows in left_out.items()
     ]
-    if notes and not images:
-        raise DataError(f"{source}: no row has a photograph and a caption: {'; '.join(notes)}")
+    if not images:
+        raise DataError(f"{path}: holds no images with captions ({'; '.join(notes) or 'no rows'}); name another source")
     if restvals:
         notes.append(f"{restvals:,} restval images {'dropped' if restval == 'drop' else 'added to train'}")
     if not has_splits:
@@ -150,9 +151,15 @@ class _RowReader:
             DataError: the photograph lies elsewhere, or a value is no text.
         """
         columns = self.columns
-        name = image_key(self._text(where, row, columns.image))
-        if _ADDRESS.match(name) and not self.is_inside:
+        text = self._text(where, row, columns.image)
+        if _ADDRESS.match(text) and not self.is_inside:
             raise DataError(address_line(self.table.path, columns.image))
+        if text.startswith("/") and columns.image in self.file.pictures and not self.is_inside:
+            raise DataError(
+                f"{self.path}: {where}: the photograph lies elsewhere ({printable(text)}); write the dataset with "
+                "`save_to_disk` of `datasets`, which takes photographs along"
+            )
+        name = image_key(text)
         image_id = name
         if columns.id:
             value = row[columns.id]
