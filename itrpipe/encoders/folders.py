@@ -103,11 +103,14 @@ def _ask(model: str, revision: str) -> None:
             huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
 
 
-def find_folder(model: str, revision: str = "main", sides: tuple[str, ...] = ()) -> tuple[Path, tuple[str, ...]]:
+def find_folder(
+    model: str, revision: str = "main", sides: tuple[str, ...] = (), weights: bool = True
+) -> tuple[Path, tuple[str, ...]]:
     """Return the folder with the files of a model, after downloading them where needed, and notes for the user.
 
     Args:
         model, revision, sides: see `require_model`.
+        weights: whether these are needed.
 
     Raises:
         MissingInputError: there is no such model, it lacks a file, or the hub cannot be reached.
@@ -115,21 +118,22 @@ def find_folder(model: str, revision: str = "main", sides: tuple[str, ...] = ())
     """
     folder = local_folder(model)
     notes = ()
+    unfetched = _UNFETCHED if weights else (*_UNFETCHED, "*.safetensors")
     if folder is None:
         import huggingface_hub
 
         with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
             folder = Path(
                 huggingface_hub.snapshot_download(
-                    model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=list(_UNFETCHED)
+                    model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=list(unfetched)
                 )
             )
         notes = (f"{model} is at commit {folder.name}",)
-    require_files(folder, sides)
+    require_files(folder, sides, weights)
     return folder, notes
 
 
-def require_files(folder: Path, sides: tuple[str, ...]) -> None:
+def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) -> None:
     """Refuse a folder that lacks a file of a model.
 
     Raises:
@@ -141,7 +145,7 @@ def require_files(folder: Path, sides: tuple[str, ...]) -> None:
             f"{folder} has no {CONFIG}, and so is no model of transformers; name a folder that its "
             "`save_pretrained` or `itrpipe export` has written, or a hub id"
         )
-    if not has_any(folder, SAFETENSORS):
+    if weights and not has_any(folder, SAFETENSORS):
         for pattern in _PICKLES:
             for path in sorted(folder.glob(pattern)):
                 raise DataError(

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, UsageError
 
 Pool = Literal["auto", "own", "mean", "cls"]
 _SIDE = 64
@@ -23,10 +23,17 @@ _OF_A_BYTE = 1e-2
 
 
 class Grid(NamedTuple):
-    """Cells of a frame: how many rows and columns there are."""
+    """Cells of a frame, row by row from its upper left corner.
+
+    Attributes:
+        rows, columns: how many.
+        height, width: of a cell, in pixels of the frame.
+    """
 
     rows: int
     columns: int
+    height: float
+    width: float
 
 
 class Seen(NamedTuple):
@@ -51,6 +58,7 @@ class ImageReader(nn.Module):
 
     Raises:
         UsageError: the processor makes frames of different sizes.
+        DataError: its colours are no numbers.
 
     Attributes:
         processor: as given.
@@ -69,17 +77,25 @@ class ImageReader(nn.Module):
         # Processors name their colours and sizes in many ways; what they do to an image tells all of it.
         black = self.pixels(np.zeros((_SIDE, _SIDE, 3), np.uint8))
         white = self.pixels(np.full((_SIDE, _SIDE, 3), _WHITE, np.uint8))
-        self.register_buffer("scale", ((white - black) / _WHITE)[:, :1, :1], persistent=False)
-        self.register_buffer("shift", black[:, :1, :1], persistent=False)
-        self.frame = (black.shape[1], black.shape[2])
         noise = np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8)
-        tall = self.pixels(noise)
-        if tall.shape != black.shape:
+        if black.ndim != 3 or self.pixels(noise).shape != black.shape:
             raise UsageError(
-                f"the image processor {type(processor).__name__} makes images of different sizes, which cannot lie in "
-                "one batch; set a height and a width in its preprocessor_config.json"
+                f"the image processor {type(processor).__name__} makes images of different sizes, or patches of them, "
+                "which cannot lie in one batch; set a height and a width in its preprocessor_config.json"
             )
-        levels = (tall - self.shift) / self.scale
+        self.frame = (black.shape[1], black.shape[2])
+        row, column = self.frame[0] // 2, self.frame[1] // 2  # a frame may have margins
+        shift = black[:, row, column].view(3, 1, 1)
+        scale = (white[:, row, column].view(3, 1, 1) - shift) / _WHITE
+        if not (scale.isfinite() & shift.isfinite() & (scale != 0)).all():
+            raise DataError(
+                f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_mean, "
+                "image_std and rescale_factor in its preprocessor_config.json"
+            )
+        self._colours = scale, shift
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+        levels = self.levels(noise)
         self.in_bytes = bool((levels - levels.round()).abs().max() < _OF_A_BYTE)
 
     def pixels(self, image: np.ndarray) -> Tensor:
@@ -88,10 +104,14 @@ class ImageReader(nn.Module):
 
     def framed(self, image: np.ndarray) -> Tensor:
         """Return the frame of an image [H, W, 3] uint8 RGB: [3, h, w], uint8 where that loses nothing."""
-        pixels = self.pixels(image)
         if not self.in_bytes:
-            return pixels
-        return ((pixels - self.shift.cpu()) / self.scale.cpu()).round_().to(torch.uint8)
+            return self.pixels(image)
+        return self.levels(image).round_().to(torch.uint8)
+
+    def levels(self, image: np.ndarray) -> Tensor:
+        """Return the pixels of an image [H, W, 3] uint8 RGB as levels [3, h, w] of 0 to 255, not rounded."""
+        scale, shift = self._colours  # where the processor computes, wherever the network does
+        return (self.pixels(image) - shift) / scale
 
     def normalised(self, frames: Tensor) -> Tensor:
         """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""
@@ -109,7 +129,8 @@ class ImageReader(nn.Module):
         states = found.last_hidden_state
         own = own_vector(found)
         if states.ndim == 4:  # [B, D', rows, columns]
-            grid = Grid(*states.shape[2:])
+            rows, columns = states.shape[2:]
+            grid = Grid(rows, columns, self.frame[0] / rows, self.frame[1] / columns)
             return Seen(states.flatten(2).transpose(1, 2), own, grid)
         return Seen(states, own, self._grid(states.shape[1], patch))
 
@@ -119,7 +140,7 @@ class ImageReader(nn.Module):
         side = patch
         while (height // side) * (width // side) > tokens:
             side += 1
-        return Grid(height // side, width // side)
+        return Grid(height // side, width // side, side, side)
 
 
 def own_vector(found: Any) -> Tensor | None:

@@ -19,7 +19,7 @@ from itrpipe.datasets.pictures import read_rgb
 from itrpipe.errors import DataError, DiskFullError, IncompleteError, LockedError
 from itrpipe.features import extraction
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.features.extractors.vit.extractor import GridExtractor
+from itrpipe.features.extractors.vision.extractor import GridExtractor
 from itrpipe.features.store import FeatureFile
 from itrpipe.stages import extract as stage
 from itrpipe.storage.artifact import read_manifest
