@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 from itrpipe.encoders.encoder import VISION, Encoder, open_config, open_encoder, open_images
 from itrpipe.encoders.folders import find_folder, quiet
@@ -64,7 +64,10 @@ class GridExtractor(Extractor):
         assert encoder.images is not None
         self.transform = Framing(encoder.images)
         self.notes = notes
-        self.encoder = encoder.to(device).to(memory_format=torch.channels_last)
+        self.encoder = encoder.to(device)
+        convolutions = [part for part in encoder.modules() if isinstance(part, nn.Conv2d)]
+        if len(convolutions) > 1:  # the one that cuts an image into patches would be slower
+            encoder.to(memory_format=torch.channels_last)
         self._device = device
         self._bf16 = bf16
         frame = encoder.images.frame
@@ -95,7 +98,7 @@ class GridExtractor(Extractor):
     @torch.inference_mode()
     def _see(self, images: Tensor) -> tuple[Tensor, Tensor, Grid]:
         """Return the vectors [B, R, D] of cells and [B, G] of images, and the cells."""
-        frames = images.to(self._device, non_blocking=True).contiguous(memory_format=torch.channels_last)
+        frames = images.to(self._device, non_blocking=True)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             seen = self.encoder.see(frames)
             whole = self.encoder.pooled(seen)
