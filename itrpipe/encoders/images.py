@@ -22,7 +22,7 @@ _SIDE = 64
 """Of images that a processor is tried with, in pixels."""
 _WHITE = 255
 _OF_A_BYTE = 1e-2
-_INTERPOLATIONS = {
+_INTERPOLATIONS: dict[Any, InterpolationMode] = {
     Image.Resampling.NEAREST: InterpolationMode.NEAREST,
     Image.Resampling.BILINEAR: InterpolationMode.BILINEAR,
     Image.Resampling.BOX: InterpolationMode.BOX,
