@@ -258,7 +258,7 @@ def test_splits_are_those_of_a_column_then_of_names_and_a_lone_train_is_none(tmp
     parquet(tmp_path / "test-00000-of-00001.parquet", columns | {"split": ["train", "restval", "validation"]})
     found = read_annotations(tmp_path)
     assert splits(found) == {"a.png": "train", "b.png": "train", "c.png": "val"}
-    assert "1 restval images added to train" in found.notes[0]
+    assert "1 rows of restval added to train" in found.notes[0]
     assert splits(read_annotations(tmp_path, restval="drop")) == {"a.png": "train", "c.png": "val"}
     parquet(tmp_path / "test-00000-of-00001.parquet", columns)
     assert {*splits(read_annotations(tmp_path)).values()} == {"test"}
@@ -307,7 +307,7 @@ def test_rows_without_a_photograph_or_a_caption_are_left_out_and_counted(tmp_pat
     assert [image.image_id for image in found.images] == ["a.png"]
     assert "1 rows have no photograph, such as row 1, and are left out; 1 rows have no caption" in found.notes[0]
     parquet(path, {"image": image, "caption": pa.nulls(3)})
-    refusal(DataError, "holds no images with captions (2 rows have no caption", read_annotations, tmp_path)
+    refusal(DataError, "holds no images with captions (1 rows have no photograph", read_annotations, tmp_path)
 
 
 REFUSED = {
