@@ -71,15 +71,15 @@ class ColumnTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._is_parquet = path.suffix.lower() == PARQUET
+        self.pictures: dict[str, bool] = {}
         with reading(path, "a table", _AGAIN):
             schema = pq.read_schema(path) if self._is_parquet else _arrow_schema(path)
-        self.names = schema.names
-        self.pictures: dict[str, bool] = {}
-        for field in schema:
-            if pa.types.is_struct(field.type) and field.type.get_field_index(_BYTES) >= 0:
-                self.pictures[field.name] = field.type.get_field_index(_PATH) >= 0
-            elif pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-                self.pictures[field.name] = False
+            self.names = schema.names
+            for field in schema:
+                if pa.types.is_struct(field.type) and field.type.get_field_index(_BYTES) >= 0:
+                    self.pictures[field.name] = field.type.get_field_index(_PATH) >= 0
+                elif pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+                    self.pictures[field.name] = False
 
     def names_files(self, column: str) -> bool:
         """Return whether a column holds the paths of photographs, and its first rows not the photographs themselves."""
