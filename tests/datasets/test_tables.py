@@ -308,6 +308,10 @@ def test_rows_without_a_photograph_or_a_caption_are_left_out_and_counted(tmp_pat
     found = read_annotations(tmp_path)
     assert [image.image_id for image in found.images] == ["a.png"]
     assert "1 rows have no photograph, such as row 1, and are left out; 1 rows have no caption" in found.notes[0]
+    late = pa.concat_arrays([pa.nulls(40, PICTURE), image])
+    parquet(path, {"image": late, "caption": ["x"] * 43})
+    assert [image.file for image in read_annotations(tmp_path).images] == ["x.parquet/image/40", "x.parquet/image/42"]
+    parquet(path, {"image": image, "caption": ["x", "y", None]})
     parquet(path, {"image": image, "caption": pa.nulls(3)})
     refusal(DataError, "holds no images with captions (1 rows have no photograph", read_annotations, tmp_path)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -82,15 +83,18 @@ class ColumnTable:
                     self.pictures[field.name] = False
 
     def names_files(self, column: str) -> bool:
-        """Return whether a column holds the paths of photographs, and its first rows not the photographs themselves."""
+        """Return whether a column holds the paths of photographs, and not, as its first rows tell, their bytes."""
         if column not in self.pictures:
             return True
         if not self.pictures[column]:
             return False
         with reading(self.path, "a table", _AGAIN):
             for batch in self._batches([f"{column}.{_BYTES}"], _FIRST_ROWS):
-                first = _checked(batch.column(column))[:_FIRST_ROWS].field(_BYTES)
-                return first.null_count == len(first)
+                cells = _checked(batch.column(column))
+                is_there = np.asarray(cells.is_valid())
+                lacks_bytes = np.asarray(cells.field(_BYTES).is_null())
+                if is_there.any():
+                    return bool(lacks_bytes[is_there].all())
         return False
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
