@@ -218,7 +218,8 @@ def _open_arrow(archive: Path) -> _Table:
     def read(column: str, number: int) -> pa.Array:
         cells = batches[number].column(column)
         with _reasons_of_damage():
-            cells.validate(full=True)  # of damaged cells Arrow would read other memory
+            # Of a damaged file Arrow would read other memory.
+            cells.validate(full=True)
         return cells
 
     return _Table(reader.schema, _starts(map(len, batches)), read)
