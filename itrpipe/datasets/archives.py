@@ -53,7 +53,7 @@ UNREAD = (
 TAR, PARQUET, ARROW = ".tar", ".parquet", ".arrow"
 ARCHIVES = (TAR, PARQUET, ARROW)
 """Endings of files that hold photographs; in any case of letters."""
-RECENT_BYTES = 256 << 20
+RECENT_BYTES = 128 << 20
 """Memory of a process for the pieces of tables that were read last."""
 _HELD = 1_024
 """Tables of which a process knows the pieces."""
