@@ -191,6 +191,12 @@ COLUMNS = {
     "a list": {"image": pictures(["a.png"]), "sentence_list": [["x", "y"]]},
     "Karpathy's sentences": {"image": pictures(["a.png"]), "sentences": [[{"raw": "x"}, {"raw": "y"}]]},
     "a number for a group": {"image": pictures(["a.png"]), "raw": ["x"], "group": [3]},
+    "several that could be captions": {
+        "image": pictures(["a.png"]),
+        "description": ["z"],
+        "title": ["z"],
+        "text": ["x"],
+    },
     "titles": {"image": pictures(["a.png"]), "title": ["x"], "price": [3]},
 }
 
@@ -201,6 +207,8 @@ def test_columns_are_recognised(tmp_path: Path, name: str) -> None:
     found = read_annotations(tmp_path)
     assert [caption.text for caption in found.captions] in (["x"], ["x", "y"])
     assert len(found.images) == 1
+    is_told = "captions are read from text, not from title, description" in found.notes[0]
+    assert is_told == (name == "several that could be captions")
 
 
 def test_columns_are_named_on_the_command_line_and_from_python(tmp_path: Path) -> None:
