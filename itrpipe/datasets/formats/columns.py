@@ -118,9 +118,11 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
 
     image = chosen(settings.image, _image_column(plain, pictures))
     captions = tuple(map(chosen, settings.captions))
-    passed_over = []
-    if not captions:
-        captions, *passed_over = [*_caption_columns(plain), ()]
+    candidates = [*_caption_columns(plain)]
+    others = ""
+    if candidates and not captions:
+        captions = candidates[0]
+        others = ", ".join(map(", ".join, candidates[1:]))
     lacking = []
     options = []
     if not image:
@@ -137,14 +139,9 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
             f"{path}: no column is known to hold {' or '.join(lacking)} among {', '.join(plain.values())}; name it "
             f"with {' '.join(options)}"
         )
-    others = []
-    for columns in passed_over:
-        others += columns
     note = ""
     if others:
-        note = (
-            f"captions are read from {', '.join(captions)}, not from {', '.join(others)}: see --column captions=COLUMN"
-        )
+        note = f"captions are read from {', '.join(captions)}, not from {others}: see --column captions=COLUMN"
     ids = [plain[name] for name in _ID if name in plain and plain[name] != image]
     if image in pictures and ROW_ID in plain:
         ids.append(plain[ROW_ID])
