@@ -23,13 +23,13 @@ from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.storage.arrays import Rows
-from itrpipe.storage.tables import TableFile, read_table, rows_of, table_writer, write_table
+from itrpipe.storage.tables import TableFile, read_table, rows_of, table_writer
 
 IMAGES_FILE = "images.parquet"
 CAPTIONS_FILE = "captions.parquet"
 _REMEDY = "run itrpipe prepare again"
 LEAKED = "{:,} pictures are in two splits, so that scores may be too high; leaks.tsv of the dataset lists them"
-_CAPTIONS_AT_ONCE = 16_384
+_ROWS_AT_ONCE = 16_384
 _TEXT, _INT, _WORDS = pa.string(), pa.int32(), pa.list_(pa.string())
 _IMAGES = pa.schema({"image_id": _TEXT, "file": _TEXT, "split": _TEXT, "width": _INT, "height": _INT, "sha256": _TEXT})
 _CAPTIONS = pa.schema({"caption_id": _TEXT, "image_id": _TEXT, "split": _TEXT, "text": _TEXT, "tokens": _WORDS})
@@ -67,18 +67,20 @@ def write_tables(
         columns.setdefault(name, [unknown] * len(images["image_id"]))
     known = pa.table(columns, schema=_IMAGES)
     order = np.argsort([SPLITS.index(name) for name in images["split"]], kind="stable")
-    owners = np.argsort(order)[owners]
-    known = known.take(order).combine_chunks()
-    write_table(folder / IMAGES_FILE, known)
-    of_images = known["image_id"].take(owners), known["split"].take(owners)
-    told = pa.table([caption_ids, *of_images, texts], schema=_CAPTIONS.remove(_CAPTIONS.get_field_index("tokens")))
-    told = told.take(np.argsort(owners, kind="stable"))
+    caption_order = np.argsort(np.argsort(order)[owners], kind="stable")
+    ids = pa.array(caption_ids, _TEXT)
+    sentences = pa.array(texts, _TEXT)
+    # Some rows at a time: copies of whole columns, and the words of all captions, would not fit into memory.
+    with table_writer(folder / IMAGES_FILE, _IMAGES) as writer:
+        for start in range(0, len(order), _ROWS_AT_ONCE):
+            writer.write_table(known.take(order[start : start + _ROWS_AT_ONCE]))
     with table_writer(folder / CAPTIONS_FILE, _CAPTIONS) as writer:
-        # The words of all captions would take more memory than all else.
-        for start in range(0, len(told), _CAPTIONS_AT_ONCE):
-            part = told.slice(start, _CAPTIONS_AT_ONCE)
-            tokens = [tokenize(text) for text in part["text"].to_pylist()]
-            writer.write_table(part.append_column("tokens", pa.array(tokens, _WORDS)))
+        for start in range(0, len(caption_order), _ROWS_AT_ONCE):
+            rows = caption_order[start : start + _ROWS_AT_ONCE]
+            of_images = [known[name].take(owners[rows]) for name in ("image_id", "split")]
+            part = sentences.take(pa.array(rows))
+            tokens = [tokenize(text) for text in part.to_pylist()]
+            writer.write_table(pa.table([ids.take(pa.array(rows)), *of_images, part, tokens], schema=_CAPTIONS))
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def texts_of(folder: Path, split: str, caption_ids: Rows) -> Iterator[str]:
     """
     file = TableFile(folder / CAPTIONS_FILE, _CAPTIONS, _REMEDY)
     start = 0
-    for batch in file.batches(_CAPTIONS_AT_ONCE, ["caption_id", "split", "text"]):
+    for batch in file.batches(_ROWS_AT_ONCE, ["caption_id", "split", "text"]):
         rows = batch.filter(pc.field("split") == split)
         next_ids = pa.array(caption_ids.read(start, start + len(rows)).tolist(), pa.binary()).cast(_TEXT)
         texts = rows["text"].filter(pc.is_in(rows["caption_id"], next_ids)).to_pylist()  # pyright: ignore

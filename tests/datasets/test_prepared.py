@@ -81,7 +81,7 @@ def test_a_dataset_gives_ids_texts_words_and_rows_by_split(folder: Path) -> None
 def test_texts_of_some_captions_are_read_a_few_at_a_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch, ids: list[bytes]
 ) -> None:
-    monkeypatch.setattr("itrpipe.datasets.prepared._CAPTIONS_AT_ONCE", 1)
+    monkeypatch.setattr("itrpipe.datasets.prepared._ROWS_AT_ONCE", 1)
     expected = [f"caption {int(each)} Café" for each in ids]
     assert list(texts_of(folder, "test", HeldRows(np.array(ids)))) == expected
 

@@ -191,6 +191,12 @@ COLUMNS = {
     "a list": {"image": pictures(["a.png"]), "sentence_list": [["x", "y"]]},
     "Karpathy's sentences": {"image": pictures(["a.png"]), "sentences": [[{"raw": "x"}, {"raw": "y"}]]},
     "a number for a group": {"image": pictures(["a.png"]), "raw": ["x"], "group": [3]},
+    "several that could be captions": {
+        "image": pictures(["a.png"]),
+        "description": ["z"],
+        "title": ["z"],
+        "text": ["x"],
+    },
     "titles": {"image": pictures(["a.png"]), "title": ["x"], "price": [3]},
 }
 
@@ -201,6 +207,8 @@ def test_columns_are_recognised(tmp_path: Path, name: str) -> None:
     found = read_annotations(tmp_path)
     assert [caption.text for caption in found.captions] in (["x"], ["x", "y"])
     assert len(found.images) == 1
+    is_told = "captions are read from text, not from title, description" in found.notes[0]
+    assert is_told == (name == "several that could be captions")
 
 
 def test_columns_are_named_on_the_command_line_and_from_python(tmp_path: Path) -> None:
@@ -231,6 +239,16 @@ def test_any_column_can_be_named(tmp_path: Path) -> None:
     refusal(UsageError, line, read_annotations, tmp_path, "", "", settings)
     write_tar(tmp_path / "tar", SPLITS)
     refusal(UsageError, "has no columns", read_annotations, tmp_path / "tar", "", "", settings)
+
+
+def test_the_data_folder_may_lie_below_the_photographs(tmp_path: Path) -> None:
+    photographs(tmp_path, ["a.png"])
+    (tmp_path / "mine.csv").write_text("img,caption\na.png,x\n")
+    project = Project(tmp_path / "data")
+    made = project.prepare(tmp_path, name="mine").folder
+    (tmp_path / "data" / "other" / "prepare" / "files.partial").mkdir(parents=True)
+    parquet(tmp_path / "data" / "other" / "prepare" / "files.partial" / "images.parquet", {"file": ["a"]})
+    assert project.prepare(tmp_path, name="mine").folder == made
 
 
 @pytest.mark.parametrize(
@@ -432,11 +450,15 @@ def test_a_dataset_of_the_hub_is_read_from_the_cache_of_its_library(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(cache))
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    folder = hub_source("me/my-test-set")
-    assert folder.is_relative_to(cache)
-    found = read_annotations(folder)
-    assert sorted(image.image_id for image in found.images) == sorted(NAMES)
-    assert [image.split for image in found.images] == ["test"] * 2 + ["train"] * 8 + ["val"] * 2
+    project = Project(tmp_path / "data")
+    made = project.prepare("hf:me/my-test-set", name="mine")
+    images = made.table("images")
+    assert images["image_id"].to_pylist() == NAMES
+    assert images["split"].to_pylist() == ["train"] * 8 + ["val"] * 2 + ["test"] * 2
+    # Later commands need neither the library nor the network.
+    with monkeypatch.context() as without:
+        without.setattr(datasets, "load_dataset_builder", None)
+        assert project.prepare(name="mine").folder == made.folder
     refusal(MissingInputError, "hf:me/other cannot be fetched", hub_source, "me/other")
     monkeypatch.setitem(sys.modules, "datasets", None)
     refusal(UsageError, "pip install 'itrpipe[datasets]'", hub_source, "me/my-test-set")

@@ -1,7 +1,7 @@
 """Columns of a table: which of them hold photographs, captions, ids, splits and groups."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -78,13 +78,14 @@ class ColumnSettings(Settings):
 
 
 class Columns(NamedTuple):
-    """Columns of one table by what they hold; empty where it has none."""
+    """Columns of one table by what they hold, empty where it has none, and a note if others could hold captions."""
 
     image: str
     captions: tuple[str, ...]
     id: str
     split: str
     group: str
+    note: str = ""
 
     def names(self) -> list[str]:
         """Return the names of all these columns, each once."""
@@ -116,7 +117,12 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
         return plain[_plain(name)]
 
     image = chosen(settings.image, _image_column(plain, pictures))
-    captions = tuple(map(chosen, settings.captions)) or _caption_columns(plain)
+    captions = tuple(map(chosen, settings.captions))
+    candidates = [*_caption_columns(plain)]
+    others = ""
+    if candidates and not captions:
+        captions = candidates[0]
+        others = ", ".join(map(", ".join, candidates[1:]))
     lacking = []
     options = []
     if not image:
@@ -133,6 +139,9 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
             f"{path}: no column is known to hold {' or '.join(lacking)} among {', '.join(plain.values())}; name it "
             f"with {' '.join(options)}"
         )
+    note = ""
+    if others:
+        note = f"captions are read from {', '.join(captions)}, not from {others}: see --column captions=COLUMN"
     ids = [plain[name] for name in _ID if name in plain and plain[name] != image]
     if image in pictures and ROW_ID in plain:
         ids.append(plain[ROW_ID])
@@ -142,6 +151,7 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
         chosen(settings.id, [*ids, ""][0]),
         chosen(settings.split, plain.get("split", "")),
         chosen(settings.group, plain.get("group", "")),
+        note,
     )
 
 
@@ -170,16 +180,15 @@ def _image_column(plain: Mapping[str, str], pictures: Mapping[str, bool]) -> str
     return known[0] if known else ""
 
 
-def _caption_columns(plain: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the column of captions, or all of a numbered kind, such as `caption_0` to `caption_4`."""
+def _caption_columns(plain: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yield the columns that may hold captions, best first; those that are numbered, as `caption_0`, all at once."""
     for word in _CAPTIONS:
         if word in plain:
-            return (plain[word],)
+            yield (plain[word],)
         numbered = {}
         for name in plain:
             match = re.fullmatch(rf"{word}_?(\d+)", name)
             if match:
                 numbered[int(match[1])] = plain[name]
         if numbered:
-            return tuple(numbered[number] for number in sorted(numbered))
-    return ()
+            yield tuple(numbered[number] for number in sorted(numbered))

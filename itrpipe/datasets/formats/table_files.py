@@ -15,8 +15,9 @@ from itrpipe.storage.disk import reading
 
 _ROWS = 4096
 """Rows that are read at once."""
-_FIRST_ROWS = 16
 _BUFFER = 1 << 20
+_BYTES_OF_NULL = 1024
+"""More than a row without a value takes, with its share of the headers of pages."""
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _FILE_MAGIC = b"ARROW1"
 _AGAIN = "fetch or make it again"
@@ -83,13 +84,16 @@ class ColumnTable:
                     self.pictures[field.name] = False
 
     def names_files(self, column: str) -> bool:
-        """Return whether a column holds the paths of photographs, and not, as its first rows tell, their bytes."""
+        """Return whether a column holds the paths of photographs, and not, as its first row tells, their bytes."""
         if column not in self.pictures:
             return True
         if not self.pictures[column]:
             return False
+        leaf = f"{column}.{_BYTES}"
         with reading(self.path, "a table", _AGAIN):
-            for batch in self._batches([f"{column}.{_BYTES}"], _FIRST_ROWS):
+            if self._is_parquet and _is_large(pq.read_metadata(self.path), leaf):
+                return False
+            for batch in self._batches([leaf], 1):
                 cells = _checked(batch.column(column))
                 is_there = np.asarray(cells.is_valid())
                 lacks_bytes = np.asarray(cells.field(_BYTES).is_null())
@@ -153,6 +157,18 @@ def _checked(column: pa.Array) -> pa.Array:
     """
     column.validate(full=True)
     return column
+
+
+def _is_large(metadata: pq.FileMetaData, leaf: str) -> bool:
+    """Return whether a column of a Parquet file has more bytes than one without values has; they are not read."""
+    size = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for place in range(group.num_columns):
+            chunk = group.column(place)
+            if chunk.path_in_schema == leaf:
+                size += chunk.total_uncompressed_size
+    return size > _BYTES_OF_NULL * metadata.num_rows
 
 
 def _arrow_schema(path: Path) -> pa.Schema:

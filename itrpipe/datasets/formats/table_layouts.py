@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from itrpipe.datasets.archives import ARROW, PARQUET
+from itrpipe.datasets.definition import DEFINITION
 from itrpipe.datasets.formats.splits import split_in_name
 from itrpipe.datasets.source_files import OBJECT, files_present, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.storage.artifact import PARTIAL
 
 CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt")
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -93,7 +95,10 @@ def _column_tables(source: Path) -> list[Table]:
     """
     tables = []
     for folder, folders, names in os.walk(source):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if DEFINITION in names and "prepare" in folders:
+            folders.clear()  # a data folder of this program, which may lie below the photographs
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and not name.endswith(PARTIAL))
         place = Path(folder)
         if _SPLITS in names:
             _refuse_unsaved_splits(place)

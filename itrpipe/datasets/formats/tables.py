@@ -49,6 +49,7 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
     restvals = 0
     has_splits = False
     kinds = set()
+    column_notes = {}
     for table in tables:
         file = open_table(table.path)
         if not file.names:
@@ -57,6 +58,7 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
         reader = _RowReader(path, root, table, file, columns)
         kinds.add(reader.is_inside)
         has_splits |= bool(columns.split)
+        column_notes[columns.note] = None
         unit = file.unit
         if table.path != path:
             unit = f"{table.path.relative_to(root).as_posix()}: {file.unit}"
@@ -87,7 +89,7 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
     _refuse_divided_groups(path, images)
     if len(kinds) > 1:
         raise DataError(f"{source}: some of its tables hold photographs, others name files; prepare one kind")
-    notes = []
+    notes = [*filter(None, column_notes)]
     for lacks, rows in left_out.items():
         if rows:
             notes.append(f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out")
