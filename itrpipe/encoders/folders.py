@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,10 @@ TOKENIZERS = (
 """Files of which a tokenizer has at least one."""
 READERS = {"vision": PROCESSORS, "text": TOKENIZERS}
 """Side of a model -> files of which its folder has at least one."""
-_FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors", "[0-9]_*/*")
+_FETCHED = (
+    *("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors"),
+    *("[0-9]_*/*", "encoder/*", "vision/*", "text/*"),  # of sentence-transformers, and of `itrpipe export`
+)
 _UNFETCHED = ("*.bin", "*.pt", "*.onnx", "onnx/*", "openvino/*")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _OF_TIMM = "pretrained_cfg"
@@ -59,7 +63,7 @@ def local_folder(model: str) -> Path | None:
         DataError: there is a pipe or a device in the folder.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike a path's own, it takes names of any length
         for file in path.iterdir():
             if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe would be waited for
                 raise DataError(f"{file} is no regular file; put the file of the model there")
@@ -67,7 +71,7 @@ def local_folder(model: str) -> Path | None:
         if own.is_dir() and not (path / CONFIG).is_file():
             return own
         return path
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or path.exists():
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):
         raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id")
     return None
 
@@ -80,7 +84,7 @@ def require_model(model: str, revision: str = "main", sides: tuple[str, ...] = (
     Args:
         model: folder or hub id.
         revision: branch, tag or commit of the hub id.
-        sides: `vision` and `text`, where a folder has to have an image processor and a tokenizer.
+        sides: what it has to encode, `vision`, `text` or both; of a tokenizer none, and no weights are needed.
 
     Raises:
         MissingInputError: there is no such model, or its folder lacks a file.
@@ -90,7 +94,7 @@ def require_model(model: str, revision: str = "main", sides: tuple[str, ...] = (
     if folder is None:
         _ask(model, revision)
     else:
-        require_files(folder, sides)
+        require_files(folder, sides, weights=bool(sides))
 
 
 @functools.lru_cache(maxsize=64)
@@ -116,21 +120,36 @@ def find_folder(
         MissingInputError: there is no such model, it lacks a file, or the hub cannot be reached.
         DataError: its weights are a pickle.
     """
-    folder = local_folder(model)
-    notes = ()
-    unfetched = _UNFETCHED if weights else (*_UNFETCHED, "*.safetensors")
-    if folder is None:
-        import huggingface_hub
-
-        with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
-            folder = Path(
-                huggingface_hub.snapshot_download(
-                    model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=list(unfetched)
-                )
-            )
-        notes = (f"{model} is at commit {folder.name}",)
+    folder = fetch_folder(model, revision, weights)
     require_files(folder, sides, weights)
-    return folder, notes
+    if local_folder(model) is None:
+        return folder, (f"{model} is at commit {folder.name}",)
+    return folder, ()
+
+
+def fetch_folder(model: str, revision: str = "main", weights: bool = True) -> Path:
+    """Return the folder that a model is, or that of its files of the hub, downloaded where they are not there yet.
+
+    Args:
+        model, revision, weights: see `find_folder`.
+
+    Raises:
+        MissingInputError: there is no such model, or the hub cannot be reached.
+    """
+    folder = local_folder(model)
+    if folder is not None:
+        return folder
+    import huggingface_hub
+
+    left = [*_UNFETCHED]
+    if not weights:
+        left.append("*.safetensors")
+    with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
+        return Path(
+            huggingface_hub.snapshot_download(
+                model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=left
+            )
+        )
 
 
 def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) -> None:
