@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,8 @@ from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
+from itrpipe.storage.arrays import ArrayFile
+from itrpipe.storage.tables import rows_of
 from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 
@@ -35,10 +37,28 @@ if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
     from itrpipe.scene_graph.phrases import CaptionPhrases
 
+FROZEN_VECTORS = "vectors.arrays"
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
 _NAMES_SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
 """Matches captions that a mirrored image may contradict, and some others, such as `the train has left`."""
+
+
+@dataclass(frozen=True)
+class FrozenVectors:
+    """Vectors of a split's captions by an encoder that is never trained.
+
+    Attributes:
+        vectors: float32 [n, D], a memory map.
+        places: int64 [T], row of each caption.
+    """
+
+    vectors: np.ndarray
+    places: np.ndarray
+
+    def of(self, rows: np.ndarray) -> Tensor:
+        """Return the vectors [n, D] of caption rows [n]."""
+        return torch.from_numpy(self.vectors[self.places[rows]])
 
 
 @dataclass(frozen=True)
@@ -50,12 +70,14 @@ class TokenTexts:
         lengths: int32 [T].
         cut: those of which the end is not read.
         multiple: of which the width of batches is one.
+        vectors: of a frozen text encoder, where they are computed once.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     cut: Cut
     multiple: int = 1
+    vectors: FrozenVectors | None = None
 
     @classmethod
     def of(cls, split: Split, tokens: CaptionTokens) -> TokenTexts:
@@ -64,10 +86,14 @@ class TokenTexts:
         return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else Cut(0, ""))
 
     def texts(self, rows: np.ndarray) -> TextBatch:
-        """Token ids of the given caption rows [T], cut to about the longest of them."""
+        """Token ids of the given caption rows [T], cut to about the longest of them, and their vectors."""
         lengths = self.lengths[rows]
         tokens = self.tokens[rows, : -(-lengths.max() // self.multiple) * self.multiple]
-        return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+        return TextBatch(
+            torch.from_numpy(tokens.astype(np.int64)),
+            torch.from_numpy(lengths.astype(np.int64)),
+            vectors=None if self.vectors is None else self.vectors.of(rows),
+        )
 
 
 class PhraseTexts:
@@ -409,12 +435,14 @@ class Sources:
         prepare, extract: images, captions and features.
         parse: scene graphs, for models that read phrases.
         train_share: share of the training images that are used, 0..1.
+        frozen: side, `vision` or `text` -> vectors of its encoder, which are computed once.
     """
 
     prepare: Path
     extract: Path
     parse: Path | None = None
     train_share: float = 1.0
+    frozen: Mapping[str, Path] = field(default_factory=dict)
 
     def splits(
         self, names: Iterable[str] | None = None, warn: Callable[[str], None] = lambda message: None
@@ -442,6 +470,21 @@ class Sources:
                 split = split.without(absent)
             found["train"] = split
         return prepared, features, found
+
+    def with_frozen(self, data: dict[str, SplitData], prepared: PreparedDataset) -> dict[str, SplitData]:
+        """Return splits that give the vectors of frozen encoders, and are changed for it.
+
+        Args:
+            data: the splits.
+            prepared: the dataset that they are of.
+        """
+        if "text" in self.frozen:
+            vectors = ArrayFile(self.frozen["text"] / FROZEN_VECTORS)
+            for name, each in data.items():
+                whole = prepared.split(name).share(self.train_share if name == "train" else 1.0)
+                places = rows_of(each.split.captions["caption_id"], whole.captions["caption_id"])
+                each.captions = replace(each.captions, vectors=FrozenVectors(vectors[name].mapped("r"), places))
+        return data
 
     def phrases(self, settings: Any) -> CaptionPhrases | None:
         """The phrases of all captions, for a model of these settings that reads some."""
@@ -503,7 +546,7 @@ def load_splits(
         if reading is not None:
             tokens = WordIds(vocabulary, reading)
     opened = {name: open_split(split, features, tokens, settings, frame, phrases) for name, split in chosen.items()}
-    return opened, tokens
+    return sources.with_frozen(opened, prepared), tokens
 
 
 def read_captions(
@@ -565,10 +608,11 @@ def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    _, features, chosen = sources.splits(names)
+    prepared, features, chosen = sources.splits(names)
     settings = saved.settings
     phrases = sources.phrases(saved.settings)
-    return {
+    opened = {
         name: open_split(split, features, saved.tokens, settings, saved.frame, phrases)
         for name, split in chosen.items()
     }
+    return sources.with_frozen(opened, prepared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -131,6 +131,16 @@ class DualEncoder(BackboneSettings):
     def encoders(self) -> tuple[str, ...]:
         """Both, that of images where it reads pixels."""
         return ("vision", "text") if self.images == "pixels" else ("text",)
+
+    def encoder_alone(self, side: str) -> dict[str, Any]:
+        """Return pretrained encoder and pooling, and what is read of a caption.
+
+        Vectors depend on the batch where its padding counts, and where images are changed at random.
+        """
+        if side == "text" and self.text_pool != "mean-all":
+            encoder = {"encoder": self.text, "revision": self.text_revision, "pool": self.text_pool}
+            return encoder | {"clean_captions": self.clean_captions, "max_words": self.max_words}
+        return {}
 
     def pretrained(self) -> dict[str, str]:
         """Both encoders, that of images where it reads pixels."""

@@ -346,7 +346,10 @@ class TransformerDualEncoder(Base):
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        vectors = self.project_texts(self.dropout(self.text(texts.tokens, texts.lengths, texts.in_training)))
+        vectors = texts.vectors
+        if vectors is None:
+            vectors = self.text(texts.tokens, texts.lengths, texts.in_training)
+        vectors = self.project_texts(self.dropout(vectors))
         return TextEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def encoders(self) -> dict[str, nn.Module]:
