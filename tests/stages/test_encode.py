@@ -18,13 +18,13 @@ from tests.chains import Invoke, copied, done, goes_on, history, only, sets
 from tests.conftest import TINY_AOQ, Outcome
 
 HEADS = (
-    "train.epochs=2",
+    "train.epochs=3",
     "train.batch_size=20",
     "train.min_word_count=1",
     "train.freeze=text",
     "train.learning_rate=1e-2",
 )
-HEADS += ("train.model.images=regions", "train.model.embed_dim=8", "encode.block=8", "encode.workers=1")
+HEADS += ("train.model.images=regions", "train.model.embed_dim=8")
 MINED = (
     "--negatives",
     "mined,synthetic",
@@ -35,7 +35,7 @@ MINED = (
 )
 METHODS = {
     "contrastive": (*MINED, *sets("contrastive.loss.top_texts=5", "contrastive.loss.min_count=0", *TINY_AOQ[2:])),
-    "fne": sets("fne.loss.memory_size=24", "fne.loss.min_count=0", "train.epochs=3"),
+    "fne": sets("fne.loss.memory_size=24", "fne.loss.min_count=0"),
     "aoq": sets(*TINY_AOQ, "aoq.loss.sum_epochs=0"),
 }
 
@@ -60,13 +60,14 @@ def test_a_training_is_the_one_whose_encoder_reads_every_batch(
 ) -> None:
     other = copied(root, tmp_path / "other")
     label = f"{method}.dual-encoder"
-    done(train(invoke, root, saved_encoders / "bert", method))
+    done(train(invoke, root, saved_encoders / "bert", method, "--set=encode.block=2"))
     asked_in_every_step(monkeypatch)
     done(train(invoke, other, saved_encoders / "bert", method))
     assert "frozen_text" in read_manifest(only(root, f"train/{label}")).inputs
     assert not list(other.glob("tiny/encode/*"))
     for found, expected in zip(history(root, label), history(other, label), strict=True):
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert found["val_rsum"] == expected["val_rsum"]
     weights = load_file(only(other, f"train/{label}") / MODEL)
     for name, found in load_file(only(root, f"train/{label}") / MODEL).items():
         np.testing.assert_allclose(found, weights[name], atol=1e-5, err_msg=name)
@@ -86,7 +87,7 @@ def test_another_training_of_the_same_encoder_asks_it_nothing(
         return forward(self, tokens, *more)
 
     monkeypatch.setattr(TextTower, "forward", counted)
-    done(train(invoke, root, text, "fne", "--set=train.seed=1", "--set=train.model.embed_dim=4"))
+    done(train(invoke, root, text, "fne", "--set=train.seed=1", "--set=train.model.dropout=0.1"))
     assert {*read} == {1}  # for the width of its vectors
     assert only(root, "encode/text") == vectors
     planned = done(train(invoke, root, text, "fne", "--set=train.model.max_words=3", "--dry-run"))
