@@ -481,6 +481,7 @@ class Sources:
         if "text" in self.frozen:
             vectors = ArrayFile(self.frozen["text"] / FROZEN_VECTORS)
             for name, each in data.items():
+                assert isinstance(each.captions, TokenTexts)
                 whole = prepared.split(name).share(self.train_share if name == "train" else 1.0)
                 places = rows_of(each.split.captions["caption_id"], whole.captions["caption_id"])
                 each.captions = replace(each.captions, vectors=FrozenVectors(vectors[name].mapped("r"), places))
