@@ -31,7 +31,10 @@ TOKENIZERS = (
 """Files of which a tokenizer has at least one."""
 READERS = {"vision": PROCESSORS, "text": TOKENIZERS}
 """Side of a model -> files of which its folder has at least one."""
-_FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors", "[0-9]_*/*")
+_FETCHED = (
+    *("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors"),
+    *("[0-9]_*/*", "encoder/*", "vision/*", "text/*"),  # of sentence-transformers, and of `itrpipe export`
+)
 _UNFETCHED = ("*.bin", "*.pt", "*.onnx", "onnx/*", "openvino/*")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _OF_TIMM = "pretrained_cfg"
@@ -80,7 +83,7 @@ def require_model(model: str, revision: str = "main", sides: tuple[str, ...] = (
     Args:
         model: folder or hub id.
         revision: branch, tag or commit of the hub id.
-        sides: `vision` and `text`, where a folder has to have an image processor and a tokenizer.
+        sides: what it has to encode, `vision`, `text` or both; of a tokenizer none, and no weights are needed.
 
     Raises:
         MissingInputError: there is no such model, or its folder lacks a file.
@@ -90,7 +93,7 @@ def require_model(model: str, revision: str = "main", sides: tuple[str, ...] = (
     if folder is None:
         _ask(model, revision)
     else:
-        require_files(folder, sides)
+        require_files(folder, sides, weights=bool(sides))
 
 
 @functools.lru_cache(maxsize=64)
@@ -103,33 +106,52 @@ def _ask(model: str, revision: str) -> None:
             huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
 
 
-def find_folder(model: str, revision: str = "main", sides: tuple[str, ...] = ()) -> tuple[Path, tuple[str, ...]]:
+def find_folder(
+    model: str, revision: str = "main", sides: tuple[str, ...] = (), weights: bool = True
+) -> tuple[Path, tuple[str, ...]]:
     """Return the folder with the files of a model, after downloading them where needed, and notes for the user.
 
     Args:
         model, revision, sides: see `require_model`.
+        weights: whether these are needed.
 
     Raises:
         MissingInputError: there is no such model, it lacks a file, or the hub cannot be reached.
         DataError: its weights are a pickle.
     """
+    folder = fetch_folder(model, revision, weights)
+    require_files(folder, sides, weights)
+    if local_folder(model) is None:
+        return folder, (f"{model} is at commit {folder.name}",)
+    return folder, ()
+
+
+def fetch_folder(model: str, revision: str = "main", weights: bool = True) -> Path:
+    """Return the folder that a model is, or that of its files of the hub, downloaded where they are not there yet.
+
+    Args:
+        model, revision, weights: see `find_folder`.
+
+    Raises:
+        MissingInputError: there is no such model, or the hub cannot be reached.
+    """
     folder = local_folder(model)
-    notes = ()
-    if folder is None:
-        import huggingface_hub
+    if folder is not None:
+        return folder
+    import huggingface_hub
 
-        with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
-            folder = Path(
-                huggingface_hub.snapshot_download(
-                    model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=list(_UNFETCHED)
-                )
+    left = [*_UNFETCHED]
+    if not weights:
+        left.append("*.safetensors")
+    with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
+        return Path(
+            huggingface_hub.snapshot_download(
+                model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=left
             )
-        notes = (f"{model} is at commit {folder.name}",)
-    require_files(folder, sides)
-    return folder, notes
+        )
 
 
-def require_files(folder: Path, sides: tuple[str, ...]) -> None:
+def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) -> None:
     """Refuse a folder that lacks a file of a model.
 
     Raises:
@@ -141,7 +163,7 @@ def require_files(folder: Path, sides: tuple[str, ...]) -> None:
             f"{folder} has no {CONFIG}, and so is no model of transformers; name a folder that its "
             "`save_pretrained` or `itrpipe export` has written, or a hub id"
         )
-    if not has_any(folder, SAFETENSORS):
+    if weights and not has_any(folder, SAFETENSORS):
         for pattern in _PICKLES:
             for path in sorted(folder.glob(pattern)):
                 raise DataError(

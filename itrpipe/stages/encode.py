@@ -20,6 +20,7 @@ class EncodeSettings(Settings):
         side: `vision` makes vectors of images, `text` of captions.
         encoder, revision: hub id or folder of a pretrained encoder; empty where a training has left it.
         pool: of its tokens.
+        normalisation: of colours.
         clean_captions, max_words: part of a caption that it reads, see the settings of the model.
         train_share: share of the training images.
         start_from: configuration of the training that has left the encoder, with its pooling and reading; empty: none.
@@ -30,6 +31,7 @@ class EncodeSettings(Settings):
     encoder: Annotated[str, LOCAL_MODEL] = ""
     revision: str = "main"
     pool: str = "auto"
+    normalisation: Literal["own", "clip"] = "own"
     clean_captions: bool = True
     max_words: int = Field(default=30, ge=1)
     train_share: float = Field(default=1.0, gt=0, le=1)

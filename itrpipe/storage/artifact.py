@@ -633,7 +633,8 @@ def folder_digest(name: str, folder: Path, cache: DigestCache) -> str:
     """
     if not folder.is_dir():
         raise MissingInputError(f"{folder} is not a folder; name one that holds the files of a model")
-    return cache.place(folder, f"hashing {name}")
+    files = [*folder.glob("*"), *folder.glob("[0-9]_*/*")]  # what sentence-transformers puts behind a network
+    return cache.combined([file for file in files if file.is_file()], folder, f"hashing {name}")
 
 
 LOCAL_MODEL = Outside(

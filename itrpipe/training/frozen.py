@@ -14,8 +14,10 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.captions import Cut, PieceIds, Reading
+from itrpipe.models.declaration import RANDOM
+from itrpipe.models.dual_encoder.declaration import NO_CHANGES, DualEncoder
 from itrpipe.storage.arrays import ArrayFile, array_writer, write_arrays
-from itrpipe.training.data import FROZEN_VECTORS, TokenTexts
+from itrpipe.training.data import FROZEN_VECTORS, PixelSplitData, Sources, TokenTexts
 from itrpipe.training.encoding import BLOCKS_PER_PART, Encoder
 from itrpipe.training.saved import load_model
 
@@ -40,6 +42,32 @@ class FrozenModel:
     def encode_texts(self, texts: TextBatch) -> Tensor:
         """Return vectors [T, D] of captions."""
         return self._encoder.encode_texts(texts.tokens, texts.lengths)
+
+
+def open_alone(settings: Any) -> tuple[Any, Any]:
+    """Open the pretrained encoder of one side, and what turns captions into the ids that it reads.
+
+    Args:
+        settings: see `FrozenEncoding`.
+
+    Raises:
+        MissingInputError, DataError, UsageError: see `itrpipe.models.dual_encoder.network.open_encoders`.
+    """
+    from itrpipe.models.dual_encoder.network import open_encoders, open_text  # transformers is large
+
+    if settings.side == _TEXT:
+        options = DualEncoder(text=settings.encoder, text_revision=settings.revision)
+        text: Any = open_text(options, settings.pool).text
+        reading = Reading(settings.clean_captions, settings.max_words)
+        return text, PieceIds(text.texts.tokenizer, reading, text.texts.max_tokens)
+    options = DualEncoder(
+        vision=settings.encoder,
+        vision_revision=settings.revision,
+        image_pool=settings.pool,
+        normalisation=settings.normalisation,
+        text=RANDOM,
+    )
+    return open_encoders(options).vision, None
 
 
 Opened = tuple[Encoder, dict[str, Any]]
@@ -77,23 +105,21 @@ class FrozenEncoding(Work[Opened]):
 
     def open(self) -> Opened:
         """Open the encoder, and every split."""
-        from itrpipe.encoders.encoder import open_encoder  # transformers is large
-
         settings = self._settings
-        tokens = None
+        device = torch.device(resolve_device(self.device))
         if settings.start_from:
             saved = load_model(self._inputs["start"])
             encoder = getattr(saved.model, settings.side)
             tokens = saved.tokens
         else:
-            encoder, _ = open_encoder(
-                settings.encoder, settings.revision, (settings.side,), settings.pool, settings.pool
-            )
+            encoder, tokens = open_alone(settings)
+        sources = Sources(self._inputs["prepare"])
+        data = {}
+        for name, split in self._splits().items():
             if settings.side == _TEXT:
-                reading = Reading(settings.clean_captions, settings.max_words)
-                tokens = PieceIds(encoder.texts.tokenizer, reading, encoder.texts.max_tokens)
-        device = torch.device(resolve_device(self.device))
-        data = {name: TokenTexts(*tokens.encode_split(split), Cut(0, "")) for name, split in self._splits().items()}
+                data[name] = TokenTexts(*tokens.encode_split(split), Cut(0, ""))
+            else:
+                data[name] = PixelSplitData(split, sources.images(split), None, encoder.images, NO_CHANGES)
         return Encoder(FrozenModel(encoder.eval().to(device)), device, self._block), data
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:

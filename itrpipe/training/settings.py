@@ -29,7 +29,7 @@ from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
 from itrpipe.engine.run import Device, MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, method_package, methods
+from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, WithTwins, method_package, methods
 from itrpipe.mining.settings import MiningSettings
 from itrpipe.models.declaration import (
     BACKBONES,
@@ -89,7 +89,7 @@ class TrainSettings(Settings):
     Attributes:
         backbone: folder in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
         method: folder in `itrpipe/methods/`.
-        features: which features of the dataset; empty for its only ones.
+        features: which features of the dataset; empty for its only ones, and of models that read photographs.
         seed: of initialisation, order and draws.
         start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
             empty starts from random weights.
@@ -258,8 +258,11 @@ class TrainSettings(Settings):
             if seen != value:
                 values["model"][name] = seen
         for key in self.unused_options():
-            *group, name = key.split(".")
-            (values[group[0]] if group else values).pop(name)
+            *groups, name = key.split(".")
+            table = values
+            for group in groups:
+                table = table[group]
+            table.pop(name)
         if not self.loss.trains:
             read = READ_UNTRAINED
             if self.embed_precision == AS_TRAINED:
@@ -295,11 +298,18 @@ class TrainSettings(Settings):
             return found
         for side in self.frozen:
             encoder = self.model.encoder_alone(side)
+            if side == "vision" and isinstance(self.loss, WithTwins) and self.loss.twins:
+                continue  # some twins are mirror images
             if encoder and self.start_from:
                 encoder = {name: getattr(self, name) for name in ("start_from", "backbone", "seed", "features")}
             if encoder:
                 found[side] = encoder | {"train_share": self.train_share}
         return found
+
+    @property
+    def reads_photographs(self) -> bool:
+        """Return whether images are the photographs themselves, and no features of them."""
+        return self.model.reads() == ("pixels",)
 
     @property
     def adapts(self) -> bool:
@@ -434,12 +444,6 @@ def declared_encoders(method: str) -> dict[str, str]:
     backbone = usual_backbone(method)
     model = _declared(method, backbone=backbone).get("model", {})
     return {name: model[name] for name in ("vision", "text") if name in model}
-
-
-def usual_features(method: str, backbone: str, dataset: str) -> str:
-    """Return the features that a model is trained on where none are named; empty for the only ones of the dataset."""
-    chosen = canonical_backbone(backbone) or usual_backbone(method)
-    return _declared(method, backbone=chosen, dataset=dataset)["features"]
 
 
 def run_label(conf: str, backbone: str, seed: int) -> str:

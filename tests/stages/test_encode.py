@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from itrpipe.models.dual_encoder.network import TextTower
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.saved import MODEL
 from itrpipe.training.settings import TrainSettings
@@ -80,13 +79,13 @@ def test_another_training_of_the_same_encoder_asks_it_nothing(
     done(train(invoke, root, text, "fne"))
     vectors = only(root, "encode/text")
     read: list[int] = []
-    forward: Any = TextTower.forward
+    encode_texts: Any = Encoder.encode_texts
 
     def counted(self: Any, tokens: Any, *more: Any) -> Any:
         read.append(len(tokens))
-        return forward(self, tokens, *more)
+        return encode_texts(self, tokens, *more)
 
-    monkeypatch.setattr(TextTower, "forward", counted)
+    monkeypatch.setattr(Encoder, "encode_texts", counted)
     done(train(invoke, root, text, "fne", "--set=train.seed=1", "--set=train.model.dropout=0.1"))
     assert {*read} == {1}  # for the width of its vectors
     assert only(root, "encode/text") == vectors

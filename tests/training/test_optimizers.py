@@ -33,7 +33,7 @@ PIXELS = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torc
 IMAGES = ImageBatch(torch.empty(3, 0, 0), pixels=PIXELS)
 TEXTS = TextBatch(torch.tensor([[2, 5, 6, 3], [2, 7, 3, 0], [2, 8, 9, 3]]), torch.tensor([4, 3, 4]))
 KINDS = pytest.mark.parametrize(("vision", "text"), [("clip", "clip"), ("siglip", "siglip"), ("vit", "bert")])
-LAYER = "vision.network.vision_model.encoder.layers.0.self_attn.q_proj"
+LAYER = "sides.encoder.network.vision_model.encoder.layers.0.self_attn.q_proj"
 
 
 def opened(root: Path, vision: str = "clip", text: str = "clip", **values: Any) -> TransformerDualEncoder:
