@@ -24,7 +24,7 @@ class EncodeSettings(Settings):
         clean_captions, max_words: part of a caption that it reads, see the settings of the model.
         train_share: share of the training images.
         start_from: configuration of the training that has left the encoder, with its pooling and reading; empty: none.
-        backbone, seed, features: of that training.
+        start_backbone, start_seed, start_features: of that training.
     """
 
     side: Literal["vision", "text"]
@@ -36,9 +36,9 @@ class EncodeSettings(Settings):
     max_words: int = Field(default=30, ge=1)
     train_share: float = Field(default=1.0, gt=0, le=1)
     start_from: str = ""
-    backbone: str = ""
-    seed: int = Field(default=0, ge=0)
-    features: str = ""
+    start_backbone: str = ""
+    start_seed: int = Field(default=0, ge=0)
+    start_features: str = ""
 
 
 class EncodeExecution(SharedExecution):
@@ -63,7 +63,8 @@ class Encode(Stage):
         """Ask for the dataset, and for the training that has left the encoder."""
         wanted = {"prepare": prepare_need(definition)}
         if settings.start_from:
-            same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
+            same = {name: getattr(settings, f"start_{name}") for name in ("backbone", "seed", "features")}
+            same["train_share"] = settings.train_share
             wanted["start"] = Need("train", settings.start_from, same)
         return wanted
 

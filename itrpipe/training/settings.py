@@ -301,7 +301,8 @@ class TrainSettings(Settings):
             if side == "vision" and isinstance(self.loss, WithTwins) and self.loss.twins:
                 continue  # some twins are mirror images
             if encoder and self.start_from:
-                encoder = {name: getattr(self, name) for name in ("start_from", "backbone", "seed", "features")}
+                encoder = {f"start_{name}": getattr(self, name) for name in ("backbone", "seed", "features")}
+                encoder["start_from"] = self.start_from
             if encoder:
                 found[side] = encoder | {"train_share": self.train_share}
         return found
