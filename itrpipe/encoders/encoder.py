@@ -123,6 +123,7 @@ class Encoder(nn.Module):
             return self.network.get_text_features(**inputs)
         return self.network(**inputs)
 
+    @torch.no_grad()
     def scale(self) -> tuple[float, float] | None:
         """Return scale and bias of the logits that a joint model was trained with; None where it names none."""
         bias = float(getattr(self.network, _BIAS, 0.0))

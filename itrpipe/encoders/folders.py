@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,7 @@ def local_folder(model: str) -> Path | None:
         DataError: there is a pipe or a device in the folder.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike a path's own, it takes names of any length
         for file in path.iterdir():
             if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe would be waited for
                 raise DataError(f"{file} is no regular file; put the file of the model there")
@@ -70,7 +71,7 @@ def local_folder(model: str) -> Path | None:
         if own.is_dir() and not (path / CONFIG).is_file():
             return own
         return path
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or path.exists():
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):
         raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id")
     return None
 

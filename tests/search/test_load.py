@@ -236,11 +236,11 @@ def test_a_damaged_configuration_is_told_in_one_line(
 def test_a_file_of_an_export_that_changed_is_told_but_for_its_card(
     evaluated: Callable[[str], Evaluated], tmp_path: Path
 ) -> None:
-    for run, name in (("ascl.ascl", "model.safetensors"), ("triplet.scan", "vocab.json")):
+    for run, name in (("ascl.ascl", "text/model.safetensors"), ("triplet.scan", "vocab.json")):
         folder = Path(shutil.copytree(evaluated(run).folder, tmp_path / run))
         (folder / "README.md").write_text("edited")
         itrpipe.load(folder)
-        (path,) = folder.rglob(name)
+        path = folder / name
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
         path.write_bytes(content)
