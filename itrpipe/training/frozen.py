@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
+from itrpipe.features.extraction import ImageFiles
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.captions import Cut, PieceIds, Reading
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import NO_CHANGES, DualEncoder
 from itrpipe.storage.arrays import ArrayFile, array_writer, write_arrays
-from itrpipe.training.data import FROZEN_VECTORS, PixelSplitData, Sources, TokenTexts
+from itrpipe.training.data import FROZEN_VECTORS, PixelSplitData, TokenTexts
 from itrpipe.training.encoding import BLOCKS_PER_PART, Encoder
 from itrpipe.training.saved import load_model
 
@@ -94,11 +96,14 @@ class FrozenEncoding(Work[Opened]):
         self.key = str(block)
         self.unit = "captions" if settings.side == _TEXT else "images"
         self.title = f"encoding {self.unit} once"
+        self._counts: dict[str, int] = {}
+        for name, split in self._splits().items():
+            self._counts[name] = len(getattr(split, self.unit))
 
     def parts(self) -> list[Part]:
         """Return consecutive rows of every split."""
         contents = []
-        for name, count in self._counts().items():
+        for name, count in self._counts.items():
             for part in cut(range(count), BLOCKS_PER_PART * self._block):
                 contents.append((part.rows, (name, part.content)))
         return numbered(contents)
@@ -113,13 +118,17 @@ class FrozenEncoding(Work[Opened]):
             tokens = saved.tokens
         else:
             encoder, tokens = open_alone(settings)
-        sources = Sources(self._inputs["prepare"])
-        data = {}
-        for name, split in self._splits().items():
-            if settings.side == _TEXT:
-                data[name] = TokenTexts(*tokens.encode_split(split), Cut(0, ""))
-            else:
-                data[name] = PixelSplitData(split, sources.images(split), None, encoder.images, NO_CHANGES)
+        data: dict[str, Any] = {}
+        splits = self._splits()
+        if settings.side == _TEXT:
+            for name, split in splits.items():
+                ids, lengths = tokens.encode_split(split)
+                data[name] = TokenTexts(ids, lengths, Cut(0, ""))
+        else:
+            root = image_root(self._inputs["prepare"]).absolute()
+            for name, split in splits.items():
+                files = ImageFiles.of_split(root, split)
+                data[name] = PixelSplitData(split, files, None, encoder.images, NO_CHANGES)
         return Encoder(FrozenModel(encoder.eval().to(device)), device, self._block), data
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
@@ -144,14 +153,13 @@ class FrozenEncoding(Work[Opened]):
         Returns:
             Number of vectors, and their width.
         """
-        counts = self._counts()
         width = ArrayFile(paths[0])[_VECTORS].shape[1]
-        layout = {name: ("<f4", (count, width)) for name, count in counts.items()}
+        layout = {name: ("<f4", (count, width)) for name, count in self._counts.items()}
         with array_writer(folder / FROZEN_VECTORS, layout) as writer:
             for part, path in zip(self.parts(), paths, strict=True):
                 name, rows = part.content
                 writer.write(name, rows.start, ArrayFile(path)[_VECTORS].read())
-        return {self.unit: sum(counts.values()), "width": width}
+        return {self.unit: sum(self._counts.values()), "width": width}
 
     def _splits(self) -> dict[str, Split]:
         """Return the splits, of training images the share that is used."""
@@ -160,11 +168,3 @@ class FrozenEncoding(Work[Opened]):
         if "train" in splits:
             splits["train"] = splits["train"].share(self._settings.train_share)
         return splits
-
-    def _counts(self) -> dict[str, int]:
-        """Return the number of images or captions of every split."""
-        sides = {
-            name: split.captions if self._settings.side == _TEXT else split.images
-            for name, split in self._splits().items()
-        }
-        return {name: len(rows) for name, rows in sides.items()}
