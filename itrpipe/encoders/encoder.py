@@ -48,7 +48,7 @@ class Encoder(nn.Module):
 
     Attributes:
         network: as given.
-        images, texts: the readers.
+        images, texts: the readers; None where the network is not asked about such.
         image_width, text_width: D of each side; 0 where there is none.
         image_pool: the pooling that is used.
     """
@@ -62,8 +62,8 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
-        self.images = image_reader
-        self.texts = text_reader
+        self.images: Any = image_reader
+        self.texts: Any = text_reader
         self.image_pool = image_pool
         self.image_width = 0
         self.text_width = 0
@@ -92,7 +92,10 @@ class Encoder(nn.Module):
 
     def encode_images(self, frames: Tensor) -> Tensor:
         """Return vectors [B, D] of frames [B, 3, h, w]."""
-        seen = self.see(frames)
+        return self.pooled(self.see(frames))
+
+    def pooled(self, seen: Seen) -> Tensor:
+        """Return the vectors [B, D] of images that the network has seen."""
         if self.image_pool == "own":
             assert seen.own is not None
             return seen.own
@@ -228,40 +231,56 @@ def open_encoder(
         UsageError: transformers has no `AutoModel` of its type, or how it is pooled is not known.
     """
     folder, notes = find_folder(model, revision, sides)
-    network = open_network(folder)
+    network = open_network(folder, open_config(folder))
     image_reader = text_reader = None
     if VISION in sides:
-        processor = _opened("AutoImageProcessor", folder, "an image processor")
-        with reading(folder, "an image processor", _AGAIN):
-            image_reader = ImageReader(processor)
+        image_reader = open_images(folder)
     if TEXT in sides:
         text_reader = _open_texts(folder, network, text_pool)
-    return Encoder(network, image_reader, text_reader, image_pool), notes
+    with reading(folder, "an encoder", "the network and what prepares its inputs do not belong together"):
+        return Encoder(network, image_reader, text_reader, image_pool), notes
 
 
-def open_network(folder: Path) -> Any:
+def open_config(folder: Path, kind: str = "AutoModel") -> Any:
+    """Open the configuration of a network.
+
+    Args:
+        folder: of the model, here.
+        kind: class of transformers that opens the network.
+
+    Raises:
+        DataError: the file is damaged.
+        UsageError: the class knows no such network.
+    """
+    import transformers  # it is large, and most models have no such network
+
+    config = _opened("AutoConfig", folder, "a configuration")
+    if type(config) not in getattr(transformers, kind)._model_mapping:
+        raise UsageError(f"{folder}: transformers has no {kind} of type '{config.model_type}'; choose another model")
+    vars(config).pop("itrpipe", None)  # of `itrpipe export`, about a model that this one began with
+    # A configuration can name an implementation that would be downloaded from the hub as code.
+    config._attn_implementation = None
+    config.return_dict = True
+    return config
+
+
+def open_network(folder: Path, config: Any, kind: str = "AutoModel") -> Any:
     """Open a network with its weights, in float32, on the CPU, in evaluation mode.
 
     A pooler that the weights lack is left out, because it would be random.
 
     Args:
-        folder: of the model, here.
+        folder, kind: see `open_config`.
+        config: of the network.
 
     Raises:
         DataError: a file is damaged, or weights are of another network or not finite.
-        UsageError: transformers has no `AutoModel` of this type.
     """
-    import transformers  # it is large, and most models have no such network
+    import transformers  # see `open_config`
 
     weights = folder / SAFETENSORS[0]
-    config = _opened("AutoConfig", folder, "a configuration")
-    if type(config) not in transformers.AutoModel._model_mapping:  # pyright: ignore[reportAttributeAccessIssue]
-        raise UsageError(f"{folder}: transformers has no AutoModel of type '{config.model_type}'; choose another model")
-    vars(config).pop("itrpipe", None)  # of `itrpipe export`, about a model that this one began with
-    # A configuration can name an implementation that would be downloaded from the hub as code.
-    config._attn_implementation = None
     with quiet(), reading(weights, "weights", _AGAIN):
-        network, report = transformers.AutoModel.from_pretrained(
+        network, report = getattr(transformers, kind).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
@@ -286,6 +305,41 @@ def open_network(folder: Path) -> Any:
     return network.eval()
 
 
+def open_images(folder: Path) -> ImageReader:
+    """Open the image processor of a model.
+
+    Raises:
+        DataError: its file is damaged.
+        UsageError: it makes frames of different sizes.
+    """
+    processor = _opened("AutoImageProcessor", folder, "an image processor")
+    with reading(folder, "an image processor", _AGAIN):
+        return ImageReader(processor)
+
+
+def load_tokenizer(folder: Path, network: Any | None = None) -> Any:
+    """Read the tokenizer in a folder.
+
+    Args:
+        folder: of the model, here.
+        network: that reads its tokens, where it is opened.
+
+    Raises:
+        MissingInputError: a library that it needs is not installed.
+        DataError: a file is damaged, or it has more tokens than the network embeds.
+    """
+    tokenizer = _opened("AutoTokenizer", folder, "a tokenizer")
+    if network is None:
+        return tokenizer
+    embedded = network.config.get_text_config().vocab_size
+    if len(tokenizer) > embedded:
+        raise DataError(
+            f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {embedded:,}; they do not "
+            f"belong together, {_AGAIN}"
+        )
+    return tokenizer
+
+
 def is_joint(network: Any) -> bool:
     """Tell whether a network makes vectors of images and of captions that can be compared."""
     return hasattr(network, "get_image_features") and hasattr(network, "get_text_features")
@@ -304,13 +358,7 @@ def refuse_not_finite(where: Path, network: nn.Module, remedy: str) -> None:
 
 
 def _open_texts(folder: Path, network: Any, wanted: texts.Pool) -> TextReader:
-    tokenizer = load_tokenizer(folder)
-    embedded = network.config.get_text_config().vocab_size
-    if len(tokenizer) > embedded:
-        raise DataError(
-            f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {embedded:,}; they do not "
-            f"belong together, {_AGAIN}"
-        )
+    tokenizer = load_tokenizer(folder, network)
     pool, layers, limit = read_modules(folder)
     if pool is None:
         pool = "own" if is_joint(network) else "mean"
@@ -329,16 +377,6 @@ def open_tokenizer(model: str, revision: str = "main") -> Any:
     return load_tokenizer(folder)
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """Read the tokenizer in a folder.
-
-    Raises:
-        MissingInputError: a library that it needs is not installed.
-        DataError: a file is damaged.
-    """
-    return _opened("AutoTokenizer", folder, "a tokenizer")
-
-
 def _opened(kind: str, folder: Path, what: str) -> Any:
     """Open a part of a model by an `Auto` class of transformers, from its files alone and without their code.
 
@@ -346,7 +384,7 @@ def _opened(kind: str, folder: Path, what: str) -> Any:
         MissingInputError: a library that it needs is not installed.
         DataError: a file is damaged.
     """
-    import transformers  # see `open_network`
+    import transformers  # see `open_config`
 
     with quiet(), reading(folder, what, _AGAIN):
         try:

@@ -324,7 +324,7 @@ class Planner:
         """
         if not hasattr(settings, "features") or is_given(getattr(settings, "backbone", "")):
             return False
-        training = settings
+        training: Any = settings
         if need.stage != "train" and hasattr(settings, "method"):
             model = Need("train", settings.method, {"backbone": settings.backbone})
             training, _, _ = self.configure(model, requested=False)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
+from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.prepared import Split, given_split
 from itrpipe.encoders.folders import CONFIG, fetch_folder
 from itrpipe.engine.work import resolve_device
@@ -278,7 +279,7 @@ class RetrievalModel:
             UsageError, DataError: see `score`.
         """
         options = {"batch_size": batch_size, "progress": progress}
-        if isinstance(query, str) and not os.path.isfile(query):
+        if isinstance(query, str) and not (os.path.isfile(query) or in_archive(Path(query))):
             scores = self.score(cast(Any, candidates), [query], **options)[:, 0]
         else:
             scores = self.score([query], cast(Any, candidates), **options)[0]
@@ -451,8 +452,8 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
             return _joint(name, revision, place)
         saved = load_model(folder)
         about = saved.config.get(ABOUT)
-        is_named = isinstance(about, dict) and isinstance(about.get("run"), str)
-        if not is_named or ("features" not in about and saved.images is None):
+        is_described = isinstance(about, dict) and ("features" in about or saved.images is not None)
+        if about is None or not is_described or not isinstance(about.get("run"), str):
             raise DataError(
                 f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, "
                 "or of a training with its manifest.json"
