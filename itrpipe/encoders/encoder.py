@@ -85,7 +85,7 @@ class Encoder(nn.Module):
         return is_joint(self.network)
 
     def parts(self, side: str) -> dict[str, nn.Module]:
-        """Return what a side uses: parts of the network by their names in it, or all of it; layers behind the pooling."""
+        """Return what a side uses: the network, or parts of it by their names, and the layers behind the pooling."""
         found = {"network": self.network}
         if self.is_joint:
             found = {name: self.network.get_submodule(name) for name in self._parts[side]}
