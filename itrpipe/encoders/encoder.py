@@ -234,7 +234,7 @@ def open_encoder(
         UsageError: transformers has no `AutoModel` of its type, or how it is pooled is not known.
     """
     folder, notes = find_folder(model, revision, sides)
-    network = open_network(folder, open_config(folder))
+    network = open_network(folder)
     image_reader = text_reader = None
     if VISION in sides:
         image_reader = open_images(folder)
@@ -267,21 +267,22 @@ def open_config(folder: Path, kind: str = "AutoModel") -> Any:
     return config
 
 
-def open_network(folder: Path, config: Any, kind: str = "AutoModel") -> Any:
+def open_network(folder: Path, kind: str = "AutoModel") -> Any:
     """Open a network with its weights, in float32, on the CPU, in evaluation mode.
 
     A pooler that the weights lack is left out, because it would be random.
 
     Args:
         folder, kind: see `open_config`.
-        config: of the network.
 
     Raises:
         DataError: a file is damaged, or weights are of another network or not finite.
+        UsageError: the class knows no such network.
     """
     import transformers  # see `open_config`
 
     weights = folder / SAFETENSORS[0]
+    config = open_config(folder, kind)
     with quiet(), reading(weights, "weights", _AGAIN):
         network, report = getattr(transformers, kind).from_pretrained(
             folder,
@@ -293,7 +294,10 @@ def open_network(folder: Path, config: Any, kind: str = "AutoModel") -> Any:
             ignore_mismatched_sizes=True,  # they are in the report
             output_loading_info=True,
         )
-    wrong = [f"'{name}' {list(found)} is {list(due)} by config.json" for name, found, due in report["mismatched_keys"]]
+    wrong = [
+        f"'{name}' {list(found)} is {list(due)} by config.json"
+        for name, found, due in sorted(report["mismatched_keys"])
+    ]
     for name in sorted(report["missing_keys"]):
         if name.partition(".")[0] == _POOLER:
             network.pooler = None
@@ -320,27 +324,18 @@ def open_images(folder: Path) -> ImageReader:
         return ImageReader(processor)
 
 
-def load_tokenizer(folder: Path, network: Any | None = None) -> Any:
-    """Read the tokenizer in a folder.
-
-    Args:
-        folder: of the model, here.
-        network: that reads its tokens, where it is opened.
+def refuse_other_tokens(folder: Path, tokenizer: Any, network: Any) -> None:
+    """Refuse a tokenizer of another network.
 
     Raises:
-        MissingInputError: a library that it needs is not installed.
-        DataError: a file is damaged, or it has more tokens than the network embeds.
+        DataError: it has more tokens than the network embeds.
     """
-    tokenizer = _opened("AutoTokenizer", folder, "a tokenizer")
-    if network is None:
-        return tokenizer
     embedded = network.config.get_text_config().vocab_size
     if len(tokenizer) > embedded:
         raise DataError(
             f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {embedded:,}; they do not "
             f"belong together, {_AGAIN}"
         )
-    return tokenizer
 
 
 def is_joint(network: Any) -> bool:
@@ -361,7 +356,8 @@ def refuse_not_finite(where: Path, network: nn.Module, remedy: str) -> None:
 
 
 def _open_texts(folder: Path, network: Any, wanted: texts.Pool) -> TextReader:
-    tokenizer = load_tokenizer(folder, network)
+    tokenizer = load_tokenizer(folder)
+    refuse_other_tokens(folder, tokenizer, network)
     pool, layers, limit = read_modules(folder)
     if pool is None:
         pool = "own" if is_joint(network) else "mean"
@@ -378,6 +374,16 @@ def open_tokenizer(model: str, revision: str = "main") -> Any:
     """
     folder, _ = find_folder(model, revision, (TEXT,), weights=False)
     return load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Read the tokenizer in a folder.
+
+    Raises:
+        MissingInputError: a library that it needs is not installed.
+        DataError: a file is damaged.
+    """
+    return _opened("AutoTokenizer", folder, "a tokenizer")
 
 
 def _opened(kind: str, folder: Path, what: str) -> Any:

@@ -22,7 +22,7 @@ _SIDE = 64
 """Of images that a processor is tried with, in pixels."""
 _WHITE = 255
 _OF_A_BYTE = 1e-2
-_INTERPOLATIONS: dict[Any, InterpolationMode] = {
+_INTERPOLATIONS: dict[int, InterpolationMode] = {
     Image.Resampling.NEAREST: InterpolationMode.NEAREST,
     Image.Resampling.BILINEAR: InterpolationMode.BILINEAR,
     Image.Resampling.BOX: InterpolationMode.BOX,
@@ -65,8 +65,8 @@ class ImageReader(nn.Module):
         processor: of transformers.
 
     Raises:
-        UsageError: the processor makes frames of different sizes.
-        DataError: its colours are no numbers.
+        DataError: the processor makes no numbers of colours.
+        UsageError: it makes frames of different sizes.
 
     Attributes:
         processor: as given.
@@ -87,29 +87,30 @@ class ImageReader(nn.Module):
         # Processors name their colours and sizes in many ways; what they do to an image tells all of it.
         black = self.pixels(np.zeros((_SIDE, _SIDE, 3), np.uint8))
         white = self.pixels(np.full((_SIDE, _SIDE, 3), _WHITE, np.uint8))
-        noise = np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8)
-        if black.ndim != 3 or self.pixels(noise).shape != black.shape:
+        coloured = self.pixels(np.tile(np.array([0, 1, 2], np.uint8) * (_WHITE // 2), (_SIDE, _SIDE, 1)))
+        noise = self.pixels(np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8))
+        if black.ndim != 3 or noise.shape != black.shape:
             raise UsageError(
                 f"the image processor {type(processor).__name__} makes images of different sizes, or patches of them, "
                 "which cannot lie in one batch; set a height and a width in its preprocessor_config.json"
             )
         self.frame = (black.shape[1], black.shape[2])
-        row, column = self.frame[0] // 2, self.frame[1] // 2  # a frame may have margins
+        row, column = self.frame[0] // 2, self.frame[1] // 2  # the middle, since a frame may have margins
         shift = black[:, row, column].view(3, 1, 1)
         scale = (white[:, row, column].view(3, 1, 1) - shift) / _WHITE
         if not (scale.isfinite() & shift.isfinite() & (scale != 0)).all():
             raise DataError(
-                f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_mean, "
-                "image_std and rescale_factor in its preprocessor_config.json"
+                f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_std and "
+                "rescale_factor in its preprocessor_config.json"
             )
-        self._colours = scale, shift
         self.register_buffer("scale", scale, persistent=False)
         self.register_buffer("shift", shift, persistent=False)
+        # Frames are made on the processor, wherever the network is, and a module moves no tuple.
+        self._on_host = scale.clone(), shift.clone()
+        self.colours = (self.levels(coloured)[:, row, column] / (_WHITE // 2)).round().int().tolist()
+        self.interpolation = _INTERPOLATIONS.get(getattr(processor, "resample", -1), InterpolationMode.BICUBIC)
         levels = self.levels(noise)
         self.in_bytes = bool((levels - levels.round()).abs().max() < _OF_A_BYTE)
-        tones = np.tile(np.array([0, 1, 2], np.uint8) * (_WHITE // 2), (_SIDE, _SIDE, 1))
-        self.colours = (self.levels(tones)[:, row, column] / (_WHITE // 2)).round().int().tolist()
-        self.interpolation = _INTERPOLATIONS.get(getattr(processor, "resample", None), InterpolationMode.BICUBIC)
         # Most processors can be asked for bytes, which takes a quarter of the time.
         self._gives_bytes = self.in_bytes and hasattr(processor, "do_rescale") and hasattr(processor, "do_normalize")
 
@@ -136,8 +137,12 @@ class ImageReader(nn.Module):
         """Return frames [..., 3, h, w] as bytes; those of pixels are rounded."""
         if frames.dtype == torch.uint8:
             return frames
-        scale, shift = self._colours
-        return ((frames - shift) / scale).round_().clamp_(0, _WHITE).to(torch.uint8)
+        return self.levels(frames).round_().clamp_(0, _WHITE).to(torch.uint8)
+
+    def levels(self, pixels: Tensor) -> Tensor:
+        """Return pixels [..., 3, h, w] as levels of 0 to 255, not rounded, on the CPU."""
+        scale, shift = self._on_host
+        return (pixels - shift) / scale
 
     def cropped(self, image: np.ndarray, box: np.ndarray) -> Tensor:
         """Return a part of an image as a frame [3, h, w] uint8, resized in the way of the processor.
@@ -149,11 +154,6 @@ class ImageReader(nn.Module):
         top, left, height, width = box.tolist()
         part = torch.from_numpy(image[top : top + height, left : left + width]).permute(2, 0, 1)
         return image_functional.resize(part, list(self.frame), self.interpolation, antialias=True)[self.colours]
-
-    def levels(self, image: np.ndarray) -> Tensor:
-        """Return the pixels of an image [H, W, 3] uint8 RGB as levels [3, h, w] of 0 to 255, not rounded."""
-        scale, shift = self._colours  # where the processor computes, wherever the network does
-        return (self.pixels(image) - shift) / scale
 
     def normalised(self, frames: Tensor) -> Tensor:
         """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from itrpipe.encoders.encoder import load_tokenizer, open_config, open_network
+from itrpipe.encoders.encoder import load_tokenizer, open_network, refuse_other_tokens
 from itrpipe.encoders.folders import find_folder
 from itrpipe.encoders.texts import positions_of
 from itrpipe.errors import UsageError
 from itrpipe.synthesis.sentences import SentenceFile
 
-_KIND = "AutoModelForCausalLM"
 _BATCH = 32
 _DIGITS = 2
 
@@ -43,9 +42,9 @@ class LanguageModel:
         folder, notes = find_folder(name, sides=("text",))
         for note in notes:
             warn(note)
-        config = open_config(folder, _KIND)
-        network = open_network(folder, config, _KIND)
-        self._tokenizer = load_tokenizer(folder, network)
+        network = open_network(folder, "AutoModelForCausalLM")
+        self._tokenizer = load_tokenizer(folder)
+        refuse_other_tokens(folder, self._tokenizer, network)
         self._network = network.to(device)
         self._device = device
         self._longest = positions_of(network)

@@ -176,7 +176,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[ItrpipeError], str]] = {
     "unknown type": (lambda f: change(f, model_type="warp"), DataError, "warp"),
     "a type of captions": (lambda f: change(f, model_type="bert"), DataError, "weights do not fit"),
     "a width that is none": (lambda f: change(f, hidden_size="wide"), DataError, "hidden_size"),
-    "another width": (lambda f: change(f, intermediate_size=64), DataError, r"[ \[]32\] is \[.*64\] by config.json"),
+    "another width": (lambda f: change(f, intermediate_size=64), DataError, r"\[32\] is \[64\] by config.json"),
 }
 
 

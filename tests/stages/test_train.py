@@ -404,6 +404,7 @@ GRID = {"grid": [2, 2]}
         ("frcnn", {}, (PIXELS, "train.model.images=global", NARROW), "reads global vectors"),
         ("butd", {}, ("method=ascl", "backbone=ascl"), "--set train.model.fusion=none"),
         ("precomp", {}, ("method=itm", "backbone=uniter"), r"reads the boxes of regions, .* --set precomp.grid="),
+        ("precomp", {}, ("backbone=vsrn", 'ensemble_with=["dual-encoder"]'), ""),
         ("butd+resnet", {}, ("method=ascl", "backbone=ascl"), ""),
         ("butd", {}, ("method=ascl", "backbone=ascl", "train.model.fusion=none"), ""),
         ("precomp", GRID, ("method=itm", "backbone=uniter"), ""),

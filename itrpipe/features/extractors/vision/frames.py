@@ -68,19 +68,16 @@ class Framing:
         picture = np.full((height, width, 3), _MARK, np.uint8)
         picture[..., 0] = np.round(np.arange(width) * _step(width))
         picture[..., 1] = np.round(np.arange(height) * _step(height))[:, None]
-        levels = self.reader.levels(picture).numpy()
-        marked = np.abs(levels - _MARK) < _TOLERANCE
-        red, blue = 0, 2
-        if marked[0].sum() > marked[2].sum():  # the processor turns the order of colours round
-            red, blue = blue, red
-        shown = marked[blue]
+        frame = self.reader.levels(self.reader.pixels(picture)).numpy()
+        red, green, blue = frame[np.argsort(self.reader.colours)]
+        shown = np.abs(blue - _MARK) < _TOLERANCE
         if not shown.any():
             raise UsageError(
                 f"the image processor {type(self.reader.processor).__name__} changes colours, so that where cells lie "
                 "is not known; choose another model"
             )
-        x0, x1 = _ends(levels[red], shown, width)
-        y0, y1 = _ends(levels[1].T, shown.T, height)
+        x0, x1 = _ends(red, shown, width)
+        y0, y1 = _ends(green.T, shown.T, height)
         return np.array([x0, y0, x1, y1])
 
 
