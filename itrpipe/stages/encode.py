@@ -1,4 +1,4 @@
-"""Vectors of a frozen encoder, which trainings read in place of the encoder."""
+"""Vectors of a frozen encoder, which trainings read instead of asking it."""
 
 from __future__ import annotations
 
