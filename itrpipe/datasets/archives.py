@@ -53,7 +53,7 @@ UNREAD = (
 TAR, PARQUET, ARROW = ".tar", ".parquet", ".arrow"
 ARCHIVES = (TAR, PARQUET, ARROW)
 """Endings of files that hold photographs; in any case of letters."""
-RECENT_BYTES = 256 << 20
+RECENT_BYTES = 128 << 20
 """Memory of a process for the pieces of tables that were read last."""
 _HELD = 1_024
 """Tables of which a process knows the pieces."""
@@ -214,7 +214,15 @@ def _open_arrow(archive: Path) -> _Table:
         for buffer in array.buffers():
             if buffer and buffer.size and not 0 <= buffer.address - mapped.address < mapped.size:
                 raise DataError("is compressed; write it without compression, as save_to_disk of datasets does")
-    return _Table(reader.schema, _starts(map(len, batches)), lambda column, number: batches[number].column(column))
+
+    def read(column: str, number: int) -> pa.Array:
+        cells = batches[number].column(column)
+        with _reasons_of_damage():
+            # Of a damaged file Arrow would read other memory.
+            cells.validate(full=True)
+        return cells
+
+    return _Table(reader.schema, _starts(map(len, batches)), read)
 
 
 def _starts(counts: Iterable[int]) -> list[int]:

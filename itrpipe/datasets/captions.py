@@ -27,7 +27,7 @@ class ImageRecord(NamedTuple):
     Attributes:
         image_id: the identifier by which features, captions and rankings refer to the image.
         file: path of the image relative to `Annotations.root`, with forward slashes.
-        split: one of `SPLITS`; empty where the source names none and it was not drawn yet, see `draw_splits`.
+        split: one of `SPLITS`; empty where the source names none, until `draw_splits`.
     """
 
     image_id: str
@@ -127,39 +127,6 @@ def is_id(text: str) -> bool:
 def is_readable(text: str) -> bool:
     """Return whether a text has a character that one can see, and no NUL."""
     return "\0" not in text and any(each.isprintable() and each not in _BLANK for each in text)
-
-
-def draw_splits(annotations: Annotations, pixels: Mapping[str, str], val: float, test: float, seed: int) -> Annotations:
-    """Put each image whose source names no split into one, by a hash of its pixels, or of the name of its group.
-
-    The same photographs get the same splits whatever their names, their order and the files that they lie in, and equal
-    photographs are in one split.
-
-    Args:
-        annotations: as read.
-        pixels: `ImageFacts.sample` of each image, by file. These are the pixels of a JPEG in grey at an eighth of its
-            size, on which all decoders agree, and not all of its pixels, in which they differ by a level.
-        val: share of the split val, 0..1.
-        test: share of the split test, 0..1.
-        seed: another seed is another split.
-
-    Raises:
-        UsageError: see `hash_split`.
-    """
-    keys = {}
-    for image in annotations.images:
-        if not image.split:
-            keys[image.image_id] = annotations.groups.get(image.image_id) or pixels[image.file]
-    splits = hash_split(keys.values(), val, test, seed)
-    images = []
-    places = dict(annotations.places)
-    for image in annotations.images:
-        if not image.split:
-            image = image._replace(split=splits[keys[image.image_id]])
-            if image.image_id in annotations.groups:
-                places[image.image_id] = image.split
-        images.append(image)
-    return replace(annotations, images=images, places=places)
 
 
 def hash_split(keys: Iterable[str], val: float, test: float, seed: int) -> dict[str, str]:

@@ -218,8 +218,7 @@ _WITHOUT = {
 def _prepare_files(job: Job) -> None:
     import numpy as np
 
-    from itrpipe.datasets.captions import draw_splits
-    from itrpipe.datasets.image_check import check_images, merge_equal_pictures, picture_keys
+    from itrpipe.datasets.image_check import check_images, draw_splits, merge_equal_pictures, picture_keys
     from itrpipe.datasets.prepared import write_prepared
     from itrpipe.mining.filters import DuplicateCaptions
 
@@ -229,9 +228,8 @@ def _prepare_files(job: Job) -> None:
         job.reporter.say(f"  {note}")
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
     annotations = _without_bad_images(job, annotations, problems)
-    samples = {file: each.sample for file, each in facts.items()}
     shares = job.settings.val_fraction, job.settings.test_fraction
-    annotations = draw_splits(annotations, samples, *shares, job.settings.split_seed)
+    annotations = draw_splits(annotations, facts, *shares, job.settings.split_seed)
     usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
     leaks = []
     twice = []

@@ -109,6 +109,16 @@ def test_a_damaged_photograph_costs_its_row_group_alone(tmp_path: Path) -> None:
     assert read_image(path / "image" / "9") == PICTURES[9]
 
 
+@pytest.mark.parametrize("kind", ["a stream of Arrow", "a file of Arrow"])
+def test_a_damaged_cell_of_arrow_reads_no_other_memory(tmp_path: Path, kind: str) -> None:
+    path = written(tmp_path, kind, table().select(["raw"]))
+    whole = path.read_bytes()
+    offset = len(PICTURES[0]).to_bytes(8, "little")
+    assert whole.count(offset) >= 1
+    path.write_bytes(whole.replace(offset, (1 << 40).to_bytes(8, "little")))
+    refusal(DataError, "", read_image, path / "raw" / "0")
+
+
 def test_compressed_arrow_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.arrow"
     options = pa.ipc.IpcWriteOptions(compression="zstd")

@@ -24,10 +24,10 @@ from itrpipe.datasets.captions import (
     CaptionRecord,
     ImageRecord,
     checked_annotations,
-    draw_splits,
     hash_split,
 )
 from itrpipe.datasets.formats.annotations import FORMATS, read_annotations, recognise
+from itrpipe.datasets.image_check import ImageFacts, draw_splits
 from itrpipe.datasets.paths import ImageRoot, locate_images
 from itrpipe.datasets.pictures import read_image
 from itrpipe.datasets.source_files import lines_of
@@ -422,8 +422,8 @@ def test_images_without_a_split_are_drawn_by_their_pixels_and_groups_by_their_na
     source = SOURCES["csv"].write(tmp_path, "file,caption,group\na.bmp,x,\nb.bmp,y,p\nc.bmp,z,p\n")
     found = read_annotations(source)
     assert "names no splits" in found.notes[0]
-    pixels = {"a.bmp": "1", "b.bmp": "2", "c.bmp": "3"}
-    drawn = draw_splits(found, pixels, 0.5, 0.25, 3)
+    facts = {file: ImageFacts("", 1, 1, sample) for file, sample in (("a.bmp", "1"), ("b.bmp", "2"), ("c.bmp", "3"))}
+    drawn = draw_splits(found, facts, 0.5, 0.25, 3)
     expected = hash_split(["1", "p"], 0.5, 0.25, 3)
     assert {each.file: each.split for each in drawn.images} == {
         "a.bmp": expected["1"],

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -258,7 +259,7 @@ def test_splits_are_those_of_a_column_then_of_names_and_a_lone_train_is_none(tmp
     parquet(tmp_path / "test-00000-of-00001.parquet", columns | {"split": ["train", "restval", "validation"]})
     found = read_annotations(tmp_path)
     assert splits(found) == {"a.png": "train", "b.png": "train", "c.png": "val"}
-    assert "1 restval images added to train" in found.notes[0]
+    assert "1 rows of restval added to train" in found.notes[0]
     assert splits(read_annotations(tmp_path, restval="drop")) == {"a.png": "train", "c.png": "val"}
     parquet(tmp_path / "test-00000-of-00001.parquet", columns)
     assert {*splits(read_annotations(tmp_path)).values()} == {"test"}
@@ -306,8 +307,12 @@ def test_rows_without_a_photograph_or_a_caption_are_left_out_and_counted(tmp_pat
     found = read_annotations(tmp_path)
     assert [image.image_id for image in found.images] == ["a.png"]
     assert "1 rows have no photograph, such as row 1, and are left out; 1 rows have no caption" in found.notes[0]
+    late = pa.concat_arrays([pa.nulls(40, PICTURE), image])
+    parquet(path, {"image": late, "caption": ["x"] * 43})
+    assert [image.file for image in read_annotations(tmp_path).images] == ["x.parquet/image/40", "x.parquet/image/42"]
+    parquet(path, {"image": image, "caption": ["x", "y", None]})
     parquet(path, {"image": image, "caption": pa.nulls(3)})
-    refusal(DataError, "holds no images with captions (2 rows have no caption", read_annotations, tmp_path)
+    refusal(DataError, "holds no images with captions (1 rows have no photograph", read_annotations, tmp_path)
 
 
 REFUSED = {
@@ -350,6 +355,19 @@ def test_half_written_tables_are_refused(tmp_path: Path, ending: str) -> None:
         refusal(DataError, str(path), read_annotations, tmp_path)
 
 
+@pytest.mark.parametrize("field", ["text", "path"])
+def test_a_value_that_lies_outside_of_its_file_is_refused(tmp_path: Path, field: str) -> None:
+    """Arrow itself would read other memory."""
+    sizes = {"text": 1, "path": 5}
+    path = arrow(tmp_path / "x.arrow", {"image": pictures(["a.png"] * 4), "text": ["x"] * 4})
+    offsets = np.arange(5, dtype=np.int32) * sizes[field]
+    damaged = offsets.copy()
+    damaged[2:4] = 2_000_000_000
+    assert path.read_bytes().count(offsets.tobytes()) == 1
+    path.write_bytes(path.read_bytes().replace(offsets.tobytes(), damaged.tobytes()))
+    refusal(DataError, str(path), read_annotations, tmp_path)
+
+
 def test_datasets_that_lack_a_file_are_refused(tmp_path: Path) -> None:
     for number in (0, 2):
         name = f"train-0000{number}-of-00003-abcdef.parquet"
@@ -380,13 +398,17 @@ def test_several_tables_are_one_for_each_split_or_have_to_be_named(tmp_path: Pat
 
 
 def test_the_bytes_of_photographs_are_not_read(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "x.parquet", {"image": pictures(NAMES), "text": ["x"] * 12})
-    chunk = pq.read_metadata(path).row_group(0).column(0)
+    """But for some of the first rows, which say whether there are any."""
+    names = [f"{row}.png" for row in range(32)]
+    table = {"image": pictures(names), "text": names}
+    path = parquet(tmp_path / "x.parquet", table, row_group_size=16, use_dictionary=False)
+    chunk = pq.read_metadata(path).row_group(1).column(0)
     assert chunk.path_in_schema == "image.bytes"
     content = bytearray(path.read_bytes())
-    content[4 : 4 + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
+    start, size = chunk.data_page_offset, chunk.total_compressed_size
+    content[start : start + size] = bytes(size)
     path.write_bytes(content)
-    assert sorted(image.image_id for image in read_annotations(tmp_path).images) == sorted(NAMES)
+    assert [image.image_id for image in read_annotations(tmp_path).images] == names
 
 
 def test_a_dataset_of_the_hub_is_read_from_the_cache_of_its_library(

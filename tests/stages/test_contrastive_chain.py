@@ -221,7 +221,8 @@ def embedded_again(root: Path, folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def test_both_rounds_from_random_encoders_without_features(defined: Path, invoke: Invoke) -> None:
     small = [*random_encoders(), *TINY_AOQ, ONE, "aoq.loss.sum_epochs=0"]
-    done(train_encoders(invoke, defined, "--method", "aoq", small=small))
+    said = done(train_encoders(invoke, defined, "--method", "aoq", small=small))
+    assert re.search(r"waited \d+\.\d s for data, \d+% of the time", said)
     assert not list(defined.glob("tiny/extract/[!.]*"))
     folder = only(defined, "train/aoq.dual-encoder")
     written = read_embeddings(folder / "embeddings.h5", "val")

@@ -108,37 +108,40 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
     for name in names:
         plain.setdefault(_plain(name), name)
 
-    def chosen(name: str) -> str:
+    def chosen(name: str, default: str = "") -> str:
+        if not name:
+            return default
         if _plain(name) not in plain:
             raise UsageError(f"{path}: has no column {name!r}; it has {', '.join(plain.values())}")
         return plain[_plain(name)]
 
-    image = chosen(settings.image) if settings.image else _image_column(plain, pictures)
+    image = chosen(settings.image, _image_column(plain, pictures))
     captions = tuple(map(chosen, settings.captions)) or _caption_columns(plain)
     lacking = []
+    options = []
     if not image:
-        lacking.append(("photographs", "--column image=COLUMN"))
+        for name in plain:
+            if _ADDRESS.fullmatch(name):
+                raise DataError(address_line(path, plain[name]))
+        lacking.append("photographs")
+        options.append("--column image=COLUMN")
     if not captions:
-        lacking.append(("captions", "--column captions=COLUMN"))
-    if not image:
-        addresses = [name for name in plain if _ADDRESS.fullmatch(name)]
-        if addresses:
-            raise DataError(address_line(path, plain[addresses[0]]))
+        lacking.append("captions")
+        options.append("--column captions=COLUMN")
     if lacking:
         raise DataError(
-            f"{path}: no column is known to hold {' or '.join(what for what, _ in lacking)} among "
-            f"{', '.join(plain.values())}; name it with {' '.join(option for _, option in lacking)}"
+            f"{path}: no column is known to hold {' or '.join(lacking)} among {', '.join(plain.values())}; name it "
+            f"with {' '.join(options)}"
         )
-    ids = _ID
-    if image in pictures:
-        ids = (*_ID, ROW_ID)
-    image_id = next((plain[name] for name in ids if name in plain and plain[name] != image), "")
+    ids = [plain[name] for name in _ID if name in plain and plain[name] != image]
+    if image in pictures and ROW_ID in plain:
+        ids.append(plain[ROW_ID])
     return Columns(
         image,
         captions,
-        chosen(settings.id) if settings.id else image_id,
-        chosen(settings.split) if settings.split else plain.get("split", ""),
-        chosen(settings.group) if settings.group else plain.get("group", ""),
+        chosen(settings.id, [*ids, ""][0]),
+        chosen(settings.split, plain.get("split", "")),
+        chosen(settings.group, plain.get("group", "")),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -14,6 +15,8 @@ from itrpipe.storage.disk import reading
 
 _ROWS = 4096
 """Rows that are read at once."""
+_FIRST_ROWS = 16
+_BUFFER = 1 << 20
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _FILE_MAGIC = b"ARROW1"
 _AGAIN = "fetch or make it again"
@@ -69,31 +72,30 @@ class ColumnTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._is_parquet = path.suffix.lower() == PARQUET
+        self.pictures: dict[str, bool] = {}
         with reading(path, "a table", _AGAIN):
             schema = pq.read_schema(path) if self._is_parquet else _arrow_schema(path)
-        self.names = schema.names
-        self.pictures: dict[str, bool] = {}
-        for field in schema:
-            if pa.types.is_struct(field.type) and field.type.get_field_index(_BYTES) >= 0:
-                self.pictures[field.name] = field.type.get_field_index(_PATH) >= 0
-            elif pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-                self.pictures[field.name] = False
+            self.names = schema.names
+            for field in schema:
+                if pa.types.is_struct(field.type) and field.type.get_field_index(_BYTES) >= 0:
+                    self.pictures[field.name] = field.type.get_field_index(_PATH) >= 0
+                elif pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+                    self.pictures[field.name] = False
 
     def names_files(self, column: str) -> bool:
-        """Return whether a column holds the paths of photographs, and not the photographs themselves."""
+        """Return whether a column holds the paths of photographs, and not, as its first rows tell, their bytes."""
         if column not in self.pictures:
             return True
         if not self.pictures[column]:
             return False
         with reading(self.path, "a table", _AGAIN):
-            if self._is_parquet:
-                return _all_null(pq.read_metadata(self.path), f"{column}.{_BYTES}")
-            sizes = []
-            nulls = []
-            for batch in _arrow_batches(self.path):
-                sizes.append(len(batch))
-                nulls.append(batch.column(column).field(_BYTES).null_count)
-        return 0 < sum(sizes) == sum(nulls)
+            for batch in self._batches([f"{column}.{_BYTES}"], _FIRST_ROWS):
+                cells = _checked(batch.column(column))
+                is_there = np.asarray(cells.is_valid())
+                lacks_bytes = np.asarray(cells.field(_BYTES).is_null())
+                if is_there.any():
+                    return bool(lacks_bytes[is_there].all())
+        return False
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the number of each row, from 0, and its values; of a photograph the path, or "" where it has none.
@@ -103,29 +105,32 @@ class ColumnTable:
         """
         start = 0
         with reading(self.path, "a table", _AGAIN):
-            for batch in self._batches(columns):
+            leaves = []
+            for name in columns:
+                if name not in self.pictures:
+                    leaves.append(name)
+                elif self.pictures[name]:
+                    leaves.append(f"{name}.{_PATH}")
+            for batch in self._batches(leaves, _ROWS):
                 values = [self._values(batch, name) for name in columns]
                 for number, row in enumerate(zip(*values, strict=True), start=start):
                     yield str(number), dict(zip(columns, row, strict=True))
                 start += len(batch)
 
-    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, leaves: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield some rows at a time, of Parquet no other columns and fields than those."""
         if not self._is_parquet:
             return _arrow_batches(self.path)
-        leaves = []
-        for name in columns:
-            if name not in self.pictures:
-                leaves.append(name)
-            elif self.pictures[name]:
-                leaves.append(f"{name}.{_PATH}")
-        return pq.ParquetFile(self.path).iter_batches(_ROWS, columns=leaves)
+        # Read through a buffer: a column of photographs may be larger than memory.
+        file = pq.ParquetFile(self.path, buffer_size=_BUFFER)
+        return file.iter_batches(rows, columns=leaves)
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
         if name not in self.pictures:
-            return batch.column(name).to_pylist()
+            return _checked(batch.column(name)).to_pylist()
         if not self.pictures[name]:
             return [""] * len(batch)
-        column = batch.column(name)
+        column = _checked(batch.column(name))
         values = column.field(_PATH).fill_null("").to_pylist()
         if column.null_count:
             for row in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0]:
@@ -138,6 +143,16 @@ def open_table(path: Path) -> TextTable | ColumnTable:
     if path.suffix.lower() in (PARQUET, ARROW):
         return ColumnTable(path)
     return TextTable(path)
+
+
+def _checked(column: pa.Array) -> pa.Array:
+    """Return a column whose values lie in their file; of a damaged one Arrow would read other memory.
+
+    Raises:
+        ArrowInvalid: they do not.
+    """
+    column.validate(full=True)
+    return column
 
 
 def _arrow_schema(path: Path) -> pa.Schema:
@@ -161,15 +176,3 @@ def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
         else:
             source.seek(0)
             yield from pa.ipc.open_stream(source)
-
-
-def _all_null(metadata: pq.FileMetaData, leaf: str) -> bool:
-    """Return whether a column of a Parquet file has no value, as far as its statistics tell."""
-    nulls = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for place in range(group.num_columns):
-            chunk = group.column(place)
-            if chunk.path_in_schema == leaf and chunk.statistics and chunk.statistics.has_null_count:
-                nulls += chunk.statistics.null_count
-    return 0 < metadata.num_rows == nulls

@@ -45,7 +45,7 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
     images: list[FoundImage] = []
     captions = []
     row_of = {}
-    left_out = {}
+    left_out = {"no photograph": [], "no caption": []}
     restvals = 0
     has_splits = False
     kinds = set()
@@ -63,9 +63,11 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
         for number, row in file.rows(columns.names()):
             where = f"{unit} {number}"
             texts = reader.captions(where, row)
-            if row[columns.image] is None or not texts:
-                lacks = "no photograph" if row[columns.image] is None else "no caption"
-                left_out.setdefault(lacks, []).append(where)
+            if row[columns.image] is None:
+                left_out["no photograph"].append(where)
+                continue
+            if not texts:
+                left_out["no caption"].append(where)
                 continue
             image = reader.image(where, number, row)
             if image.split == _RESTVAL:
@@ -85,13 +87,14 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
     _refuse_divided_groups(path, images)
     if len(kinds) > 1:
         raise DataError(f"{source}: some of its tables hold photographs, others name files; prepare one kind")
-    notes = [
-        f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out" for lacks, rows in left_out.items()
-    ]
+    notes = []
+    for lacks, rows in left_out.items():
+        if rows:
+            notes.append(f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out")
     if not images:
         raise DataError(f"{path}: holds no images with captions ({'; '.join(notes) or 'no rows'}); name another source")
     if restvals:
-        notes.append(f"{restvals:,} restval images {'dropped' if restval == 'drop' else 'added to train'}")
+        notes.append(f"{restvals:,} rows of restval {'dropped' if restval == 'drop' else 'added to train'}")
     if not has_splits:
         images, note = without_lone_train(images)
         notes += filter(None, [note])
@@ -137,7 +140,7 @@ class _RowReader:
 
     def __post_init__(self) -> None:
         path = self.table.path.relative_to(self.root)
-        self._folder = "" if path.parent == Path() else path.parent.as_posix()
+        self._folder = "/".join(path.parts[:-1])
         self._inside = f"{path.as_posix()}/{self.columns.image}"
         self.is_inside = not self.file.names_files(self.columns.image)
         self._is_reference = not self.is_inside and self.columns.image in self.file.pictures
@@ -177,8 +180,8 @@ class _RowReader:
             return FoundImage(image_id, name, split, where, self._folder, group)
         if split is None and not columns.split:
             split = split_in_name(PurePosixPath(name).parent.as_posix())
-        file = f"{self._folder}/{name}" if self._folder else name
-        return FoundImage(image_id, file, split, where, group=group)
+        image = FoundImage(image_id, name, split, where, self._folder, group)
+        return image._replace(file=image.path, folder="")
 
     def key(self, image: FoundImage) -> str:
         """Return the key of all rows of a photograph; empty where each row has a photograph of its own."""
