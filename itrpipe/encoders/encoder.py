@@ -85,10 +85,13 @@ class Encoder(nn.Module):
         return is_joint(self.network)
 
     def parts(self, side: str) -> dict[str, nn.Module]:
-        """Return the parts of the network that a side uses, by their names in it; of one side alone it is all."""
-        if not self.is_joint:
-            return {"network": self.network}
-        return {name: self.network.get_submodule(name) for name in self._parts[side]}
+        """Return what a side uses: the network, or parts of it by their names, and the layers behind the pooling."""
+        found = {"network": self.network}
+        if self.is_joint:
+            found = {name: self.network.get_submodule(name) for name in self._parts[side]}
+        if side == TEXT and self.texts is not None:
+            found["layers"] = self.texts.layers
+        return found
 
     def encode_images(self, frames: Tensor) -> Tensor:
         """Return vectors [B, D] of frames [B, 3, h, w]."""

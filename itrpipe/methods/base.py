@@ -179,9 +179,9 @@ class Method(Generic[Chosen]):
 class MomentumTwin(nn.Module):
     """A copy of a model whose weights follow the model's: theta_m <- m theta_m + (1 - m) theta .
 
-    Buffers, such as the running statistics of BatchNorm, are copied as they are: they are averages already. The copy
-    keeps whatever mode it is put in; in evaluation mode, the default, dropout is off and BatchNorm uses these
-    statistics.
+    Buffers, such as the running statistics of BatchNorm, are copied as they are: they are averages already. Weights
+    that are not trained, as of a frozen encoder, are the model's own. The copy keeps whatever mode it is put in; in
+    evaluation mode, the default, dropout is off and BatchNorm uses these statistics.
 
     Args:
         model: to follow, with its first weights; any module, a `DualEncoder` for `encode`.
@@ -193,10 +193,13 @@ class MomentumTwin(nn.Module):
 
     def __init__(self, model: nn.Module, momentum: float, evaluate: bool = True) -> None:
         super().__init__()
-        self.model: Any = copy.deepcopy(model).requires_grad_(False).train(not evaluate)
+        fixed: dict[int, Any] = {id(weights): weights for weights in model.parameters() if not weights.requires_grad}
+        trained = [(name, weights) for name, weights in model.named_parameters() if weights.requires_grad]
+        self.model: Any = copy.deepcopy(model, fixed).requires_grad_(False).train(not evaluate)
         self._average = get_ema_multi_avg_fn(momentum)
         # In tuples, so that the followed model is no part of this one and of its state.
-        self._parameter_lists = (tuple(self.model.parameters()), tuple(model.parameters()))
+        ours = tuple(self.model.get_parameter(name) for name, _ in trained)
+        self._parameter_lists = (ours, tuple(weights for _, weights in trained))
         self._buffer_lists = (list(self.model.buffers()), list(model.buffers()))
 
     @torch.no_grad()

@@ -125,6 +125,7 @@ class TextBatch(Tensors):
         phrases: of the captions, for models that read them.
         in_training: whether a training step reads them. A model that counts padding then counts the padding of this
             batch, as FNE's released code does, and else that up to a fixed length, whatever mode the model is in.
+        vectors: [T, D] of the captions by the model's own text encoder, where it is frozen and has read them before.
         on_host: the lengths once more, where `to` has taken the batch to a device: what decides shapes is read here,
             and nothing waits for the device.
     """
@@ -133,6 +134,7 @@ class TextBatch(Tensors):
     lengths: Tensor
     phrases: PhraseBatch | None = None
     in_training: bool = False
+    vectors: Tensor | None = None
     on_host: Tensor | None = None
 
     @property

@@ -5,7 +5,7 @@ Read without torch.
 
 import functools
 from types import ModuleType
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -83,6 +83,10 @@ class BackboneSettings(Settings):
     def encoders(self) -> tuple[str, ...]:
         """Names of those of its networks that can be frozen, adapted, or trained at a rate that falls by the layer."""
         return ()
+
+    def encoder_alone(self, side: str) -> dict[str, Any]:
+        """Return what the vectors of an encoder depend on, as settings of `encode`; empty where it is the batch too."""
+        return {}
 
     def untrained(self) -> str:
         """Return why it cannot be used without training; empty where its weights were published as a whole."""

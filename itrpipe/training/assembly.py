@@ -126,7 +126,8 @@ def sources_of(job: Any) -> Sources:
     """The artifacts that data are read from."""
     read = ("prepare", "extract", "parse")
     folders = {name: job.inputs[name].folder.absolute() for name in read if name in job.inputs}
-    return Sources(**folders, train_share=job.settings.train_share)
+    frozen = {side: job.inputs[f"frozen_{side}"].folder.absolute() for side in job.settings.encoded_once()}
+    return Sources(**folders, train_share=job.settings.train_share, frozen=frozen)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,9 @@ from itrpipe.features.extraction import MOST_DECODERS, ImageFiles
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
+from itrpipe.models.dual_encoder.declaration import NO_CHANGES
+from itrpipe.storage.arrays import ArrayFile
+from itrpipe.storage.tables import rows_of
 from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 
@@ -42,11 +45,29 @@ if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
     from itrpipe.scene_graph.phrases import CaptionPhrases
 
+FROZEN_VECTORS = "vectors.arrays"
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
 _COLOURS = 3
 _NAMES_SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
 """Matches captions that a mirrored image may contradict, and some others, such as `the train has left`."""
+
+
+@dataclass(frozen=True)
+class FrozenVectors:
+    """Vectors of a split's captions by an encoder that is never trained.
+
+    Attributes:
+        vectors: float32 [n, D], a memory map.
+        places: int64 [T], row of each caption.
+    """
+
+    vectors: np.ndarray
+    places: np.ndarray
+
+    def of(self, rows: np.ndarray) -> Tensor:
+        """Return the vectors [n, D] of caption rows [n]."""
+        return torch.from_numpy(self.vectors[self.places[rows]])
 
 
 @dataclass(frozen=True)
@@ -58,12 +79,14 @@ class TokenTexts:
         lengths: int32 [T].
         cut: those of which the end is not read.
         multiple: of which the width of batches is one.
+        vectors: of a frozen text encoder, where they are computed once.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     cut: Cut
     multiple: int = 1
+    vectors: FrozenVectors | None = None
 
     @classmethod
     def of(cls, split: Split, tokens: CaptionTokens) -> TokenTexts:
@@ -72,10 +95,14 @@ class TokenTexts:
         return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else Cut(0, ""))
 
     def texts(self, rows: np.ndarray) -> TextBatch:
-        """Token ids of the given caption rows [T], cut to about the longest of them."""
+        """Token ids of the given caption rows [T], cut to about the longest of them, and their vectors."""
         lengths = self.lengths[rows]
         tokens = self.tokens[rows, : -(-lengths.max() // self.multiple) * self.multiple]
-        return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+        return TextBatch(
+            torch.from_numpy(tokens.astype(np.int64)),
+            torch.from_numpy(lengths.astype(np.int64)),
+            vectors=None if self.vectors is None else self.vectors.of(rows),
+        )
 
 
 class PhraseTexts:
@@ -303,7 +330,7 @@ class PixelSplitData(SplitData):
         count = len(images)
         divided = self._world.size > 1 and count >= self._world.size
         own = self._world.own(count) if divided else slice(count)
-        if rng is None:
+        if rng is None or self._augment == NO_CHANGES:
             frames = self._whole(images[own]).to(self._device)
         else:
             may_flip = ~self._names_sides[images]
@@ -482,12 +509,14 @@ class Sources:
         extract: features; None for models that read the photographs themselves.
         parse: scene graphs, for models that read phrases.
         train_share: share of the training images that are used, 0..1.
+        frozen: side, `vision` or `text` -> vectors of its encoder, which are computed once.
     """
 
     prepare: Path
     extract: Path | None = None
     parse: Path | None = None
     train_share: float = 1.0
+    frozen: Mapping[str, Path] = field(default_factory=dict)
 
     def splits(
         self, names: Iterable[str] | None = None, warn: Callable[[str], None] = lambda message: None
@@ -529,6 +558,29 @@ class Sources:
         if self.extract is not None:
             return FeatureFile.open(self.extract / FEATURES)
         return ImageFiles.of_split(image_root(self.prepare).absolute(), split)
+
+    def with_frozen(self, data: dict[str, SplitData], prepared: PreparedDataset) -> dict[str, SplitData]:
+        """Return splits that give the vectors of frozen encoders.
+
+        Args:
+            data: the splits.
+            prepared: the dataset that they are of.
+        """
+        vectors = {side: ArrayFile(folder / FROZEN_VECTORS) for side, folder in self.frozen.items()}
+        found = {}
+        for name, each in data.items():
+            whole = prepared.split(name).share(self.train_share if name == "train" else 1.0)
+            texts = each.captions
+            if "text" in vectors:
+                assert isinstance(texts, TokenTexts)
+                places = rows_of(each.split.captions["caption_id"], whole.captions["caption_id"])
+                texts = each.captions = replace(texts, vectors=FrozenVectors(vectors["text"][name].mapped("r"), places))
+            if "vision" in vectors:
+                arrays = {"global": vectors["vision"][name].mapped("r")}
+                images = FeatureFile(vectors["vision"].path, whole.image_ids, arrays)
+                each = FeatureSplitData(each.split, images, texts, "global")
+            found[name] = each
+        return found
 
     def phrases(self, settings: Any) -> CaptionPhrases | None:
         """The phrases of all captions, for a model of these settings that reads some."""
@@ -591,7 +643,7 @@ def load_splits(
     opened = {}
     for name, split in chosen.items():
         opened[name] = open_split(split, images[name], tokens, settings, reader, phrases)
-    return opened, tokens
+    return sources.with_frozen(opened, prepared), tokens
 
 
 def read_captions(
@@ -653,9 +705,9 @@ def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    _, chosen, images = sources.splits(names)
+    prepared, chosen, images = sources.splits(names)
     phrases = sources.phrases(saved.settings)
     opened = {}
     for name, split in chosen.items():
         opened[name] = open_split(split, images[name], saved.tokens, saved.settings, saved.images, phrases)
-    return opened
+    return sources.with_frozen(opened, prepared)

@@ -48,8 +48,8 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
     Raises:
         UsageError: an encoder cannot be adapted so.
     """
-    if settings.freeze != NOTHING:
-        model.freeze(settings.freeze)
+    for name in settings.frozen:
+        model.freeze(name)
     if settings.adapter == NOTHING:
         return
     from peft import LoraConfig, inject_adapter_in_model

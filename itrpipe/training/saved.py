@@ -89,11 +89,12 @@ def save_checkpoint(
 
     Args:
         path: of the file.
-        parts: name -> what has a state: the model, that of the method, an average of weights.
+        parts: name -> what has a state: the model, that of the method, an average of weights. A tensor that several of
+            them have is kept once.
         optimizer: its moments are kept.
         position: of the training.
     """
-    tensors = {f"{name}/{key}": each for name, part in parts.items() for key, each in part.state_dict().items()}
+    tensors = {f"{name}/{key}": each for name, state in _states(parts).items() for key, each in state.items()}
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"{_MOMENTS}{number}/{name}": torch.as_tensor(value) for name, value in state.items()}
     tensors["random/cpu"] = torch.get_rng_state()
@@ -122,12 +123,24 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
         position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
         moments = {int(place[len(_MOMENTS) :]): state for place, state in states.items() if place.startswith(_MOMENTS)}
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-        for name, part in parts.items():
-            part.load_state_dict(states[name])
+        for name, state in _states(parts).items():
+            of_others = {key: each for key, each in parts[name].state_dict().items() if key not in state}
+            parts[name].load_state_dict(of_others | states[name])
     torch.set_rng_state(states["random"]["cpu"])
     if "cuda" in states["random"] and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["random"]["cuda"])
     return position
+
+
+def _states(parts: Mapping[str, nn.Module]) -> dict[str, dict[str, Tensor]]:
+    """Return the states of parts, each tensor with the first part that has it."""
+    states: dict[str, dict[str, Tensor]] = {}
+    known = set[int]()
+    for name, part in parts.items():
+        state = part.state_dict(keep_vars=True)
+        states[name] = {key: each for key, each in state.items() if id(each) not in known}
+        known |= {id(each) for each in state.values()}
+    return states
 
 
 def save_weights(path: Path, model: nn.Module) -> str:

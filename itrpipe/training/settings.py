@@ -29,7 +29,7 @@ from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
 from itrpipe.engine.run import Device, MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, method_package, methods
+from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, WithTwins, method_package, methods
 from itrpipe.mining.settings import MiningSettings
 from itrpipe.models.declaration import (
     BACKBONES,
@@ -50,6 +50,7 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 """Programs that can follow a training; each is the name of its package too."""
 
 NOTHING = NO_AVERAGE = "none"
+BOTH = "both"
 LORA = "lora"
 EMA = "ema"
 WISE_FT = "wise-ft"
@@ -104,7 +105,8 @@ class TrainSettings(Settings):
         weight_decay: of all but `adam`; biases, the scales of norms and all else that is no matrix are spared.
         layer_decay: what each layer of an encoder multiplies the rate by for those below it, down to its embeddings; 1
             trains all at one rate.
-        freeze: encoder that stays as it is: `none`, `vision` or `text`.
+        freeze: encoder that stays as it is: `none`, `vision`, `text` or `both`. It reads every photograph or caption
+            once, before the training, unless what it makes of them depends on the batch.
         adapter: what is trained of the encoders: all of them (`none`), or small adapters in some of their linear
             layers (`lora`), which are merged at the end.
         lora_rank, lora_alpha: r, and alpha, over r the scale of an adapter.
@@ -159,7 +161,7 @@ class TrainSettings(Settings):
     optimizer: Literal["adam", "adamw", "adamw-clip", "adamw-siglip"] = "adam"
     weight_decay: float = Field(default=0.01, ge=0)
     layer_decay: float = Field(default=1.0, gt=0, le=1)
-    freeze: Literal["none", "vision", "text"] = "none"
+    freeze: Literal["none", "vision", "text", "both"] = "none"
     adapter: Literal["none", "lora"] = "none"
     lora_rank: int = Field(default=8, ge=1, le=65_536)
     lora_alpha: float = Field(default=8.0, gt=0)
@@ -224,16 +226,18 @@ class TrainSettings(Settings):
             raise ValueError(
                 f"{asked[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
             )
-        if self.freeze not in (NOTHING, *encoders):
+        if not set(self.frozen) <= set(encoders):
             raise ValueError(
                 f"freeze = {self.freeze}, but images are features and no pretrained encoder makes them; leave it out"
             )
-        if adapted and encoders == (self.freeze,):
+        if self.freeze == BOTH and not getattr(self.model, "embed_dim", 0):
+            raise ValueError("freeze = both leaves nothing to train; project both sides with --set model.embed_dim=512")
+        if adapted and encoders == self.frozen:
             raise ValueError(
                 f"freeze = {self.freeze} leaves no encoder for adapter = {self.adapter}; leave one of them out"
             )
         for name in encoders:
-            if (adapted or name == self.freeze) and not (name in self.model.pretrained() or self.start_from):
+            if (adapted or name in self.frozen) and not (name in self.model.pretrained() or self.start_from):
                 raise ValueError(
                     f"{asked[0]} keeps the weights of the {name} encoder, which are random; name a pretrained one with "
                     f"--{name}, or a trained configuration with start_from"
@@ -279,6 +283,29 @@ class TrainSettings(Settings):
         unused += [] if self.loss.trains else ["patience"]
         unused += [f"model.{name}" for name in self.model.unused_options()]
         return tuple(unused)
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Return the names of the encoders that stay as they are."""
+        if self.freeze == BOTH:
+            return "vision", "text"
+        return () if self.freeze == NOTHING else (self.freeze,)
+
+    def encoded_once(self) -> dict[str, dict[str, Any]]:
+        """Return the frozen encoders that read everything once, and their settings of `encode`."""
+        found: dict[str, dict[str, Any]] = {}
+        if not self.loss.trains:
+            return found
+        for side in self.frozen:
+            encoder = self.model.encoder_alone(side)
+            if side == "vision" and isinstance(self.loss, WithTwins) and self.loss.twins:
+                continue  # some twins are mirror images
+            if encoder and self.start_from:
+                encoder = {f"start_{name}": getattr(self, name) for name in ("backbone", "seed", "features")}
+                encoder["start_from"] = self.start_from
+            if encoder:
+                found[side] = encoder | {"train_share": self.train_share}
+        return found
 
     @property
     def reads_photographs(self) -> bool:

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from itrpipe.encoders.encoder import TEXT, VISION, Encoder, open_encoder
+from itrpipe.encoders.texts import Dense
 from itrpipe.errors import UsageError
 from tests.encoders import zoo
 
@@ -168,6 +169,14 @@ def test_the_sides_of_a_joint_model_are_apart(name: str, saved: Callable[[str], 
     used = {id(weights) for parts in sides for part in parts.values() for weights in part.parameters()}
     left = [key for key, weights in encoder.network.named_parameters() if id(weights) not in used]
     assert [key for key in left if not any(part in key for part in _UNTRAINED)] == []
+
+
+def test_what_follows_the_pooling_belongs_to_captions(saved: Callable[[str], Path]) -> None:
+    encoder = opened(saved("bert"))
+    assert encoder.texts is not None
+    layer = Dense({"in_features": 16, "out_features": 8})
+    encoder.texts.layers.append(layer)
+    assert layer in encoder.parts(TEXT)["layers"].children()
 
 
 def test_a_model_whose_pooling_is_unknown_is_refused(tmp_path: Path) -> None:

@@ -46,7 +46,16 @@ TUNED = sets("train.adapter=lora", "train.layer_decay=0.5", "train.average=ema:0
 METHODS: dict[str, tuple[str, ...]] = {
     "triplet": ("--backbone", "vsrn", *SMALL, *sets("train.model.caption_dropout=0", "train.average=ema:0.5")),
     "aoq": ("--backbone", "vsepp", *SMALL, *sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")),
-    "fne": ("--backbone", "dual-encoder", "--vision", "random", "--text", "{bert}", *PIXELS),
+    "fne": (
+        "--backbone",
+        "dual-encoder",
+        "--vision",
+        "random",
+        "--text",
+        "{bert}",
+        *PIXELS,
+        *sets("train.freeze=text"),
+    ),
     "ssamt": ("--backbone", "ssamt", *TRANSFORMER),
     "tags-dc": ("--backbone", "uniter", *UNITER),
     "ascl": ("--backbone", "ascl", "--text", "{bert}", *sets("train.model.embed_dim=16", "train.loss.max_tokens=40")),

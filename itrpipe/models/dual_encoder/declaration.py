@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,9 @@ class Augment(Settings):
     )
     flip: bool = Field(default=True, description="Mirror half of the images whose captions name no sides.")
     randaugment: bool = Field(default=True, description="RandAugment: two operations, each on half of the images.")
+
+
+NO_CHANGES = Augment(scale=1.0, flip=False, randaugment=False)
 
 
 class DualEncoder(BackboneSettings):
@@ -137,6 +140,19 @@ class DualEncoder(BackboneSettings):
     def encoders(self) -> tuple[str, ...]:
         """Both, that of images where it reads pixels."""
         return ("vision", "text") if self.images == "pixels" else ("text",)
+
+    def encoder_alone(self, side: str) -> dict[str, Any]:
+        """Return pretrained encoder and pooling, and what is read of a caption.
+
+        Vectors depend on the batch where its padding counts, and where images are changed at random.
+        """
+        if side == "text" and self.text_pool != "mean-all":
+            encoder = {"encoder": self.text, "revision": self.text_revision, "pool": self.text_pool}
+            return encoder | {"clean_captions": self.clean_captions, "max_words": self.max_words}
+        if side == "vision" and self.augment == NO_CHANGES:
+            encoder = {"encoder": self.vision, "revision": self.vision_revision, "pool": self.image_pool}
+            return encoder | {"normalisation": self.normalisation}
+        return {}
 
     def pretrained(self) -> dict[str, str]:
         """Both encoders, that of images where it reads pixels."""

@@ -169,21 +169,23 @@ class TransformerDualEncoder(Base):
         vision = self.vision
         if isinstance(vision, RegionTower):
             vectors = vision(images)
-        elif vision is not None:
-            assert images.pixels is not None
+        elif images.pixels is not None:
+            assert vision is not None
             parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
             vectors = torch.cat([vision.encode_images(part) for part in parts])
-        elif self.settings.images == "global":
+        elif self.settings.images == "regions":
+            vectors = mean_of_regions(images)
+        else:  # of the features, or of the vision encoder itself, where it is frozen
             assert images.global_ is not None
             vectors = images.global_.float()
-        else:
-            vectors = mean_of_regions(images)
         vectors = self.project_images(self.dropout(vectors))
         return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        vectors = self.text.encode_texts(texts.tokens, texts.lengths, texts.in_training)
+        vectors = texts.vectors
+        if vectors is None:
+            vectors = self.text.encode_texts(texts.tokens, texts.lengths, texts.in_training)
         vectors = self.project_texts(self.dropout(vectors))
         return TextEncoding(l2_normalise(vectors.float(), dim=-1))
 
