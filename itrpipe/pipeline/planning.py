@@ -335,7 +335,7 @@ class Planner:
         if getattr(training, "reads_photographs", False):
             if settings.features and origin != _REQUIRED:
                 raise UsageError(
-                    f"{need.conf} of {training.backbone} reads the photographs themselves, and no features; leave "
+                    f"{need.conf} of {settings.backbone} reads the photographs themselves, and no features; leave "
                     f"--features {settings.features} out, or name a --backbone that reads features"
                 )
             return "", origin
