@@ -57,7 +57,9 @@ def _model_scores(job: Any, name: str) -> SplitScores:
     read = [name for name in ("prepare", "extract") if name in model.manifest.inputs]
     if settings_of(job.settings.backbone).reads_phrases:
         read.append("parse")  # other models may have been trained on sentences that it helped to write
-    folders = {source: open_input(model.folder, model.manifest, source).absolute() for source in read}
+    folders: dict[str, Any] = {}
+    for source in read:
+        folders[source] = open_input(model.folder, model.manifest, source).absolute()
     sources = Sources(**folders, train_share=model.manifest.settings["train_share"])
     work = Scoring(model.folder.absolute(), sources, job.execution.encode_block, job.execution.device, split)
     scores = work.join(job.made(work).paths)

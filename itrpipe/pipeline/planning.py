@@ -326,7 +326,7 @@ class Planner:
             UsageError: the dataset has several and none are named, or some are named for a model of photographs.
             MissingInputError: the dataset has none.
         """
-        training = settings
+        training: Any = settings
         if is_given(getattr(settings, "backbone", "")):
             return settings.features, origin
         if need.stage != "train" and hasattr(settings, "method"):
