@@ -31,7 +31,8 @@ TOKENIZERS = (
 """Files of which a tokenizer has at least one."""
 READERS = {"vision": PROCESSORS, "text": TOKENIZERS}
 """Side of a model -> files of which its folder has at least one."""
-_FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors", "[0-9]_*/*")
+_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "open_clip*.safetensors")
+_FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", *_WEIGHTS, "[0-9]_*/*")
 _UNFETCHED = ("*.bin", "*.pt", "*.onnx", "onnx/*", "openvino/*")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _OF_TIMM = "pretrained_cfg"
@@ -116,17 +117,77 @@ def find_folder(model: str, revision: str = "main", sides: tuple[str, ...] = ())
     folder = local_folder(model)
     notes = ()
     if folder is None:
-        import huggingface_hub
-
-        with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
-            folder = Path(
-                huggingface_hub.snapshot_download(
-                    model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=list(_UNFETCHED)
-                )
-            )
+        folder = download(model, revision)
         notes = (f"{model} is at commit {folder.name}",)
     require_files(folder, sides)
     return folder, notes
+
+
+def require_embedder(model: str, revision: str, needed: tuple[str, ...]) -> None:
+    """Refuse a folder that is no model of another library, and a hub id that cannot be had, as `require_model` does.
+
+    Args:
+        model: folder or hub id.
+        revision: branch, tag or commit of the hub id.
+        needed: files of which a folder has at least one.
+
+    Raises:
+        MissingInputError: there is no such model, or its folder has none of the files.
+        DataError: its weights are a pickle.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        require_embedder_files(folder, needed)
+    elif local_folder(model) is None:
+        _ask(model, revision)
+
+
+def find_embedder(model: str, revision: str, needed: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+    """Return the folder of a model of another library, after downloading it where needed, and notes for the user.
+
+    Args:
+        model, revision, needed: see `require_embedder`.
+
+    Raises:
+        MissingInputError: there is no such model, it lacks a file, or the hub cannot be reached.
+        DataError: its weights are a pickle.
+    """
+    folder = Path(model).expanduser()
+    notes = ()
+    if not folder.is_dir():
+        folder = download(model, revision)
+        notes = (f"{model} is at commit {folder.name}",)
+    require_embedder_files(folder, needed)
+    return folder, notes
+
+
+def require_embedder_files(folder: Path, needed: tuple[str, ...]) -> None:
+    """Refuse a folder that is no model of another library.
+
+    Raises:
+        MissingInputError: it has none of the needed files.
+        DataError: its weights, or those of a part of it, are a pickle.
+    """
+    if not has_any(folder, needed):
+        raise MissingInputError(f"{folder} has none of {', '.join(needed)}; name the folder or hub id of a model")
+    for part in [folder, *folder.iterdir()]:
+        if part.is_dir() and not any(part.glob("*.safetensors")):
+            refuse_pickles(part)
+
+
+def download(model: str, revision: str) -> Path:
+    """Return the folder of a model of the hub, after downloading what is not here; its name is the commit.
+
+    Raises:
+        MissingInputError: there is no such model, or the hub cannot be reached.
+    """
+    import huggingface_hub
+
+    with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
+        folder = huggingface_hub.snapshot_download(
+            model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=list(_UNFETCHED)
+        )
+    return Path(folder)
 
 
 def require_files(folder: Path, sides: tuple[str, ...]) -> None:
@@ -142,12 +203,7 @@ def require_files(folder: Path, sides: tuple[str, ...]) -> None:
             "`save_pretrained` or `itrpipe export` has written, or a hub id"
         )
     if not has_any(folder, SAFETENSORS):
-        for pattern in _PICKLES:
-            for path in sorted(folder.glob(pattern)):
-                raise DataError(
-                    f"{path} is a pickle, which can run code and is never loaded; name a model, or a revision of it, "
-                    "whose weights are safetensors"
-                )
+        refuse_pickles(folder)
         raise MissingInputError(f"{folder} has no {SAFETENSORS[0]}; download all files of the model again")
     config = read_config(folder / CONFIG)
     for side in sides:
@@ -157,6 +213,20 @@ def require_files(folder: Path, sides: tuple[str, ...]) -> None:
             what = {"vision": "images", "text": "captions"}[side]
             raise MissingInputError(
                 f"{folder} is no encoder of {what}: it has none of {', '.join(READERS[side])}; name another model"
+            )
+
+
+def refuse_pickles(folder: Path) -> None:
+    """Refuse a folder that lacks weights in safetensors and has some as a pickle.
+
+    Raises:
+        DataError: it is one.
+    """
+    for pattern in _PICKLES:
+        for path in sorted(folder.glob(pattern)):
+            raise DataError(
+                f"{path} is a pickle, which can run code and is never loaded; name a model, or a revision of it, "
+                "whose weights are safetensors"
             )
 
 
