@@ -154,7 +154,8 @@ def define(root: Path, source: TinySource) -> None:
 @pytest.fixture
 def any_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model of the hub can be fetched, as far as plans ask; nothing is."""
-    monkeypatch.setattr("itrpipe.features.hub._ask", lambda model, revision: None)
+    for module in ("features.hub", "encoders.folders"):
+        monkeypatch.setattr(f"itrpipe.{module}._ask", lambda model, revision: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -100,8 +100,14 @@ def _ask(model: str, revision: str) -> None:
     import huggingface_hub
 
     with fetching(model, revision):
-        if not isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
-            huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
+        if isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
+            return
+        files = huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS).siblings or []
+    if not any(file.rfilename.endswith(".safetensors") for file in files):
+        raise DataError(
+            f"model {model} has no weights in safetensors at revision {revision}, and pickles are never loaded; name "
+            "another model, or the revision of a pull request on the hub that adds them, such as refs/pr/1"
+        )
 
 
 def find_folder(model: str, revision: str = "main", sides: tuple[str, ...] = ()) -> tuple[Path, tuple[str, ...]]:
@@ -206,14 +212,29 @@ def require_files(folder: Path, sides: tuple[str, ...]) -> None:
         refuse_pickles(folder)
         raise MissingInputError(f"{folder} has no {SAFETENSORS[0]}; download all files of the model again")
     config = read_config(folder / CONFIG)
+    if "model_type" not in config and _OF_TIMM not in config:
+        raise DataError(f"{folder / CONFIG} names no model_type, and so is of no model of transformers; name another")
     for side in sides:
-        if side == "vision" and _OF_TIMM in config:  # it says how images are prepared
-            continue
-        if not has_any(folder, READERS[side]):
+        lack = ""
+        if not reads_side(config, side):
+            lack = f"{CONFIG} is of a model of type '{config.get('model_type', 'timm')}', which reads none"
+        elif not (side == "vision" and _OF_TIMM in config) and not has_any(folder, READERS[side]):
+            lack = f"it has none of {', '.join(READERS[side])}"
+        if lack:
             what = {"vision": "images", "text": "captions"}[side]
-            raise MissingInputError(
-                f"{folder} is no encoder of {what}: it has none of {', '.join(READERS[side])}; name another model"
-            )
+            raise MissingInputError(f"{folder} is no encoder of {what}: {lack}; name another model")
+
+
+def reads_side(config: dict[str, Any], side: str) -> bool:
+    """Tell whether a network reads images (`vision`) or captions (`text`), as its configuration says.
+
+    A network that reads tokens has a vocabulary, and a joint one a configuration for each side. One of timm also says
+    how images are prepared.
+    """
+    if f"{side}_config" in config:
+        return True
+    has_vocabulary = "vocab_size" in config
+    return has_vocabulary if side == "text" else not has_vocabulary
 
 
 def refuse_pickles(folder: Path) -> None:
