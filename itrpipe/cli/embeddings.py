@@ -30,6 +30,10 @@ _IN_FOLDER = {
 class GivenOptions(ModelOptions):
     """Options of every command that takes embeddings in the place of a trained model, from files or of `st:ID`."""
 
+    named: Annotated[
+        Text,
+        Option("--model", help="A saved model, or st:ID of sentence-transformers, oc:ID of open_clip.", metavar="NAME"),
+    ] = None
     embeddings: Annotated[File, Option(help="Files of any model's embeddings.", metavar="IMAGES [CAPTIONS]")] = None
     captions: Annotated[File, Argument(metavar="CAPTIONS", help="With --embeddings: of the captions.")] = None
     owners: Annotated[File, Option(help="With --embeddings: row or id of each caption's image.", metavar="FILE")] = None
