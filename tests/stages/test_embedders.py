@@ -106,7 +106,7 @@ def test_a_dataset_is_embedded_once_as_the_library_does_and_mined_and_evaluated(
 def test_what_cannot_embed_is_refused_when_it_is_planned_or_opened(
     embedders: dict[str, Path], finished_chain: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = ["evaluate", "--dataset", "tiny", "--data", finished_chain, "--dry-run", "--model"]
+    planned = ["evaluate", "--dataset", "tiny", "--data", finished_chain / "data", "--dry-run", "--model"]
     refused(invoke(*planned, f"st:{tmp_path}"), 3, "modules.json")
     pickled = Path(shutil.copytree(embedders["st"], tmp_path / "pickled"))
     for path in pickled.rglob("*.safetensors"):
@@ -119,5 +119,5 @@ def test_what_cannot_embed_is_refused_when_it_is_planned_or_opened(
         patched.setattr(importlib.util, "find_spec", lambda name: None)
         refused(invoke(*planned, f"st:{embedders['st']}"), 3, "pip install itrpipe[sentence-transformers]")
     reader = zoo.save("bert", tmp_path / "bert")
-    chain = Path(shutil.copytree(finished_chain, tmp_path / "data"))
+    chain = Path(shutil.copytree(finished_chain / "data", tmp_path / "data"))
     refused(invoke("evaluate", "--dataset", "tiny", "--data", chain, "--model", f"st:{reader}"), 2, "no images")
