@@ -34,6 +34,10 @@ _NO_MEMORY = (
     "failed to map segment",  # of a library
 )
 
+_KEPT_PRODUCTS = "128"
+"""Compiled products of bfloat16 that oneDNN keeps, some MiB each, where its own limit is 1,024. Captions of another
+length are another product, and a training needs again only those of its last steps."""
+
 app = typer.Typer(
     name="itrpipe",
     cls=Commands,
@@ -52,6 +56,7 @@ def _root(
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
     data: Path | None = typer.Option(None, "--data", help="Folder of all artifacts, for any command."),
 ) -> None:
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_PRODUCTS)  # read when the first one is computed
     if version:
         typer.echo(f"itrpipe {__version__}")
         raise typer.Exit
