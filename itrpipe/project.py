@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.cli.commands import Commands
 from itrpipe.cli.entry import app
+from itrpipe.config import leaves
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter, SafeConsole
@@ -151,7 +152,9 @@ class Project:
         Args:
             source: file of captions or folder of the dataset; None draws scenes, or takes that of a known dataset.
             name: of the dataset.
-            options: further options and settings of `itrpipe prepare`, such as `train=2000`.
+            options: further options and settings of `itrpipe prepare`, such as `train=2000`, or
+                `columns={"image": "photo", "captions": ["caption_0", "caption_1"]}` of a table whose columns are not
+                recognised.
 
         Raises:
             ItrpipeError: see `itrpipe.errors`; one of its kinds says that images could not be used.
@@ -258,7 +261,8 @@ def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]
         if value is None:
             continue
         if parameter is None:
-            words += ["--set", f"{name}={value if isinstance(value, Path) else json.dumps(value)}"]
+            for key, setting in leaves({name: value}):
+                words += ["--set", f"{key}={setting if isinstance(setting, Path) else json.dumps(setting)}"]
         elif value is False:
             words += parameter.secondary_opts
         elif value is True:

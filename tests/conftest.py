@@ -154,8 +154,8 @@ def define(root: Path, source: TinySource) -> None:
 @pytest.fixture
 def any_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model of the hub can be fetched, as far as plans ask; nothing is."""
-    for module in ("features.hub", "encoders.folders"):
-        monkeypatch.setattr(f"itrpipe.{module}._ask", lambda model, revision: None)
+    for place in ("features.hub", "encoders.folders"):
+        monkeypatch.setattr(f"itrpipe.{place}._ask", lambda model, revision: None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -278,7 +278,10 @@ def _save_gpt2(folder: Path) -> None:
 
 
 def _save_tokenizer(folder: Path, limit: int) -> int:
-    """Saves a tokenizer of the words of the tiny captions and single digits; returns how many tokens it has."""
+    """Saves a tokenizer of the words of the tiny captions and single digits; returns how many tokens it has.
+
+    That of SigLIP does not tell what is padding.
+    """
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -290,9 +293,11 @@ def _save_tokenizer(folder: Path, limit: int) -> int:
     ends = [("[CLS]", 2), ("[SEP]", 3)]
     made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)  # pyright: ignore
     special: dict[str, Any] = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=limit, **special).save_pretrained(
-        folder
+    names = ["input_ids"] if folder.name == "siglip" else ["input_ids", "attention_mask"]
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, model_max_length=limit, model_input_names=names, **special
     )
+    tokenizer.save_pretrained(folder)
     return len(vocabulary)
 
 

@@ -313,7 +313,7 @@ def test_the_keys_of_a_class_are_those_of_its_settings(data_root: Path) -> None:
         found, _, _ = Planner(data_root, "scenes", [Override(None, "backbone", backbone)]).configure(
             Need("train", "triplet")
         )
-        assert {*setting_keys(type(found), dict(found))} == {key for key, _ in leaves(found.model_dump())}
+        assert {*setting_keys(type(found), found.model_dump())} == {key for key, _ in leaves(found.model_dump())}
 
 
 # Files

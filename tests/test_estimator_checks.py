@@ -43,7 +43,6 @@ SMALL = {
     **dict.fromkeys(("width", "text_width"), 8),
     **dict.fromkeys(("vision", "text"), RANDOM),
     "image_size": list(FRAME),
-    "augment": "none",
     "max_words": 32,
 }
 LOSS = {"top_texts": 5, "top_images": 3, "sampled_negatives": 5, "hard_negatives": 2, "copies": 2, "draws": 2}

@@ -82,7 +82,7 @@ def test_its_configurations_are_shown_and_spelled_for_the_user(site: Path) -> No
     refused(2, "did you mean 'mean-colours'", site, "extract", "--features", "mean-colour", "--dry-run")
 
 
-@pytest.mark.parametrize(("features", "regions"), [("mean-colours", 16), ("mean-colours-fine+pixels", 64)])
+@pytest.mark.parametrize(("features", "regions"), [("mean-colours", 16), ("mean-colours-fine+hog", 64)])
 def test_an_extractor_of_others_makes_features_alone_and_beside_ours(
     site: Path, finished_chain: Path, tmp_path: Path, features: str, regions: int
 ) -> None:

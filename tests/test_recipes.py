@@ -81,7 +81,8 @@ def small_flickr30k(folder: Path) -> str:
 
 def test_features_of_a_recipe_reach_every_run_that_names_no_others(tmp_path: Path) -> None:
     run = '[[run]]\nmethod = "triplet"\nbackbone = "dual-encoder"\n'
-    for more, expected in (("", "scenes"), ('features = "pixels"\n', "pixels")):
+    regions = 'set = { train.model = { images = "regions" } }\n'
+    for more, expected in (("", ""), (regions, "scenes"), (f'{regions}features = "hog"\n', "hog")):
         recipe = load_recipe(written(tmp_path, "", run=run + more))
         assert recipe.features_of(recipe.run[0], tiny=False) == expected
 
@@ -271,13 +272,14 @@ def test_every_recipe_has_a_tiny_form(
     made = planned(capsys.readouterr().out)
     assert len(made) > len({run.name for run in recipe.run})
     extracted = {each for each in made if each.startswith("extract/")}
-    assert extracted <= ({"extract/frcnn", "extract/pixels"} if source else {"extract/scenes", "extract/pixels"})
+    assert extracted <= {"extract/frcnn" if source else "extract/scenes"}
     brought = recipe.source.features if recipe.source else {}
     for run in recipe.run if source else ():
         for tiny in (False, True):
             features = recipe.features_of(run, tiny=tiny)
             conf = brought[features].conf if features in brought else ""
-            assert {*(conf or features).split("+")} <= set(load_declaration("extract").confs)
+            named = conf or features
+            assert not named or {*named.split("+")} <= set(load_declaration("extract").confs)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +308,7 @@ def test_files_that_the_chosen_runs_do_not_read_are_not_asked_for(
     precomp_dataset.features.rename(precomp_dataset.folder / "elsewhere")
     command = ["run", "flickr30k", "--source", precomp_dataset.folder, "--data", data_root, "--dry-run"]
     found = planned(done(invoke(*command, "--only", "fne-only", "--only", "ascl")))
-    assert {"extract/pixels", "extract/butd+resnet"} <= set(found)
+    assert "extract/butd+resnet" in found
     for run, missing in (("ssamt", "f30k_precomp"), ("tags", "uniter-base.pt"), ("itm.uniter-large", "uniter-large")):
         outcome = invoke(*command, "--only", run)
         assert outcome.code == MissingInputError.exit_code
@@ -437,7 +439,7 @@ def test_one_run_that_fails_does_not_lose_the_others(
     published = 'published = [{ where = "Table", rsum = 500.0 }]\n'
     # No word is as frequent as AOQ's first training wants it; the other encoder is not there at all.
     aoq = f'method = "aoq"\nbackbone = "vsepp"\nset = {{ "train.min_word_count" = 1000 }}\n{published}'
-    dual = 'method = ["triplet", "triplet-long"]\nbackbone = "dual-encoder"\nfeatures = "pixels"\n'
+    dual = 'method = ["triplet", "triplet-long"]\nbackbone = "dual-encoder"\n'
     absent = f'{dual}set = {{ "train.model.vision" = "/nowhere/encoder" }}\n{published}'
     runs = [aoq, absent, f'method = "triplet"\nbackbone = "vsepp"\n{published}']
     recipe = own(tmp_path, runs, TINY.replace(", model.embed_dim = 8, model.word_dim = 8", ""))

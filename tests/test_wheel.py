@@ -102,8 +102,8 @@ EXTRAS = ("faiss", "eccv_caption", "msgpack", "lz4", "lmdb", "peft", "tensorboar
 COMMANDS = """list methods
 demo --dry-run
 prepare --dataset mine --source photos
-train --name small --dataset mine --backbone dual-encoder --vision random --text random --set pixels.height=32 \
- --set pixels.width=32 --set train.model.image_size=[32,32] --set train.model.patch_size=8 --set train.model.width=32 \
+train --name small --dataset mine --backbone dual-encoder --vision random --text random \
+ --set train.model.image_size=[32,32] --set train.model.patch_size=8 --set train.model.width=32 \
  --set train.model.heads=2 --set train.model.vision_layers=1 --set train.model.text_layers=1 --set train.epochs=1 \
  --set train.batch_size=16 --set train.min_word_count=1
 evaluate --model small

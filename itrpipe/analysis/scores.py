@@ -54,7 +54,7 @@ def _model_scores(job: Any, name: str) -> SplitScores:
     if EMBEDDINGS in model.manifest.outputs:
         found = read_embeddings(model.folder / EMBEDDINGS, split)
         return SplitScores(found.scores(), found.image_ids, found.caption_ids, found.caption_image)
-    read = ["prepare", "extract"]
+    read = [name for name in ("prepare", "extract") if name in model.manifest.inputs]
     if settings_of(job.settings.backbone).reads_phrases:
         read.append("parse")  # other models may have been trained on sentences that it helped to write
     folders = {source: open_input(model.folder, model.manifest, source).absolute() for source in read}

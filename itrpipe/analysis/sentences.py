@@ -16,11 +16,10 @@ import torch
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
-from itrpipe.features.store import FeatureFile
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.data import blocks, longer_captions, open_split
+from itrpipe.training.data import SplitImages, blocks, longer_captions, open_split
 
 ParseTexts = Callable[[pa.Table], Path]
 """Rows with caption_id, image_id and text to a folder with their scene graphs."""
@@ -44,7 +43,7 @@ def compared(
     evaluation: EvaluatedModel,
     parse: ParseTexts | None,
     split: Split,
-    features: FeatureFile,
+    pictures: SplitImages,
     sentences: pa.Table,
     owners: np.ndarray,
     what: str,
@@ -55,7 +54,7 @@ def compared(
         evaluation: of the model.
         parse: see `sentence_parser`.
         split: captions and their images.
-        features: of these images.
+        pictures: what the model reads of these images.
         sentences: S rows with image_id, that of their caption, and text.
         owners: [S] row of each one's caption among those of the split.
         what: is scored, for the progress.
@@ -76,13 +75,13 @@ def compared(
     texts = texts.append_column("caption_id", pa.array(map(str, range(len(texts))), pa.string()))
     texts = texts.append_column("tokens", pa.array(words, pa.list_(pa.string())))
     if parse is None:
-        data = open_split(Split(split.name, split.images, texts), features, saved.tokens, saved.settings, saved.frame)
+        data = open_split(Split(split.name, split.images, texts), pictures, saved.tokens, saved.settings, saved.images)
     else:
         phrases = CaptionPhrases.read(parse(texts), saved.settings.max_words)
         # Other images have no scene graph in the file.
         described = pc.field("image_id").isin(texts["image_id"].combine_chunks())
         own = Split(split.name, split.images.filter(described), texts)
-        data = open_split(own, features, saved.tokens, saved.settings, phrases=phrases)
+        data = open_split(own, pictures, saved.tokens, saved.settings, phrases=phrases)
     if reason := longer_captions({"captions and negatives": data}):
         evaluation.warn(reason)
     found = np.empty(len(order), dtype=np.float32)  # in the order of the rows before they were sorted by image

@@ -10,10 +10,10 @@ from typing import Any
 from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, load_declaration
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import (
-    PIXELS,
     DatasetDefinition,
     StageDefinition,
     check_name,
+    image_root,
     load_definition,
     remember,
     remember_model,
@@ -28,14 +28,12 @@ from itrpipe.pipeline.steps import earlier_artifacts, only_finished
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
-from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import MANIFEST, read_manifest
 
 TWINS = "twins"
 NEXT = {
     "prepare": "train {dataset} --name first --backbone vsepp --method contrastive-batch{features}",
     "extract": "train {dataset} --name {by} --backbone vsepp --method contrastive-batch{features}",
-    PIXELS: "train {dataset} --name clip --method zero-shot --vision openai/clip-vit-base-patch32",
     "parse": "synthesize {dataset} --by graph-edits",
     "synthesize": "train {dataset} --name {by} --negatives synthetic --set sentences={by}",
     TWINS: "train {dataset} --name twins --negatives twins",
@@ -43,7 +41,7 @@ NEXT = {
     "mine_negatives": "export-negatives {model} --to {name}-negatives{root}",
     "evaluate": "report {dataset}{compared}",
 }
-"""Stage, its configuration where that is a key, or features -> the command that comes next."""
+"""Stage, or its configuration where that is a key -> the command that comes next."""
 
 
 @dataclass
@@ -279,9 +277,7 @@ class Asked:
             if stage == "prepare":
                 chosen = features[-1] if features else "hog"  # which needs no weights
             values["features"] = "" if features == [chosen] else f" --features {chosen}"
-            if chosen == PIXELS:
-                stage = PIXELS
-            name = {"prepare": "first", PIXELS: "clip"}.get(stage, conf)
+            name = "first" if stage == "prepare" else conf
             if name in definition.models:
                 stage, values["model"] = "train", f"--model {name}"
         elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
@@ -367,7 +363,7 @@ def remembered(
             if names_a_file(item.key.rpartition(".")[2], item.value):
                 item = replace(item, value=whole_file(item.value))
             key = item.name if len(parts) > 1 and item.scope in parts else item.key
-            # What was said last counts, also where it is spelled otherwise (`height`, `pixels.height`).
+            # What was said last counts, also where it is spelled otherwise (`grid`, `hog.grid`).
             settings.pop(key, None)
             settings[key] = item.value
         whole.append(item)

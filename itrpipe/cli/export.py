@@ -10,7 +10,6 @@ from typer import Option
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, Split, Text
-from itrpipe.datasets.definition import PIXELS
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE
@@ -23,7 +22,7 @@ from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.storage.disk import read_json, write_json, write_text
 
 if TYPE_CHECKING:
-    from itrpipe.training.export import NativeModel
+    from itrpipe.training.export import JointModel
 TREC_FOLDER = "trec"
 DUAL_ENCODER = "dual-encoder"
 """The backbone that may be a class of transformers."""
@@ -36,8 +35,8 @@ class Export(AskingOptions):
 
     The folder holds model.safetensors, config.json, the vocabulary or tokenizer, README.md with the measured scores,
     and export.json with the digest of every file. `hf upload USER/NAME FOLDER` publishes it, and
-    itrpipe.training.saved.load_model opens it. A CLIP or SigLIP is written so that transformers and
-    sentence-transformers open it, too.
+    itrpipe.load opens it. A joint model, such as CLIP or SigLIP, is a folder that transformers and
+    sentence-transformers open, too.
 
     Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
     """
@@ -80,7 +79,7 @@ class Export(AskingOptions):
         evaluated = made[0]
         trained, prepared = evaluated.input("train"), evaluated.input("prepare")
         manifest = trained.manifest
-        native, reason = self._native(trained)
+        joint, reason = self._joint(trained)
         if reason:
             asked.reporter.say(
                 f"no class of transformers embeds as this model does: {reason}; the folder has itrpipe's own layout"
@@ -88,15 +87,15 @@ class Export(AskingOptions):
         fingerprints = fingerprints_of(trained, evaluated)
         record = {"itrpipe": __version__, "dataset": asked.dataset, "run": manifest.label, "artifacts": fingerprints}
         with new_folder(target, record, force=self.force) as work:
-            described = write_model(work, trained.folder, native)
+            described = write_model(work, trained.folder, joint)
             libraries = []
-            if native is not None:
+            if joint is not None:
                 libraries = ["transformers", "sentence-transformers"]
                 if self.open_clip:
                     from itrpipe.training.export import write_open_clip
 
                     libraries.append("open_clip")
-                    write_open_clip(work, native)
+                    write_open_clip(work, joint)
             write_json(work / METRICS, read_json(evaluated.folder / METRICS))
             if self.embeddings != "none":
                 folder = work / EMBEDDINGS_FOLDER
@@ -116,7 +115,7 @@ class Export(AskingOptions):
                 "fingerprints": fingerprints,
                 "commands": commands_behind([evaluated.folder]),
                 "libraries": libraries,
-                "native": native,
+                "joint": joint,
                 "reason": reason,
                 "tables": TABLES if self.embeddings == "parquet" else {},
             }
@@ -135,7 +134,7 @@ class Export(AskingOptions):
         if "embeddings" in step.inputs:
             raise UsageError(f"{backbone} cannot be exported: {NOT_HERE}")
         model = step.inputs["train"].settings.model_dump()["model"]
-        if self.open_clip and model.get("images") != PIXELS:
+        if self.open_clip and model.get("images") != "pixels":
             raise UsageError(f"--open-clip: open_clip has no model like {backbone}; leave it out")
         if self.embeddings != "none" and not settings_of(backbone).embeds:
             raise UsageError(
@@ -143,25 +142,24 @@ class Export(AskingOptions):
                 "embeddings; leave it out, or export another --backbone, such as vsepp"
             )
 
-    def _native(self, trained: Artifact) -> "tuple[NativeModel | None, str]":
-        """Return the model in the layout of transformers, or why a dual encoder has none; of other backbones neither.
+    def _joint(self, trained: Artifact) -> "tuple[JointModel | None, str]":
+        """Return a dual encoder as a joint model of transformers, or why it is none; of other backbones neither.
 
         Raises:
             UsageError: files for open_clip are wanted, which has no such model.
         """
         if backbone_family(trained.manifest.settings["backbone"]) != DUAL_ENCODER:
             return None, ""
-        from itrpipe.models.dual_encoder.native import NoEquivalent
-        from itrpipe.training.export import NativeModel, open_clip_config
+        from itrpipe.training.export import JointModel, NoEquivalent, open_clip_config
 
         try:
-            native = NativeModel.of(trained.folder, trained.input("extract").manifest.settings)
+            joint = JointModel.of(trained.folder)
             if self.open_clip:
-                open_clip_config(native)
+                open_clip_config(joint)
         except NoEquivalent as nothing:
             if self.open_clip:
                 raise UsageError(
                     f"--open-clip: open_clip has no model like this one ({nothing}); leave it out"
                 ) from None
             return None, str(nothing)
-        return native, ""
+        return joint, ""

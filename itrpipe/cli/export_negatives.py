@@ -9,6 +9,7 @@ from typer import Option
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, GuardOption, Number, Text
+from itrpipe.datasets.definition import image_root
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
@@ -17,7 +18,6 @@ from itrpipe.pipeline.exports import CARD, fingerprints_of
 from itrpipe.printable import quantity
 from itrpipe.report.chain import commands_behind
 from itrpipe.stages.base import Artifact, Need
-from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import fingerprint
 from itrpipe.storage.disk import write_text
 

@@ -76,7 +76,8 @@ class Extract(RunOptions):
         if not named and stage != known:
             for trained, model in definition.named_trainings().items():
                 folder = self.data / self.dataset / "train" / trained
-                if folder.is_dir() and read_manifest(folder).inputs["extract"].name.rpartition("-")[0] == name:
+                read = read_manifest(folder).inputs.get("extract") if folder.is_dir() else None
+                if read is not None and read.name.rpartition("-")[0] == name:
                     readers.append(model)
         if readers:
             raise UsageError(

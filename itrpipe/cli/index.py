@@ -13,6 +13,7 @@ from itrpipe.cli.asked import Asked, data_option, refuse_incomplete
 from itrpipe.cli.options import OF_TRAINING, MakeOption, ModelOptions, overrides_of
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.definition import StageDefinition, load_definition, redefine
+from itrpipe.encoders.folders import fetch_folder
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
 from itrpipe.models.declaration import settings_of
@@ -125,9 +126,7 @@ class IndexOptions(ModelOptions):
             refuse_unused(item for item in of_training if item.scope != EVERYWHERE)
             folder = Path(opened).expanduser()
             if not folder.is_dir():
-                from itrpipe.search.model import fetch
-
-                return fetch(opened), name or _slug(opened.replace("/", "--"))
+                return fetch_folder(opened), name or _slug(opened.replace("/", "--"))
             folder = folder.resolve()
             if not any((folder / file).is_file() for file in (MANIFEST, CONFIG)):
                 raise MissingInputError(f"--model {opened} holds no model: it has no {CONFIG}; name the folder of one")
@@ -140,8 +139,9 @@ class IndexOptions(ModelOptions):
         settings = step.settings.model_dump()
         if not settings_of(settings["backbone"]).embeds:
             raise no_embeddings(asked.label)
-        extract = step.inputs["extract"]
-        refuse_imported(passes_of(extract.need.conf, extract.settings), f"{asked.label} on {extract.need.conf}")
+        extract = step.inputs.get("extract")
+        if extract is not None:
+            refuse_imported(passes_of(extract.need.conf, extract.settings), f"{asked.label} on {extract.need.conf}")
         name = asked.label
         if self.known:
             name = self.known.name

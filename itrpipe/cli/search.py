@@ -9,11 +9,11 @@ from typer import Argument, Option
 
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import File, JsonOption, Split, Text
+from itrpipe.datasets.definition import image_root
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import check_split
-from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import require_writable, write_text
 
@@ -62,7 +62,7 @@ class Search(SearchOptions):
             return None
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import Stored, load
-        from itrpipe.search.photos import find_image
+        from itrpipe.search.photos import PHOTOGRAPH, find_image
 
         trained, device = made[0], asked.device
         image = self.image and find_image(trained.folder, self.image, device)
@@ -72,7 +72,13 @@ class Search(SearchOptions):
         folder = own = None
         if image:
             own = image.file
-            found = gallery.captions_for(Stored(image.features, [image.image_id]), image.split, self.top, progress)
+            if image.features is not None:
+                shown = Stored(image.features, [image.image_id])
+            elif image.split == PHOTOGRAPH:
+                shown = own
+            else:
+                shown = image_root(trained.input("prepare").folder) / own
+            found = gallery.captions_for(shown, image.image_id, image.split, self.top, progress)
         else:
             found = gallery.images_for(str(self.caption), self.top, progress)
         if self.html is not None:

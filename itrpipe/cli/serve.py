@@ -9,9 +9,9 @@ from typer import Option
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import GuardOption
 from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
+from itrpipe.datasets.definition import image_root
 from itrpipe.errors import MissingInputError
 from itrpipe.stages.base import Artifact
-from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import PICTURES
 
 PACKAGES = ("starlette", "uvicorn")

@@ -1,15 +1,33 @@
-"""Photographs in tar files, as WebDataset packs them: `SHARD.tar/KEY.jpg` names a member as if the file were a folder.
+"""Photographs inside other files, read where they lie, as if the file were a folder.
 
-Nothing is unpacked: the headers of a file are read once, and a photograph from its place in the file.
+    SHARD.tar/KEY.jpg           a member of a tar file, as WebDataset packs them
+    FILE.parquet/COLUMN/ROW     a cell of a Parquet file
+    FILE.arrow/COLUMN/ROW       a cell of an Arrow file, as `save_to_disk` of datasets writes them
+
+A cell holds the bytes of a photograph, or a struct of `bytes` and `path`; where the bytes are missing, the path names a
+file beside the table.
 """
 
+from __future__ import annotations
+
+import contextlib
+import os
 import re
-import tarfile
-import unicodedata
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from itrpipe.datasets.tars import has_tar_member, read_tar_member, tar_members
 from itrpipe.errors import DataError, reason_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 """Endings of photographs in formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
@@ -32,94 +50,225 @@ UNREAD = (
     ".srw",
 )
 """Endings of photographs in formats that are not decoded."""
-TAR = ".tar"
-_HELD = 64
-"""Files of which a process knows the members."""
-_LONGEST_PADDING = 1 << 20
-"""Bytes of zeros at the end of a tar file; a download that reserves its space leaves more."""
+TAR, PARQUET, ARROW = ".tar", ".parquet", ".arrow"
+ARCHIVES = (TAR, PARQUET, ARROW)
+"""Endings of files that hold photographs; in any case of letters."""
+RECENT_BYTES = 256 << 20
+"""Memory of a process for the pieces of tables that were read last."""
+_HELD = 1_024
+"""Tables of which a process knows the pieces."""
+_TURNS = 16
 _AGAIN = "fetch or make it again"
-_COMPRESSED = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|PK")
-"""Beginnings of files of gzip, bzip2, xz, zstd and zip."""
+_ROW = re.compile("0|[1-9][0-9]*")
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+"""Last bytes of a whole stream of Arrow; one that is being written does not have them yet."""
 
 
 def in_archive(path: Path) -> tuple[Path, str] | None:
-    """Return the tar file that a path leads into, and the member's name; None of other paths."""
+    """Return the file that a path leads into, and the member's name; None of other paths."""
     for archive in path.parents:
-        if archive.suffix.lower() == TAR and archive.is_file():
+        if archive.suffix.lower() in ARCHIVES and archive.is_file():
             return archive, path.relative_to(archive).as_posix()
     return None
 
 
-def path_parts(path: str) -> list[str]:
-    """Returns the names in a path, without empty ones and `.`."""
-    # pathlib gives the same, but for 100,000 paths it costs seconds.
-    return [part for part in path.split("/") if part not in ("", ".")]
-
-
-def members(archive: Path) -> dict[str, tuple[int, int]]:
-    """Read offset and size of the files in a tar file, by their names.
-
-    A name is relative, without `.`, and in Unicode's form NFC. Bytes of a name that are no UTF-8 become escapes, such
-    as `\\xff`.
+def members(archive: Path) -> list[str]:
+    """Return the names of the files in a tar file, or of the cells of a table that may hold photographs.
 
     Raises:
-        DataError: it is no tar file, damaged or not whole, or two files in it have one name. The message is the reason
-            alone.
+        DataError: the archive cannot be used. The message is the reason alone.
         OSError: it cannot be read.
     """
+    if archive.suffix.lower() == TAR:
+        return tar_members(archive)
+    table = _table(archive)
+    names = []
+    for column in picture_columns(table.schema):
+        names += [f"{column}/{row}" for row in range(table.starts[-1])]
+    return names
+
+
+def picture_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of a table whose cells may hold photographs."""
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        kind = field.type
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            kind = kind.field("bytes").type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            columns.append(field.name)
+    return columns
+
+
+def has_member(archive: Path, name: str) -> bool:
+    """Return whether there is such a member; errors as of `members`."""
+    if archive.suffix.lower() == TAR:
+        return has_tar_member(archive, name)
+    return _table(archive).find(name) is not None
+
+
+def read_member(archive: Path, name: str) -> bytes | str:
+    """Read the content of a member; of a cell without bytes return its path, which is relative to the archive's folder.
+
+    Raises:
+        DataError: it is not there, or the archive cannot be used. The message is the reason alone.
+        OSError: the archive cannot be read.
+    """
+    if archive.suffix.lower() == TAR:
+        return read_tar_member(archive, name)
+    table = _table(archive)
+    place = table.find(name)
+    if place is None:
+        columns = ", ".join(table.schema.names)
+        raise DataError(f"is not in {archive.name}, which has {table.starts[-1]:,} rows of {columns}")
+    column, row = place
+    piece = int(np.searchsorted(table.starts, row, "right")) - 1
+    cells = _recent.get((table, column, piece), lambda: table.read(column, piece))
+    content = cells[row - int(table.starts[piece])].as_py()
+    path = None
+    if isinstance(content, dict):
+        path = content.get("path")
+        content = content.get("bytes")
+    if content is None and path:
+        return path
+    if not isinstance(content, bytes):
+        raise DataError(f"holds no bytes of a photograph, but {content!r:.40}; name another column")
+    return content
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A file of Parquet or Arrow.
+
+    Attributes:
+        schema: columns and their types.
+        starts: first row of each piece that is read at a time, and last the number of rows; int64 [P + 1].
+        read: returns the cells of a column in a piece.
+    """
+
+    schema: pa.Schema
+    starts: np.ndarray
+    read: Callable[[str, int], pa.ChunkedArray | pa.Array]
+
+    def find(self, name: str) -> tuple[str, int] | None:
+        """Return column and row of a cell, None where there is none of this name."""
+        column, _, row = name.rpartition("/")
+        if column in self.schema.names and _ROW.fullmatch(row) and int(row) < self.starts[-1]:
+            return column, int(row)
+        return None
+
+
+def _table(archive: Path) -> _Table:
+    """Return a table as it is now."""
     status = archive.stat()
-    return _members(archive, status.st_mtime_ns, status.st_size)
+    return _opened_table(archive, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(_HELD)
-def _members(archive: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
-    found = {}
-    try:
-        with (
-            archive.open("rb") as stream,
-            tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace") as tar,
-        ):
-            for member in tar:
-                name = "/".join(path_parts(unicodedata.normalize("NFC", member.name)))
-                if member.issparse():
-                    raise DataError(f"holds {name} as a sparse file; pack it without --sparse")
-                # After a negative size tarfile would read the same headers for ever.
-                if member.size < 0 or tar.offset < member.offset_data or member.offset_data + member.size > size:
-                    raise DataError(f"ends before {name} does, or gives it a wrong size; {_AGAIN}")
-                if not member.isreg():
-                    continue
-                if name in found:
-                    raise DataError(f"holds {name} twice; give each file a name of its own")
-                found[name] = member.offset_data, member.size
-            # tarfile takes a damaged header for the end.
-            stream.seek(tar.offset)
-            padding = stream.read(_LONGEST_PADDING + 1)
-    except (DataError, OSError):
-        raise
-    except Exception as error:  # tarfile does not list what damage makes it raise
-        with archive.open("rb") as stream:
-            if _COMPRESSED.match(stream.read(8)):
-                raise DataError("is compressed and no tar file; unpack it") from error
-        raise DataError(f"is no tar file that can be read ({reason_of(error)}); {_AGAIN}") from error
-    if not padding or padding.strip(b"\0") or len(padding) > _LONGEST_PADDING:
-        raise DataError(
-            f"does not end at byte {tar.offset:,} as tar files do: it is damaged or not whole, or another one follows; "
-            f"{_AGAIN}"
-        )
-    return found
+def _opened_table(archive: Path, changed: int, size: int) -> _Table:
+    with _reasons_of_damage():
+        if archive.suffix.lower() == PARQUET:
+            return _open_parquet(archive)
+        return _open_arrow(archive)
 
 
-def read_member(archive: Path, name: str) -> bytes:
-    """Read the content of a member.
+def _open_parquet(archive: Path) -> _Table:
+    """Read the end of a Parquet file, which says where its row groups lie."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(archive) as file:
+        metadata = file.metadata
+        schema = file.schema_arrow
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+    def read(column: str, group: int) -> pa.ChunkedArray:
+        # A file of its own for every read, since one must not be read by several threads.
+        checked = {"metadata": metadata, "page_checksum_verification": True}
+        with _reasons_of_damage(), pq.ParquetFile(archive, **checked) as file:
+            return file.read_row_group(group, [column], use_threads=False).column(0)
+
+    return _Table(schema, _starts(counts), read)
+
+
+def _open_arrow(archive: Path) -> _Table:
+    """Map a file or a stream of Arrow, and find its batches.
 
     Raises:
-        DataError: it is not there, or the tar file cannot be used. The message is the reason alone.
-        OSError: it cannot be read.
+        DataError: it is compressed, so that it cannot be read where it lies, or it does not end as a stream does.
     """
-    known = members(archive)
-    if name not in known:
-        raise DataError(f"is not in {archive.name}")
-    offset, size = known[name]
-    with archive.open("rb") as stream:
-        stream.seek(offset)
-        return stream.read(size)
+    import pyarrow as pa
+
+    with pa.memory_map(str(archive)) as source:
+        mapped = source.read_buffer()
+    if mapped[:6].to_pybytes() == b"ARROW1":
+        reader = pa.ipc.open_file(mapped)
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    else:
+        reader = pa.ipc.open_stream(mapped)
+        batches = list(reader)
+        if mapped[-8:].to_pybytes() != _END_OF_STREAM:
+            raise DataError(f"is not whole; {_AGAIN}")
+    for array in batches[0].columns if batches else ():
+        for buffer in array.buffers():
+            if buffer and buffer.size and not 0 <= buffer.address - mapped.address < mapped.size:
+                raise DataError("is compressed; write it without compression, as save_to_disk of datasets does")
+    return _Table(reader.schema, _starts(map(len, batches)), lambda column, number: batches[number].column(column))
+
+
+def _starts(counts: Iterable[int]) -> np.ndarray:
+    return np.cumsum([0, *counts])
+
+
+@contextlib.contextmanager
+def _reasons_of_damage() -> Iterator[None]:
+    """Turn what Arrow raises over a damaged file into one line; errors of the disk and of memory pass."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+            raise
+        raise DataError(f"cannot be read ({reason_of(error)}); {_AGAIN}") from error
+
+
+class _Recent:
+    """The pieces of tables that were read last, for all threads of a process.
+
+    Args:
+        limit: bytes of all of them; the last one is kept however large it is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._pieces: OrderedDict[Hashable, pa.ChunkedArray | pa.Array] = OrderedDict()
+        self._lock = threading.Lock()
+        # Threads that want the same piece wait for the first of them; others seldom meet.
+        self._turns = [threading.Lock() for _ in range(_TURNS)]
+
+    def get(self, key: Hashable, read: Callable[[], pa.ChunkedArray | pa.Array]) -> pa.ChunkedArray | pa.Array:
+        """Return a piece, which is read where it is not kept."""
+        with self._turns[hash(key) % _TURNS]:
+            with self._lock:
+                if key in self._pieces:
+                    self._pieces.move_to_end(key)
+                    return self._pieces[key]
+            piece = read()
+            with self._lock:
+                self._pieces[key] = piece
+                self._bytes += piece.nbytes
+                while self._bytes > self._limit and len(self._pieces) > 1:
+                    _, oldest = self._pieces.popitem(last=False)
+                    self._bytes -= oldest.nbytes
+            return piece
+
+    def forget(self) -> None:
+        """Begin anew, in a forked process whose parent's threads may have held a lock."""
+        self.__init__(self._limit)
+
+
+_recent = _Recent(RECENT_BYTES)
+os.register_at_fork(after_in_child=_recent.forget)

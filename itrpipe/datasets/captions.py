@@ -27,7 +27,7 @@ class ImageRecord(NamedTuple):
     Attributes:
         image_id: the identifier by which features, captions and rankings refer to the image.
         file: path of the image relative to `Annotations.root`, with forward slashes.
-        split: one of `SPLITS`.
+        split: one of `SPLITS`; empty where the source names none and it was not drawn yet, see `draw_splits`.
     """
 
     image_id: str
@@ -61,7 +61,7 @@ class Annotations:
             hash, in the order in which they were taken.
         places: where the source puts an image, by its id: images of equal pixels become one only within a place. None
             is given to an image whose split was drawn for it alone; each image of a published dataset has its own.
-        has_groups: whether splits were drawn group by group.
+        groups: group of an image without a split, by its id; the images of a group get one split.
     """
 
     images: list[ImageRecord]
@@ -69,7 +69,7 @@ class Annotations:
     root: Path
     notes: tuple[str, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
-    has_groups: bool = False
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
@@ -92,7 +92,7 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
     found: dict[str, list[str]] = {"files that are several images": repeated(image.file for image in images)}
     splits = found[f"split names other than {', '.join(SPLITS)}"] = []
     for name, count in Counter(image.split for image in images).items():
-        if name not in SPLITS:
+        if name not in ("", *SPLITS):
             splits.append(f"{name!r} of {count:,} images")
     strays = found["captions of images that are not there"] = []
     blank = found["captions that show nothing or hold a NUL"] = []
@@ -129,21 +129,54 @@ def is_readable(text: str) -> bool:
     return "\0" not in text and any(each.isprintable() and each not in _BLANK for each in text)
 
 
-def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> dict[str, str]:
-    """Assigns every image to a split by a hash of its id, for datasets that name no splits.
+def draw_splits(annotations: Annotations, pixels: Mapping[str, str], val: float, test: float, seed: int) -> Annotations:
+    """Put each image whose source names no split into one, by a hash of its pixels, or of the name of its group.
 
-    An image keeps its split when others are added or removed, which a shuffle would not give. The
-    shares are met in expectation only, but no split that has a share stays empty while another has two images: it gets
-    the image whose hash is nearest.
+    The same photographs get the same splits whatever their names, their order and the files that they lie in, and equal
+    photographs are in one split.
 
     Args:
-        image_ids: the images.
+        annotations: as read.
+        pixels: `ImageFacts.sample` of each image, by file. These are the pixels of a JPEG in grey at an eighth of its
+            size, on which all decoders agree, and not all of its pixels, in which they differ by a level.
+        val: share of the split val, 0..1.
+        test: share of the split test, 0..1.
+        seed: another seed is another split.
+
+    Raises:
+        UsageError: see `hash_split`.
+    """
+    keys = {}
+    for image in annotations.images:
+        if not image.split:
+            keys[image.image_id] = annotations.groups.get(image.image_id) or pixels[image.file]
+    splits = hash_split(keys.values(), val, test, seed)
+    images = []
+    places = dict(annotations.places)
+    for image in annotations.images:
+        if not image.split:
+            image = image._replace(split=splits[keys[image.image_id]])
+            if image.image_id in annotations.groups:
+                places[image.image_id] = image.split
+        images.append(image)
+    return replace(annotations, images=images, places=places)
+
+
+def hash_split(keys: Iterable[str], val: float, test: float, seed: int) -> dict[str, str]:
+    """Assign every key to a split by its hash.
+
+    A key keeps its split when others are added or removed, which a shuffle would not give. The
+    shares are met in expectation only, but no split that has a share stays empty while another has two keys: it gets
+    the one whose hash is nearest.
+
+    Args:
+        keys: of images or groups; may repeat.
         val: share of the split val, 0..1.
         test: share of the split test, 0..1.
         seed: another seed is another split.
 
     Returns:
-        Split name by image id.
+        Split name by key.
 
     Raises:
         UsageError: nothing is left for train.
@@ -151,19 +184,19 @@ def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> 
     if not val + test < 1:
         raise UsageError(f"split fractions: val {val:g} and test {test:g} leave nothing for train; make them smaller")
     splits, positions, train = {}, {}, 1 - val - test
-    for image_id in image_ids:
-        digest = hashlib.sha256(f"{seed}:{image_id}".encode()).digest()
-        position = positions[image_id] = int.from_bytes(digest[:8], "big") / 2**64
-        splits[image_id] = "test"
+    for key in keys:
+        digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
+        position = positions[key] = int.from_bytes(digest[:8], "big") / 2**64
+        splits[key] = "test"
         if position < train:
-            splits[image_id] = "train"
+            splits[key] = "train"
         elif position < 1 - test:  # so that test = 0 leaves nothing to rounding in train + val
-            splits[image_id] = "val"
+            splits[key] = "val"
     for name, share, middle in (("train", train, train / 2), ("val", val, train + val / 2), ("test", test, 1)):
         counts = Counter(splits.values())
-        movable = [image_id for image_id in positions if counts[splits[image_id]] > 1]
+        movable = [key for key in positions if counts[splits[key]] > 1]
         if share and movable and name not in counts:
-            splits[min(movable, key=lambda image_id: abs(positions[image_id] - middle))] = name
+            splits[min(movable, key=lambda key: abs(positions[key] - middle))] = name
     return splits
 
 

@@ -14,14 +14,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import make_folder, read_stamped_json, reading, write_stamped_json
 from itrpipe.storage.locks import changing
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
-PIXELS = "pixels"
-"""Configuration of `extract` that keeps the images themselves; every dataset has it without being told."""
-WITHOUT_CHOICE = (PIXELS, "hog")
+WITHOUT_CHOICE = ("hog",)
 """Features that need no weights, and are made where a model reads them, without having been asked for."""
 LONGEST_NAME = 100
 """Characters of a name, which folders hold beside what else their names say."""
@@ -113,9 +112,7 @@ class DatasetDefinition(BaseModel):
             MissingInputError: the dataset has none.
             UsageError: it has several.
         """
-        # Models that read pixels ask for them by name.
-        features = [name for name, stage in self.features.items() if stage.conf != PIXELS] or [*self.features]
-        features = features or [name for name in unasked if name != PIXELS]
+        features = [*self.features] or [*unasked]
         if len(features) == 1:
             return features[0]
         if features:
@@ -214,3 +211,31 @@ def remember_training(root: Path, dataset: str, name: str, label: str, folder: s
         return now.adding(models={name: now.models[name].model_copy(update={"trained": trained})})
 
     redefine(root, dataset, change)
+
+
+def image_root(folder: Path) -> Path:
+    """Return the folder that the `file` column of `images.parquet` is relative to.
+
+    Args:
+        folder: a prepared dataset.
+
+    Raises:
+        MissingInputError: its source is not there, or it was made of embeddings alone.
+        DataError: its source holds other data by now.
+    """
+    from itrpipe.datasets.formats.annotations import source_root
+
+    settings = read_manifest(folder).settings
+    if settings["kind"] == "scenes":
+        return folder
+    if settings["kind"] == "given":
+        raise MissingInputError(
+            "the dataset was made of embeddings alone and has no photographs; prepare captions and photographs with "
+            "`itrpipe prepare`, and give that dataset the embeddings"
+        )
+    # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
+    dataset = folder.parents[1]
+    prepare = load_definition(dataset.parent, dataset.name).prepare
+    if prepare is None or prepare.source is None:
+        raise MissingInputError("the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
+    return source_root(Path(prepare.source), settings["format"])

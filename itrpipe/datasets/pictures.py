@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from itrpipe.datasets.archives import in_archive, read_member
+from itrpipe.datasets.paths import ImageRoot
 from itrpipe.errors import DataError
 from itrpipe.storage.disk import OF_THE_FILE
 
@@ -61,7 +62,7 @@ def read_rgb(path: Path) -> np.ndarray:
 
 
 def read_image(path: Path) -> bytes:
-    """Reads an image file, or one inside a tar file, see `itrpipe.datasets.archives`.
+    """Reads an image file, or one inside another file, see `itrpipe.datasets.archives`.
 
     Raises:
         DataError: the file is not there or cannot be read. The message is the reason alone, for a list of files.
@@ -70,7 +71,11 @@ def read_image(path: Path) -> bytes:
     try:
         packed = in_archive(path)
         if packed:
-            return read_member(*packed)
+            content = read_member(*packed)
+            if isinstance(content, bytes):
+                return content
+            archive = packed[0]
+            path = ImageRoot(archive.parent, archive).resolve(content, record=packed[1])
         # Reading a pipe would wait for a writer for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise DataError("is not a regular file")

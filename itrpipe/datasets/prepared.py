@@ -100,6 +100,12 @@ class Split:
         return self.images["file"].to_pylist()
 
     @cached_property
+    def sizes(self) -> np.ndarray:
+        """Return height and width of the images in pixels, int64 [N, 2]."""
+        columns = [self.images[name].to_pylist() for name in ("height", "width")]
+        return np.array(columns, dtype=np.int64).T.copy()
+
+    @cached_property
     def caption_ids(self) -> np.ndarray:
         """Return the ids of the captions, text [T]."""
         return np.array(self.captions["caption_id"].to_pylist(), dtype=str)
@@ -196,7 +202,7 @@ class PreparedDataset:
 
     def sizes(self) -> np.ndarray:
         """Returns height and width in pixels of the images of all splits, int64 [N, 2]."""
-        return np.array([self.column("height"), self.column("width")], dtype=np.int64).T.copy()
+        return np.concatenate([split.sizes for split in self.splits.values()])
 
     def split(self, name: str) -> Split:
         """Returns one split.

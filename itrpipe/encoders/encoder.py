@@ -9,25 +9,28 @@ Shapes: B images, h and w height and width of a frame, T captions, W tokens of a
 
 from __future__ import annotations
 
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from itrpipe.encoders import images, texts
-from itrpipe.encoders.folders import SAFETENSORS, find_folder, quiet
+from itrpipe.encoders.folders import CONFIG, SAFETENSORS, find_folder, quiet
 from itrpipe.encoders.images import ImageReader, Seen
-from itrpipe.encoders.texts import TextReader, positions_of, read_modules, write_modules
+from itrpipe.encoders.texts import TextReader, never_wait, positions_of, read_modules, write_modules
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
-from itrpipe.storage.disk import reading
+from itrpipe.storage.disk import reading, require_space
 
 VISION, TEXT = "vision", "text"
 _AGAIN = "download the model again"
 # Parameters that pretraining alone uses; checkpoints may lack them.
 _UNUSED = ("mask_token", "num_batches_tracked")
 _POOLER = "pooler"
+_SCALE, _TEMPERATURE, _BIAS = "logit_scale", "temperature", "logit_bias"
+"""Names that joint models give the logarithm of the scale of their logits, its inverse, and what is added."""
 
 
 class Encoder(nn.Module):
@@ -71,6 +74,7 @@ class Encoder(nn.Module):
             frames = torch.zeros(1, 3, *image_reader.frame, dtype=torch.uint8)
             self.image_width = self._tried(VISION, self._first_image, frames)
         if text_reader is not None:
+            never_wait(network)
             tokens = torch.full((1, 3), text_reader.padding)
             self.text_width = self._tried(TEXT, self.encode_texts, tokens, torch.tensor([3]))
         self.train(training)
@@ -119,24 +123,69 @@ class Encoder(nn.Module):
             return self.network.get_text_features(**inputs)
         return self.network(**inputs)
 
+    @torch.no_grad()
+    def scale(self) -> tuple[float, float] | None:
+        """Return scale and bias of the logits that a joint model was trained with; None where it names none."""
+        bias = float(getattr(self.network, _BIAS, 0.0))
+        if hasattr(self.network, _SCALE):
+            return float(getattr(self.network, _SCALE).exp()), bias
+        if hasattr(self.network, _TEMPERATURE):
+            return 1 / float(getattr(self.network, _TEMPERATURE)), bias
+        return None
+
+    @torch.no_grad()
+    def set_scale(self, scale: float, bias: float) -> None:
+        """Set scale and bias of the logits, where the network has a place for them."""
+        values = {_SCALE: math.log(scale), _TEMPERATURE: 1 / scale, _BIAS: bias}
+        for name, value in values.items():
+            if hasattr(self.network, name):
+                getattr(self.network, name).fill_(value)
+
+    def checkpoint_gradients(self) -> None:
+        """Compute activations anew in the backward pass, from now on.
+
+        Raises:
+            UsageError: the network cannot.
+        """
+        if not self.network.supports_gradient_checkpointing:
+            raise UsageError(f"{type(self.network).__name__} has no gradient checkpointing; leave it out")
+        self.network.config.use_cache = False  # else transformers says on the terminal that it turns it off
+        # Releases of transformers 5 before the newest know the old name alone, which the newest warns of.
+        enable = getattr(self.network, "activation_checkpointing_enable", self.network.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Let torch compile the network: of images for each size of a batch, since images are all of one shape."""
+        for side in self._parts:
+            for part in self.parts(side).values():
+                part.compile(*args, dynamic=False if side == VISION else None, **kwargs)
+
     def save(self, folder: Path) -> None:
-        """Write the folder of the model, as it was opened, with the weights of now."""
+        """Write the folder of the model, as it was opened, with the weights of now.
+
+        Raises:
+            DiskFullError: no space is left.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        size = sum(weights.nbytes for weights in self.network.state_dict().values())
+        require_space(folder, size, "the weights")
+        has_tokenizer = self.texts is not None and self.texts.tokenizer is not None
         with quiet():
             self.network.save_pretrained(folder)
             if self.images is not None:
                 self.images.processor.save_pretrained(folder)
-            if self.texts is not None and self.texts.tokenizer is not None:
+            if has_tokenizer:
                 self.texts.tokenizer.save_pretrained(folder)
-        if self.texts is not None and not self.is_joint:
+        for weights in folder.glob("*.safetensors"):  # which safetensors makes for their owner alone
+            shutil.copymode(folder / CONFIG, weights)
+        if has_tokenizer and not self.is_joint:
             write_modules(folder, self.texts, self.network.config.get_text_config().hidden_size)
 
     def _first_image(self, frames: Tensor) -> Tensor:
         """Choose the pooling of images by what the network makes of one."""
         own = self.see(frames).own
         if self.image_pool == "own" and own is None:
-            raise UsageError(
-                f"{type(self.network).__name__} has no image vector of its own; take the mean of its tokens"
-            )
+            raise UsageError(f"{type(self.network).__name__} has no image vector of its own; give image_pool=mean")
         if self.image_pool == "auto":
             self.image_pool = "mean" if own is None else "own"
         return self.encode_images(frames)
@@ -182,7 +231,9 @@ def open_encoder(
     network = open_network(folder)
     image_reader = text_reader = None
     if VISION in sides:
-        image_reader = ImageReader(_opened(transformers.AutoImageProcessor, folder, "an image processor"))
+        processor = _opened("AutoImageProcessor", folder, "an image processor")
+        with reading(folder, "an image processor", _AGAIN):
+            image_reader = ImageReader(processor)
     if TEXT in sides:
         text_reader = _open_texts(folder, network, text_pool)
     return Encoder(network, image_reader, text_reader, image_pool), notes
@@ -200,10 +251,13 @@ def open_network(folder: Path) -> Any:
         DataError: a file is damaged, or weights are of another network or not finite.
         UsageError: transformers has no `AutoModel` of this type.
     """
+    import transformers  # it is large, and most models have no such network
+
     weights = folder / SAFETENSORS[0]
-    config = _opened(transformers.AutoConfig, folder, "a configuration")
+    config = _opened("AutoConfig", folder, "a configuration")
     if type(config) not in transformers.AutoModel._model_mapping:  # pyright: ignore[reportAttributeAccessIssue]
         raise UsageError(f"{folder}: transformers has no AutoModel of type '{config.model_type}'; choose another model")
+    vars(config).pop("itrpipe", None)  # of `itrpipe export`, about a model that this one began with
     # A configuration can name an implementation that would be downloaded from the hub as code.
     config._attn_implementation = None
     with quiet(), reading(weights, "weights", _AGAIN):
@@ -250,7 +304,7 @@ def refuse_not_finite(where: Path, network: nn.Module, remedy: str) -> None:
 
 
 def _open_texts(folder: Path, network: Any, wanted: texts.Pool) -> TextReader:
-    tokenizer = _opened(transformers.AutoTokenizer, folder, "a tokenizer")
+    tokenizer = load_tokenizer(folder)
     embedded = network.config.get_text_config().vocab_size
     if len(tokenizer) > embedded:
         raise DataError(
@@ -265,16 +319,38 @@ def _open_texts(folder: Path, network: Any, wanted: texts.Pool) -> TextReader:
     return TextReader(tokenizer, pool, min(limit, positions_of(network)), layers)
 
 
-def _opened(kind: Any, folder: Path, what: str) -> Any:
+def open_tokenizer(model: str, revision: str = "main") -> Any:
+    """Open the tokenizer of a folder or hub id, whose weights are not needed.
+
+    Raises:
+        MissingInputError, DataError: see `open_encoder`.
+    """
+    folder, _ = find_folder(model, revision, (TEXT,), weights=False)
+    return load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Read the tokenizer in a folder.
+
+    Raises:
+        MissingInputError: a library that it needs is not installed.
+        DataError: a file is damaged.
+    """
+    return _opened("AutoTokenizer", folder, "a tokenizer")
+
+
+def _opened(kind: str, folder: Path, what: str) -> Any:
     """Open a part of a model by an `Auto` class of transformers, from its files alone and without their code.
 
     Raises:
         MissingInputError: a library that it needs is not installed.
         DataError: a file is damaged.
     """
+    import transformers  # see `open_network`
+
     with quiet(), reading(folder, what, _AGAIN):
         try:
-            return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except ImportError as error:
             raise MissingInputError(
                 f"{folder}: {what} needs a library that is not installed ({reason_of(error)}); install it with pip"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,10 @@ TOKENIZERS = (
 READERS = {"vision": PROCESSORS, "text": TOKENIZERS}
 """Side of a model -> files of which its folder has at least one."""
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "open_clip*.safetensors")
-_FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", *_WEIGHTS, "[0-9]_*/*")
+_FETCHED = (
+    *("*.json", "*.txt", "*.model", "*.jinja", *_WEIGHTS),
+    *("[0-9]_*/*", "encoder/*", "vision/*", "text/*"),  # of sentence-transformers, and of `itrpipe export`
+)
 _UNFETCHED = ("*.bin", "*.pt", "*.onnx", "onnx/*", "openvino/*")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _OF_TIMM = "pretrained_cfg"
@@ -60,7 +64,7 @@ def local_folder(model: str) -> Path | None:
         DataError: there is a pipe or a device in the folder.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike a path's own, it takes names of any length
         for file in path.iterdir():
             if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe would be waited for
                 raise DataError(f"{file} is no regular file; put the file of the model there")
@@ -68,7 +72,7 @@ def local_folder(model: str) -> Path | None:
         if own.is_dir() and not (path / CONFIG).is_file():
             return own
         return path
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or path.exists():
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):
         raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id")
     return None
 
@@ -81,7 +85,7 @@ def require_model(model: str, revision: str = "main", sides: tuple[str, ...] = (
     Args:
         model: folder or hub id.
         revision: branch, tag or commit of the hub id.
-        sides: `vision` and `text`, where a folder has to have an image processor and a tokenizer.
+        sides: what it has to encode, `vision`, `text` or both; of a tokenizer none, and no weights are needed.
 
     Raises:
         MissingInputError: there is no such model, or its folder lacks a file.
@@ -91,7 +95,7 @@ def require_model(model: str, revision: str = "main", sides: tuple[str, ...] = (
     if folder is None:
         _ask(model, revision)
     else:
-        require_files(folder, sides)
+        require_files(folder, sides, weights=bool(sides))
 
 
 @functools.lru_cache(maxsize=64)
@@ -110,27 +114,53 @@ def _ask(model: str, revision: str) -> None:
         )
 
 
-def find_folder(model: str, revision: str = "main", sides: tuple[str, ...] = ()) -> tuple[Path, tuple[str, ...]]:
+def find_folder(
+    model: str, revision: str = "main", sides: tuple[str, ...] = (), weights: bool = True
+) -> tuple[Path, tuple[str, ...]]:
     """Return the folder with the files of a model, after downloading them where needed, and notes for the user.
 
     Args:
         model, revision, sides: see `require_model`.
+        weights: whether these are needed.
 
     Raises:
         MissingInputError: there is no such model, it lacks a file, or the hub cannot be reached.
         DataError: its weights are a pickle.
     """
+    folder = fetch_folder(model, revision, weights)
+    require_files(folder, sides, weights)
+    if local_folder(model) is None:
+        return folder, (f"{model} is at commit {folder.name}",)
+    return folder, ()
+
+
+def fetch_folder(model: str, revision: str = "main", weights: bool = True) -> Path:
+    """Return the folder that a model is, or that of its files of the hub, downloaded where they are not there yet.
+
+    Args:
+        model, revision, weights: see `find_folder`.
+
+    Raises:
+        MissingInputError: there is no such model, or the hub cannot be reached.
+    """
     folder = local_folder(model)
-    notes = ()
-    if folder is None:
-        folder = download(model, revision)
-        notes = (f"{model} is at commit {folder.name}",)
-    require_files(folder, sides)
-    return folder, notes
+    if folder is not None:
+        return folder
+    import huggingface_hub
+
+    left = [*_UNFETCHED]
+    if not weights:
+        left.append("*.safetensors")
+    with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
+        return Path(
+            huggingface_hub.snapshot_download(
+                model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=left
+            )
+        )
 
 
 def require_embedder(model: str, revision: str, needed: tuple[str, ...]) -> None:
-    """Refuse a folder that is no model of another library, and a hub id that cannot be had, as `require_model` does.
+    """Refuse what is no model of another library, as `require_model` does.
 
     Args:
         model: folder or hub id.
@@ -139,41 +169,12 @@ def require_embedder(model: str, revision: str, needed: tuple[str, ...]) -> None
 
     Raises:
         MissingInputError: there is no such model, or its folder has none of the files.
-        DataError: its weights are a pickle.
-    """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        require_embedder_files(folder, needed)
-    elif local_folder(model) is None:
-        _ask(model, revision)
-
-
-def find_embedder(model: str, revision: str, needed: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
-    """Return the folder of a model of another library, after downloading it where needed, and notes for the user.
-
-    Args:
-        model, revision, needed: see `require_embedder`.
-
-    Raises:
-        MissingInputError: there is no such model, it lacks a file, or the hub cannot be reached.
-        DataError: its weights are a pickle.
-    """
-    folder = Path(model).expanduser()
-    notes = ()
-    if not folder.is_dir():
-        folder = download(model, revision)
-        notes = (f"{model} is at commit {folder.name}",)
-    require_embedder_files(folder, needed)
-    return folder, notes
-
-
-def require_embedder_files(folder: Path, needed: tuple[str, ...]) -> None:
-    """Refuse a folder that is no model of another library.
-
-    Raises:
-        MissingInputError: it has none of the needed files.
         DataError: its weights, or those of a part of it, are a pickle.
     """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        require_model(model, revision)
+        return
     if not has_any(folder, needed):
         raise MissingInputError(f"{folder} has none of {', '.join(needed)}; name the folder or hub id of a model")
     for part in [folder, *folder.iterdir()]:
@@ -181,22 +182,7 @@ def require_embedder_files(folder: Path, needed: tuple[str, ...]) -> None:
             refuse_pickles(part)
 
 
-def download(model: str, revision: str) -> Path:
-    """Return the folder of a model of the hub, after downloading what is not here; its name is the commit.
-
-    Raises:
-        MissingInputError: there is no such model, or the hub cannot be reached.
-    """
-    import huggingface_hub
-
-    with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
-        folder = huggingface_hub.snapshot_download(
-            model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=list(_UNFETCHED)
-        )
-    return Path(folder)
-
-
-def require_files(folder: Path, sides: tuple[str, ...]) -> None:
+def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) -> None:
     """Refuse a folder that lacks a file of a model.
 
     Raises:
@@ -208,7 +194,7 @@ def require_files(folder: Path, sides: tuple[str, ...]) -> None:
             f"{folder} has no {CONFIG}, and so is no model of transformers; name a folder that its "
             "`save_pretrained` or `itrpipe export` has written, or a hub id"
         )
-    if not has_any(folder, SAFETENSORS):
+    if weights and not has_any(folder, SAFETENSORS):
         refuse_pickles(folder)
         raise MissingInputError(f"{folder} has no {SAFETENSORS[0]}; download all files of the model again")
     config = read_config(folder / CONFIG)

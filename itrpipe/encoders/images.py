@@ -12,14 +12,22 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as image_functional
 
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, UsageError
 
 Pool = Literal["auto", "own", "mean", "cls"]
 _SIDE = 64
 """Of images that a processor is tried with, in pixels."""
 _WHITE = 255
 _OF_A_BYTE = 1e-2
+_INTERPOLATIONS = {
+    Image.Resampling.NEAREST: InterpolationMode.NEAREST,
+    Image.Resampling.BILINEAR: InterpolationMode.BILINEAR,
+    Image.Resampling.BOX: InterpolationMode.BOX,
+}
+"""Interpolation of Pillow -> that of torchvision, where it is another than bicubic, which Lanczos becomes as well."""
 
 
 class Grid(NamedTuple):
@@ -50,7 +58,8 @@ class ImageReader(nn.Module):
         processor: of transformers.
 
     Raises:
-        UsageError: the processor makes frames of different sizes.
+        DataError: the processor makes no numbers of colours.
+        UsageError: it makes frames of different sizes.
 
     Attributes:
         processor: as given.
@@ -58,6 +67,8 @@ class ImageReader(nn.Module):
         in_bytes: whether frames are bytes. Some processors scale colours before they resize, and frames of these are
             real numbers.
         scale, shift: [3, 1, 1] float32, of the colours.
+        colours: which of red, green and blue each of the three channels of a frame is.
+        interpolation: of resizing.
     """
 
     scale: Tensor
@@ -69,9 +80,21 @@ class ImageReader(nn.Module):
         # Processors name their colours and sizes in many ways; what they do to an image tells all of it.
         black = self.pixels(np.zeros((_SIDE, _SIDE, 3), np.uint8))
         white = self.pixels(np.full((_SIDE, _SIDE, 3), _WHITE, np.uint8))
-        self.register_buffer("scale", ((white - black) / _WHITE)[:, :1, :1], persistent=False)
-        self.register_buffer("shift", black[:, :1, :1], persistent=False)
+        if not bool((white.isfinite() & black.isfinite() & (white != black)).all()):
+            raise DataError(
+                f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_std and "
+                "rescale_factor in its preprocessor_config.json"
+            )
+        scale = ((white - black) / _WHITE)[:, :1, :1]
+        shift = black[:, :1, :1]
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+        # Frames are made on the processor, wherever the network is, and a module moves no tuple.
+        self._on_host = scale.clone(), shift.clone()
         self.frame = (black.shape[1], black.shape[2])
+        coloured = self.pixels(np.tile(np.array([0, 1, 2], np.uint8) * (_WHITE // 2), (_SIDE, _SIDE, 1)))
+        self.colours = ((coloured - black) / (white - black))[:, 0, 0].mul(2).round().int().tolist()
+        self.interpolation = _INTERPOLATIONS.get(getattr(processor, "resample", None), InterpolationMode.BICUBIC)
         noise = np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8)
         tall = self.pixels(noise)
         if tall.shape != black.shape:
@@ -89,9 +112,25 @@ class ImageReader(nn.Module):
     def framed(self, image: np.ndarray) -> Tensor:
         """Return the frame of an image [H, W, 3] uint8 RGB: [3, h, w], uint8 where that loses nothing."""
         pixels = self.pixels(image)
-        if not self.in_bytes:
-            return pixels
-        return ((pixels - self.shift.cpu()) / self.scale.cpu()).round_().to(torch.uint8)
+        return self.as_bytes(pixels) if self.in_bytes else pixels
+
+    def as_bytes(self, frames: Tensor) -> Tensor:
+        """Return frames [..., 3, h, w] as bytes; those of pixels are rounded."""
+        if frames.dtype == torch.uint8:
+            return frames
+        scale, shift = self._on_host
+        return ((frames - shift) / scale).round_().clamp_(0, _WHITE).to(torch.uint8)
+
+    def cropped(self, image: np.ndarray, box: np.ndarray) -> Tensor:
+        """Return a part of an image as a frame [3, h, w] uint8, resized in the way of the processor.
+
+        Args:
+            image: [H, W, 3] uint8 RGB.
+            box: top, left, height and width of the part, in pixels.
+        """
+        top, left, height, width = box.tolist()
+        part = torch.from_numpy(image[top : top + height, left : left + width]).permute(2, 0, 1)
+        return image_functional.resize(part, list(self.frame), self.interpolation, antialias=True)[self.colours]
 
     def normalised(self, frames: Tensor) -> Tensor:
         """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""

@@ -39,6 +39,7 @@ _OLDER = {
 }
 """Key of a pooling before sentence-transformers 5.4 -> its name since."""
 _UNLIMITED = 1 << 20
+_SDPA, _WITHOUT_WAITING = "sdpa", "sdpa-without-waiting"
 
 
 class Dense(nn.Module):
@@ -111,10 +112,15 @@ class TextReader(nn.Module):
         return found
 
     def forward(self, found: Any, lengths: Tensor) -> Tensor:
-        """Return vectors [T, D] of the output of a network for captions of these lengths [T]."""
+        """Return vectors [T, D] of the output of a network for captions of these lengths [T].
+
+        Raises:
+            UsageError: it has none of its own, and these are asked for.
+        """
         if self.pool == "own":
             vectors = own_vector(found)
-            assert vectors is not None
+            if vectors is None:
+                raise UsageError(f"{type(found).__name__} has no caption vector of its own; give text_pool=mean")
             return self.layers(vectors)
         states = found.last_hidden_state
         if self.pool == "cls":
@@ -127,6 +133,26 @@ class TextReader(nn.Module):
             real = first(states, lengths)[..., None]
             vectors = (states * real).sum(dim=1) / lengths[:, None]
         return self.layers(vectors)
+
+
+def never_wait(network: Any) -> None:
+    """Let a network of captions attend without asking the device whether a mask hides anything, as transformers does.
+
+    A host that has to know waits until the device has done all that it was given.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
+
+    def mask(*, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
+        if attention_mask is not None:
+            options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        return sdpa_mask(attention_mask=attention_mask, **options)
+
+    if network.config._attn_implementation == _SDPA:
+        AttentionInterface.register(_WITHOUT_WAITING, sdpa_attention_forward)
+        AttentionMaskInterface.register(_WITHOUT_WAITING, mask)
+        network.set_attn_implementation(_WITHOUT_WAITING)
 
 
 def first(tokens: Tensor, lengths: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
             has embeddings, else it scores pairs), `photographs` (others can make its features of any), `results`
             (protocol -> metric -> value, and where there is an interval low and high) with the `level` of intervals,
             `counts` (split -> images, captions), `fingerprints` (artifact -> fingerprint), `files` (name -> what it
-            is), `papers` to cite, `libraries` that open the folder, `native` (the model as transformers has it, or
+            is), `papers` to cite, `libraries` that open the folder, `joint` (the model as transformers has it, or
             None), `base` (hub id or name of the folder whose weights it began with, or empty) and `tables` (name ->
             Parquet file).
     """

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.datasets.definition import PIXELS
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.exporting.places import without_places
@@ -28,12 +27,15 @@ from itrpipe.storage.disk import file_digest, read_json, require_space, write_js
 from itrpipe.training.settings import cited
 
 if TYPE_CHECKING:
-    from itrpipe.training.export import NativeModel
+    from itrpipe.training.export import JointModel
 
 FILES = {
-    "model.safetensors": "the weights of the epoch that validated best",
+    "model.safetensors": "the weights of the epoch that validated best, but for those in folders",
     "vocab.json": "its words and their ids",
     "tokenizer/": "the tokenizer of its captions",
+    "encoder/": "its encoder of images and captions, as transformers saves it",
+    "vision/": "its encoder of images, as transformers saves it",
+    "text/": "its encoder of captions, as transformers saves it",
     "config.json": "every setting, the sizes to build the model again, and the features that it reads",
     "open_clip_model.safetensors": "the same weights as open_clip names them",
     "open_clip_config.json": "how open_clip builds them",
@@ -49,6 +51,8 @@ FILES = {
 
 _WORDS = ("vocab", "tokenizer")
 """Beginnings of the names of files that read captions."""
+_SIDES = ("encoder/", "vision/", "text/")
+"""Folders of encoders of transformers in a trained model."""
 
 
 def described_inputs(trained: Path) -> dict[str, Any]:
@@ -58,9 +62,14 @@ def described_inputs(trained: Path) -> dict[str, Any]:
         trained: artifact of `train`.
     """
     manifest = read_manifest(trained)
-    extracted = read_manifest(existing_input(trained, manifest, "extract"))
-    features = {"extractor": extracted.conf, "settings": extracted.settings, "of_anywhere": is_of_anywhere(extracted)}
-    described: dict[str, Any] = {"features": features}
+    described: dict[str, Any] = {}
+    if "extract" in manifest.inputs:
+        extracted = read_manifest(existing_input(trained, manifest, "extract"))
+        described["features"] = {
+            "extractor": extracted.conf,
+            "settings": extracted.settings,
+            "of_anywhere": is_of_anywhere(extracted),
+        }
     if settings_of(manifest.settings["backbone"]).reads_phrases:
         described["parser"] = read_manifest(existing_input(trained, manifest, "parse")).settings
     return described
@@ -73,13 +82,13 @@ def is_of_anywhere(extracted: Manifest) -> bool:
     return without_places(extracted.settings) == extracted.settings and not is_imported
 
 
-def write_model(work: Path, trained: Path, native: NativeModel | None = None) -> dict[str, str]:
-    """Write what `itrpipe.training.saved.load_model` opens, and where `native` is one transformers, too.
+def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> dict[str, str]:
+    """Write what `itrpipe.training.saved.load_model` opens, and of a joint model transformers, too.
 
     Args:
         work: empty folder.
         trained: artifact of `train`.
-        native: the model in the layout of transformers; None for itrpipe's own.
+        joint: the model as transformers has it; None for itrpipe's own layout.
 
     Returns:
         File -> what it is, of those that are read by transformers.
@@ -92,13 +101,13 @@ def write_model(work: Path, trained: Path, native: NativeModel | None = None) ->
 
     manifest = read_manifest(trained)
     described = {}
-    if native is not None:
-        described = native.write(work)
+    if joint is not None:
+        described = joint.write(work)
     else:
-        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith((MODEL, *_WORDS))}
+        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith((MODEL, *_WORDS, *_SIDES))}
         require_space(work, sum(each.bytes for each in outputs.values()), "the copy of the model")
         for name, output in outputs.items():
-            (work / name).parent.mkdir(exist_ok=True)
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(trained / name, work / name)
             if file_digest(work / name) != output.sha256:
                 remedy = damage_remedy(trained, thorough=True)
@@ -109,15 +118,19 @@ def write_model(work: Path, trained: Path, native: NativeModel | None = None) ->
         "dataset": manifest.dataset,
         "conf": manifest.conf,
         "run": manifest.label,
-        "files": {"weights": MODEL, "words": [name for name in names if name.startswith(_WORDS)]},
+        "files": {"weights": MODEL, "words": [name for name in names if _reads_captions(name)]},
         **described_inputs(trained),
     }
-    settings = read_json(trained / CONFIG)
-    config = {**settings, ABOUT: about}
-    if native is not None:
-        config = {**native.layout.config, ABOUT: {**about, SETTINGS: settings}}
+    config = {**read_json(trained / CONFIG), ABOUT: about}
+    if joint is not None:
+        config = {**read_json(work / CONFIG), ABOUT: {**about, SETTINGS: joint.settings}}
     write_json(work / CONFIG, without_places(config))
     return described
+
+
+def _reads_captions(name: str) -> bool:
+    """Tell whether a file of an export is of its words or of a tokenizer."""
+    return name.startswith(_WORDS) or name.rpartition("/")[2].startswith(_WORDS)
 
 
 def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mapping[str, str]) -> dict[str, Any]:
@@ -129,18 +142,21 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
         described: see `write_model`.
     """
     training, evaluation = read_manifest(trained), read_manifest(evaluated)
-    extracted = read_manifest(existing_input(trained, training, "extract"))
-    backbone, conf = training.settings["backbone"], extracted.conf
+    backbone = training.settings["backbone"]
     declared = settings_of(backbone)
     loss = methods()[training.settings["method"]].model_validate(training.settings["loss"])
     model = declared.model_validate(training.settings["model"])
     base = model.joint()
-    reads = f"its features by `{conf}` (`itrpipe extract`), with the settings in `config.json`"
-    if conf == PIXELS:
-        reads = "the photograph, resized as `itrpipe extract --features pixels` does with the settings in `config.json`"
+    reads = "the photograph, as the image processor in this folder frames it"
+    is_drawn = False
+    of_photographs = True
+    if "extract" in training.inputs:
+        extracted = read_manifest(existing_input(trained, training, "extract"))
+        reads = f"its features by `{extracted.conf}` (`itrpipe extract`), with the settings in `config.json`"
+        of_photographs = is_of_anywhere(extracted)
+        parts = recorded_passes(extracted.conf, extracted.settings)
+        is_drawn = any(each.imported or each.drawings_only for each in parts.values())
     # mteb compares embeddings of photographs by inner product.
-    parts = recorded_passes(conf, extracted.settings)
-    is_drawn = any(each.imported or each.drawings_only for each in parts.values())
     is_for_mteb = declared.embeds and training.settings["model"].get("measure") != "order" and not is_drawn
     files = {name: about for name, about in FILES.items() if name not in described and any(work.glob(name))}
     prepared = PreparedDataset.open(open_input(evaluated, evaluation, "prepare"))
@@ -153,7 +169,7 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
         "embeds": declared.embeds,
         "reads": reads,
         "base": Path(base).name if base and local_folders({"": base}) else base,
-        "photographs": is_of_anywhere(extracted),
+        "photographs": of_photographs,
         "results": read_json(evaluated / METRICS),
         "level": evaluation.settings["interval_level"],
         "counts": prepared.counts(),

@@ -283,7 +283,9 @@ def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) ->
     if image_root:
         document["image"] = f"{image_root.rstrip('/')}/{file}"
     elif in_archive(root / file):
-        document["image"] = None if holds_images else f"{COPIES}/{file}"
+        # A cell of a table has no ending; decoders look at the bytes.
+        ending = "" if PurePosixPath(file).suffix else ".jpg"
+        document["image"] = None if holds_images else f"{COPIES}/{file}{ending}"
         document["copied"] = not holds_images
     return document
 

@@ -15,14 +15,12 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.registry import Registry
 from itrpipe.storage.artifact import local_folders
 
-# Larger images than any vision encoder takes would only fill disk and memory.
-ImageSide = Annotated[int, Field(ge=1, le=4096)]
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Side = Annotated[int, Field(ge=32, le=16_384)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Precision = Literal["fp32", "bf16"]
 
-EVERYTHING = frozenset({"regions", "boxes", "global", "pixels"})
+EVERYTHING = frozenset({"regions", "boxes", "global"})
 REGIONS = frozenset({"regions", "boxes"})
 Input = TypeVar("Input")
 _FILES, _NO_FILES = ("model", "weights"), ("", "pretrained", "random")

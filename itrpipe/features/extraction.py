@@ -23,6 +23,7 @@ from PIL import Image
 
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
+from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import CUDA, Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
@@ -58,10 +59,32 @@ class ImageFiles:
     sizes: np.ndarray
     boxes: np.ndarray | None = None
 
+    @classmethod
+    def of_split(cls, root: Path, split: Split) -> ImageFiles:
+        """Return the images of a split, row for row, below the root of its dataset."""
+        return cls(root, split.files, split.sizes)
+
     @cached_property
     def inside(self) -> ImageRoot:
         """Finds files below the root."""
         return ImageRoot(self.root, self.root)
+
+    def read(self, row: int) -> np.ndarray:
+        """Read an image, [H, W, 3] uint8 RGB.
+
+        Raises:
+            DataError: it cannot be used, or has another size than it had; the message is the reason alone.
+            UnavailableError: the disk cannot give it now, whatever it holds.
+        """
+        with on_disk(self.root / self.files[row]):
+            image = read_rgb(self.inside.resolve(self.files[row], record="image"))
+        if self.boxes is not None:
+            image = np.array(Image.fromarray(image).crop(tuple(self.boxes[row].tolist())))
+        height, width, _ = image.shape
+        old_height, old_width = self.sizes[row]
+        if (height, width) != (old_height, old_width):
+            raise DataError(f"has {width} x {height} pixels and had {old_width} x {old_height} when it was prepared")
+        return image
 
     def of(self, rows: np.ndarray) -> ImageFiles:
         """Some of them."""
@@ -259,17 +282,8 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
         DataError: an artifact that holds it is damaged.
         UnavailableError: the disk cannot give it now, whatever it holds.
     """
-    path = images.root / images.files[row]
     try:
-        with on_disk(path):
-            image = read_rgb(images.inside.resolve(images.files[row], record="image"))
-        if images.boxes is not None:
-            image = np.array(Image.fromarray(image).crop(tuple(images.boxes[row].tolist())))
-        height, width, _ = image.shape
-        old_height, old_width = images.sizes[row]
-        if (height, width) != (old_height, old_width):
-            return f"has {width} x {height} pixels and had {old_width} x {old_height} when it was prepared"
-        return transform(image)
+        return transform(images.read(row))
     except DataError as error:
         return " ".join(str(error).split())
 

@@ -9,21 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, refusal
 from itrpipe.engine.run import usable_cores
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
-from itrpipe.features.extraction import MOST_DECODERS, Decoders, divide, plan_batches, stack
+from itrpipe.features.extraction import MOST_DECODERS, Decoded, Decoders, Item, divide, plan_batches, stack
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.store import TYPES, FeatureFile, stored_rows
 from itrpipe.storage.disk import unavailable
 
 Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
 """Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""
-
-_Decoded = tuple[tuple[int, ...], dict[str, np.ndarray]]
-"""Height and width of a photograph, and its pixels as each extractor takes them."""
 
 
 def open_extractors(parts: Mapping[str, FeatureSettings], device: str) -> dict[str, Extractor]:
@@ -51,45 +49,84 @@ def read_photographs(
         UnavailableError: the disk cannot give one now.
     """
     specs = divide({name: extractor.spec for name, extractor in extractors.items()})
+
+    def transformed(image: np.ndarray) -> tuple[tuple[int, ...], dict[str, np.ndarray]]:
+        return image.shape[:2], {name: extractor.transform(image) for name, extractor in extractors.items()}
+
+    for rows, decoded, reasons in _decoded_batches(transformed, photographs, batch):
+        features: dict[str, np.ndarray] = {}
+        sizes = np.array([size for size, _ in decoded], dtype=np.int64).reshape(-1, 2)
+        for name, spec in specs.items():
+            extractor = extractors[name]
+            features |= {each: np.zeros((len(rows), *shape), TYPES[each]) for each, shape in spec.items()}
+            for places in plan_batches(sizes, extractor.group, extractor.batch):
+                pixels = stack([decoded[place][1][name] for place in places])
+                try:  # in the types of the file, so that a photograph is as exact as the dataset's images
+                    arrays, unfit = stored_rows(spec, extractor(pixels, sizes[places]))
+                except DataError as error:
+                    raise DataError(f"{_name_of(photographs, rows[places[0]])}: {error}") from None
+                for each, values in arrays.items():
+                    features[each][places] = values
+                for place, reason in unfit.items():
+                    reasons[rows[places[place]]] = reason
+        _refuse(photographs, reasons, refused)
+        kept = [place for place, row in enumerate(rows) if row not in reasons]
+        if kept:
+            own = {name: values[kept] for name, values in features.items()}
+            left = np.array([rows[place] for place in kept])
+            yield FeatureFile(Path(_name_of(photographs, left[0])), left.astype(str), own)
+
+
+def read_frames(
+    framed: Callable[[np.ndarray], Tensor],
+    photographs: Sequence[Photograph],
+    batch: int,
+    refused: Callable[[int, str], object] | None = None,
+) -> Iterator[Tensor]:
+    """Yields the frames [b, 3, h, w] of some photographs at a time, in their order; the next are decoded meanwhile.
+
+    Args:
+        framed: makes the frame [3, h, w] of a photograph [H, W, 3] uint8 RGB.
+        photographs, batch, refused: see `read_photographs`.
+
+    Raises:
+        DataError, UnavailableError: see `read_photographs`.
+    """
+    for _, frames, reasons in _decoded_batches(framed, photographs, batch):
+        _refuse(photographs, reasons, refused)
+        if frames:
+            yield torch.stack(frames)
+
+
+def _decoded_batches(
+    transform: Callable[[np.ndarray], Item], photographs: Sequence[Photograph], batch: int
+) -> Iterator[Decoded[list[Item]]]:
+    """Yield some photographs at a time, transformed, and why others cannot be used; the next are decoded meanwhile."""
     every = range(len(photographs))
-    names = []
-    for row, photograph in enumerate(photographs):
-        is_path = isinstance(photograph, str | os.PathLike)
-        names.append(os.fspath(photograph) if is_path else f"image {row}")
-    batches = (every[start : start + batch] for start in every[::batch])
     decoders = Decoders(min(MOST_DECODERS, usable_cores()))
     try:
-        for rows, decoded, reasons in decoders.ahead(batches, lambda row: _decoded(photographs[row], extractors), list):
-            features: dict[str, np.ndarray] = {}
-            sizes = np.array([size for size, _ in decoded], dtype=np.int64).reshape(-1, 2)
-            for name, spec in specs.items():
-                extractor = extractors[name]
-                features |= {each: np.zeros((len(rows), *shape), TYPES[each]) for each, shape in spec.items()}
-                for places in plan_batches(sizes, extractor.group, extractor.batch):
-                    pixels = stack([decoded[place][1][name] for place in places])
-                    try:  # in the types of the file, so that a photograph is as exact as the dataset's images
-                        arrays, unfit = stored_rows(spec, extractor(pixels, sizes[places]))
-                    except DataError as error:
-                        raise DataError(f"{names[rows[places[0]]]}: {error}") from None
-                    for each, values in arrays.items():
-                        features[each][places] = values
-                    for place, reason in unfit.items():
-                        reasons[rows[places[place]]] = reason
-            for row, reason in reasons.items():
-                if refused is None:
-                    raise DataError(f"{names[row]} {reason}; give another photograph")
-                refused(row, reason)
-            kept = [place for place, row in enumerate(rows) if row not in reasons]
-            if kept:
-                own = {name: values[kept] for name, values in features.items()}
-                left = np.array([rows[place] for place in kept])
-                yield FeatureFile(Path(names[left[0]]), left.astype(str), own)
+        batches = (every[start : start + batch] for start in every[::batch])
+        yield from decoders.ahead(batches, lambda row: _decoded(photographs[row], transform), list)
     finally:
         decoders.stop()
 
 
-def _decoded(photograph: Photograph, extractors: Mapping[str, Extractor]) -> _Decoded | str:
-    """The photograph as the extractors take it, or why it cannot be used."""
+def _refuse(
+    photographs: Sequence[Photograph], reasons: Mapping[int, str], refused: Callable[[int, str], object] | None
+) -> None:
+    for row, reason in reasons.items():
+        if refused is None:
+            raise DataError(f"{_name_of(photographs, row)} {reason}; give another photograph")
+        refused(row, reason)
+
+
+def _name_of(photographs: Sequence[Photograph], row: int) -> str:
+    photograph = photographs[row]
+    return os.fspath(photograph) if isinstance(photograph, str | os.PathLike) else f"image {row}"
+
+
+def _decoded(photograph: Photograph, transform: Callable[[np.ndarray], Item]) -> Item | str:
+    """The photograph, transformed, or why it cannot be used."""
     try:
         if isinstance(photograph, Image.Image):
             pixels = picture_rgb(photograph)
@@ -105,4 +142,4 @@ def _decoded(photograph: Photograph, extractors: Mapping[str, Extractor]) -> _De
         if told := unavailable(error):
             raise told from None
         return refusal(error)
-    return pixels.shape[:2], {name: extractor.transform(pixels) for name, extractor in extractors.items()}
+    return transform(pixels)

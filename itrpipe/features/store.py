@@ -11,7 +11,6 @@ Schema (N images, R regions, D and G widths; every dataset contiguous, uncompres
 | `/scores`   | [N, R] float32       | the detector's confidence                                      |
 | `/attributes`, `/attribute_scores` | [N, R] int16, float32 | attribute of the region, and its confidence |
 | `/global`   | [N, G] float16       | one vector for the whole image                                 |
-| `/pixels`   | [N, H, W, 3] uint8   | the image itself, resized, RGB                                 |
 | `/image_id` | [N] UTF-8 bytes      | fixed length, padded with NUL                                  |
 
 Attributes of the root: `extractor` (its name) and `schema_version`. An extractor that has no boxes, say, writes a file
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 FEATURES = "features.h5"
 SCHEMA_VERSION = 1
-GROUPS = frozenset({"regions", "global", "pixels"})
+GROUPS = frozenset({"regions", "global"})
 TYPES = {
     "regions": "<f2",
     "count": "<i2",
@@ -50,7 +49,6 @@ TYPES = {
     "attributes": "<i2",
     "attribute_scores": "<f4",
     "global": "<f2",
-    "pixels": "|u1",
 }
 """The datasets and their types; `image_id` comes on top, with a length of its own."""
 
@@ -71,7 +69,6 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
         global_dim: G, width of the image's vector; 0 if the extractor gives none.
         boxes, labels, scores: whether there is the dataset of this name.
         attributes: whether there are `/attributes` and `/attribute_scores`.
-        pixels: height and width of the stored image, (0, 0) if there is none.
     """
 
     def __init__(
@@ -83,7 +80,6 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
         labels: bool = False,
         scores: bool = False,
         attributes: bool = False,
-        pixels: tuple[int, ...] = (0, 0),
     ) -> None:
         super().__init__()
         if regions and region_dim:
@@ -100,16 +96,14 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
                 self["attribute_scores"] = (regions,)
         if global_dim:
             self["global"] = (global_dim,)
-        if 0 not in pixels:
-            self["pixels"] = (*pixels, 3)
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FeatureSpec:
         """Return the spec of datasets with rows of these shapes; what else has one is passed over."""
-        regions, whole, pixels = ((*shapes.get(name, ()), 0, 0) for name in ("regions", "global", "pixels"))
+        regions, whole = ((*shapes.get(name, ()), 0, 0) for name in ("regions", "global"))
         optional = {name: name in shapes for name in ("boxes", "labels", "scores")}
         attributes = not {"attributes", "attribute_scores"}.isdisjoint(shapes)
-        return cls(regions[0], regions[1], whole[0], **optional, attributes=attributes, pixels=pixels[:2])
+        return cls(regions[0], regions[1], whole[0], **optional, attributes=attributes)
 
     @property
     def regions(self) -> int:
@@ -117,7 +111,7 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
         return self.get("regions", (0,))[0]
 
     def only(self, groups: Collection[str]) -> FeatureSpec:
-        """Returns the part of some of the groups `regions` (with all that belongs to them), `global` and `pixels`."""
+        """Returns the part of some of the groups `regions` (with all that belongs to them) and `global`."""
         dropped = GROUPS.difference(groups)
         return self.of({name: shape for name, shape in self.items() if name not in dropped})
 

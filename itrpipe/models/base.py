@@ -11,8 +11,8 @@ product, which is what makes it minable through an index (the one exception in t
 no embedding to mine.
 
 A backbone is a folder: `declaration.py` declares its options, and `network.py` defines `build(settings, image_dim,
-vocabulary_size)`, which gives one of these two or another `Matcher`. A network whose models have a `description` also
-defines `restored(description)`, which gives what `build` then takes as its fourth argument, and `open_encoders`.
+vocabulary_size)`, which gives one of these two or another `Matcher`. A network that `opens_encoders` also defines
+`open_encoders`, which gives what `build` then takes as its fourth argument.
 
 Shapes: B images, T captions, R regions, W words, D embedding width, G width of a global image feature.
 """
@@ -271,10 +271,6 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         Source: open_clip, released code.
         """
         return {name for name, each in self.named_parameters() if name.endswith("bias") or each.ndim < 2}
-
-    def description(self) -> dict[str, Any]:
-        """Return what has to be known beside the settings to build this model again; nothing for most."""
-        return {}
 
     def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
         """A training loss of the model's own: a mean over image k with caption k; None where it has none."""

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.encoders.encoder import load_tokenizer
 from itrpipe.models.declaration import LONGEST
 from itrpipe.storage.arrays import Ragged
 
 VOCABULARY = "vocab.json"
 TOKENIZER = "tokenizer"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 
 _DROPPED = str.maketrans("-/", "  ", ",.'!?\"()*#:;~")
 
@@ -189,24 +189,19 @@ def save_tokens(folder: Path, tokens: CaptionTokens) -> None:
         tokens.save(folder / VOCABULARY)
 
 
-def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
-    """Reads what `save_tokens` wrote, or the tokenizer at the root of a folder in the layout of transformers.
+def load_tokens(folder: Path, settings: Any) -> CaptionTokens:
+    """Read what `save_tokens` wrote.
 
     Args:
         folder: of the trained model.
         settings: of its backbone.
-        max_tokens: longest caption that its text encoder takes.
 
     Raises:
         MissingInputError: there is nothing of it.
         DataError: a file is damaged.
     """
-    at_root = (folder / TOKENIZER_CONFIG).is_file()
-    if at_root or (folder / TOKENIZER).is_dir():
-        from itrpipe.models.dual_encoder.network import load_tokenizer  # transformers is large
-
-        place = folder if at_root else folder / TOKENIZER
-        return PieceIds(load_tokenizer(place), Reading.of(settings), max_tokens)
+    if (folder / TOKENIZER).is_dir():
+        return PieceIds(load_tokenizer(folder / TOKENIZER), Reading.of(settings), settings.max_words)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     if settings.opens_encoders:
         return WordIds(vocabulary, Reading.of(settings))

@@ -7,6 +7,7 @@ planning runs nothing and imports no deep-learning library.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from itrpipe.config import (
     EVERYWHERE,
@@ -31,7 +32,6 @@ from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.storage.artifact import DigestCache, Location, Manifest, fingerprint, folders_in
-from itrpipe.training.settings import usual_features
 
 
 def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> None:
@@ -241,7 +241,7 @@ class Planner:
             need: the step.
             definition: of the dataset, as far as it is about the step.
             requested: whether overrides without a scope hold for it.
-            fill: choose the dataset's features where none are named.
+            fill: choose the dataset's features where none are named and some are read.
 
         Returns:
             Settings, execution settings, and the values of the former with their origins.
@@ -291,9 +291,12 @@ class Planner:
                 )
             self.read.add(override)
             resolved.merge({key: override.value}, override.origin)
-        if fill:
-            self._fill_features(resolved)
         settings = bind(stage.settings_class(resolved.values), resolved, f"{need.stage} {need.conf}")
+        if fill and self._reads_features(need, settings) and not resolved.values["features"]:
+            made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
+            unasked = [name for name in WITHOUT_CHOICE if name in made]  # but read by a model
+            resolved.merge({"features": self.definition.default_features(self.dataset, unasked)}, "dataset.json")
+            settings = bind(type(settings), resolved, f"{need.stage} {need.conf}")
         return settings, bind(stage.execution, execution, need.stage), resolved
 
     def _overrides_of(self, need: Need, definition: StageDefinition | None, requested: bool) -> Iterator[Override]:
@@ -313,20 +316,26 @@ class Planner:
             if override.scope in scopes or (override.scope == EVERYWHERE and override.key in execution):
                 yield override
 
-    def _fill_features(self, resolved: Resolved) -> None:
-        """Choose the dataset's only features for a stage that reads features and was told none."""
-        values = resolved.values
-        if "features" not in values or values["features"] or is_given(values.get("backbone", "")):
-            return
-        if "method" in values:
-            method, backbone = (str(values[name]) for name in ("method", "backbone"))
-            values["features"] = usual_features(method, backbone, self.dataset)
-            resolved.origins["features"] = f"features of {backbone or method}"
-        if not values["features"]:
-            made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
-            unasked = [name for name in WITHOUT_CHOICE if name in made]  # but read by a model
-            values["features"] = self.definition.default_features(self.dataset, unasked)
-            resolved.origins["features"] = "dataset.json"
+    def _reads_features(self, need: Need, settings: Any) -> bool:
+        """Tell whether a step, or the model that it reads, reads features of the dataset.
+
+        Raises:
+            UsageError: features are named for a model that reads photographs.
+        """
+        if not hasattr(settings, "features") or is_given(getattr(settings, "backbone", "")):
+            return False
+        training = settings
+        if need.stage != "train" and hasattr(settings, "method"):
+            model = Need("train", settings.method, {"backbone": settings.backbone})
+            training, _, _ = self.configure(model, requested=False)
+        if not getattr(training, "reads_photographs", False):
+            return True
+        if settings.features:
+            raise UsageError(
+                f"{need.conf} of {training.backbone} reads the photographs themselves, and no features; leave "
+                f"--features {settings.features} out, or name a --backbone that reads features"
+            )
+        return False
 
 
 def pinned_step(root: Path, manifest: Manifest) -> Step:

@@ -47,9 +47,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 from itrpipe.config import EXTENDS, Settings, did_you_mean, empty_table, in_words, leaves, read_toml, stages_folder
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import DataError, MissingSourceError, UsageError
-from itrpipe.models.declaration import backbone_family, backbone_names, canonical_backbone
+from itrpipe.models.declaration import backbone_family, backbone_names, canonical_backbone, settings_of
 from itrpipe.report.published import Published, Tolerance
-from itrpipe.training.settings import usual_features
 
 COLUMN = 36
 """Column in which explanations begin, behind the path they explain."""
@@ -81,6 +80,8 @@ def _below(path: str) -> str:
     return path
 
 
+_MODEL = "train.model."
+"""Begins the keys of settings of a backbone."""
 Name = Annotated[str, AfterValidator(_named)]
 """Name of a dataset or of features, which becomes that of a folder."""
 Below = Annotated[str, AfterValidator(_below)]
@@ -232,11 +233,22 @@ class Recipe(Settings):
         return self
 
     def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
-        """Return the name of the features that a run reads."""
-        if tiny and self.tiny.features:
-            return for_backbone(self.tiny.backbones, run.backbone).features or self.tiny.features
-        named = run.features or for_backbone(self.backbones, run.backbone).features or self.features
-        return named or usual_features(run.method, run.backbone, self.dataset)
+        """Return the name of the features that a run reads; empty for one that reads photographs."""
+        own = for_backbone(self.backbones, run.backbone)
+        tables = [self.overrides, own.overrides, run.overrides]
+        named = run.features or own.features or self.features
+        if tiny:
+            own = for_backbone(self.tiny.backbones, run.backbone)
+            tables += [self.tiny.overrides, own.overrides]
+            if self.tiny.features:
+                named = own.features or self.tiny.features
+        model = {}
+        for table in tables:
+            for key, value in table.items():
+                if key.startswith(_MODEL):
+                    model[key.removeprefix(_MODEL)] = value
+        reads = settings_of(run.backbone).model_construct(**model).reads()
+        return "" if reads == ("pixels",) else named
 
     def chosen(self, name: str, only: Sequence[str]) -> list[RecipeRun]:
         """Return the runs that `--only` names, in the order of the recipe; all of them where it names none.
@@ -292,6 +304,8 @@ class Recipe(Settings):
         needed = {}
         for run in runs:
             features = self.features_of(run, tiny=tiny)
+            if not features:
+                continue
             made = brought.get(features, SourceFeatures())
             needed[features] = made.model_copy(update={"conf": made.conf or features})
         prepare = StageDefinition(conf=EMBEDDED)

@@ -40,6 +40,7 @@ def explain(trained: Path, label: str, image: str, caption: str, device: str) ->
     if captions.lengths[0] > longest or captions.words[0].max() + 1 < len(captions.spans[0]):
         raise UsageError(f"--caption has more than the {longest} tokens that {label} reads; shorten it")
     row = np.zeros(1, dtype=np.int64)
+    assert shown.features is not None  # what learns which words are wrong reads regions
     images = reader.embed(open_split(pair, shown.features, saved.tokens, saved.settings).images(row))
     read = reader.read(images, row, row, captions.tokens)
     (found,) = reader.corrected(row, captions.tokens, read)

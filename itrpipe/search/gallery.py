@@ -285,16 +285,18 @@ class Gallery:
         """Find the images that are most like a photograph, which is called so; see `by_image`."""
         return self._answers(self.by_image(photograph), top, [], "images", image_id=name, image_split=PHOTOGRAPH)
 
-    def captions_for(self, image: Stored, split: str, top: int, progress: bool = False) -> Answers:
+    def captions_for(
+        self, image: Stored | Photograph, image_id: str, split: str, top: int, progress: bool = False
+    ) -> Answers:
         """Find the captions that fit an image best; right ones are marked where it is one of the gallery.
 
         Args:
             image: of the dataset, or a photograph.
+            image_id: its id, or the path of the photograph.
             split: of it, or `photograph`.
             top: how many are wanted.
             progress: show it, on standard error.
         """
-        (image_id,) = image.ids
         row = self.rows.get(image_id)
         asked = [] if row is None or self.splits[row] != split else [row]
         texts = self.sentences if isinstance(self.sentences, Captions) else np.concatenate(self.sentences)

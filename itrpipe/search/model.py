@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
 
 from itrpipe.datasets.prepared import Split, given_split
+from itrpipe.encoders.folders import CONFIG, fetch_folder
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
@@ -28,26 +28,12 @@ from itrpipe.exporting.model import described_inputs
 from itrpipe.features.declaration import recorded_passes
 from itrpipe.features.embeddings import pair_scores
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.features.frames import Preprocessing, load_preprocessing
-from itrpipe.features.hub import CONFIG, find_folder, local_folder, quiet
-from itrpipe.features.photographs import Photograph, open_extractors, read_photographs
+from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
-from itrpipe.features.towers import load_config, load_weights
-from itrpipe.models.base import (
-    DualEncoder,
-    ImageBatch,
-    ImageEncoding,
-    TextBatch,
-    TextEncoding,
-    first_places,
-    l2_normalise,
-)
+from itrpipe.models.base import DualEncoder, ImageBatch
 from itrpipe.models.captions import PieceIds, Reading, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
-from itrpipe.models.dual_encoder.native import JOINT, PAIR
-from itrpipe.models.dual_encoder.network import load_tokenizer, positions_of
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.scene_graph.build import parse_captions
 from itrpipe.scene_graph.phrases import CaptionPhrases
@@ -64,8 +50,6 @@ Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
 _FEATURES = ".h5"
 _IMAGES_KEPT = 1_024
 """Images whose encodings are kept while all texts pass by."""
-_FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
-"""Files that are fetched of a model of the hub beside its configuration, and weights that are no safetensors."""
 _COLOURS = 3
 
 
@@ -116,7 +100,7 @@ class RetrievalModel:
         saved: the model.
         label: its name, for messages.
         features: name of what it reads of images.
-        extractors: opens the extractors of these features.
+        extractors: opens the extractors of these features; of none where the model reads photographs itself.
         parser: gives captions their scene graphs, for models that read phrases.
         device: `cpu` or `cuda`.
 
@@ -367,13 +351,17 @@ class RetrievalModel:
         is_stack = isinstance(images, np.ndarray) and images.ndim == 4
         if is_stack or (isinstance(images, Sequence) and not isinstance(images, str | bytes)):
             given = [*images]  # pyright: ignore[reportGeneralTypeIssues]
+        reader = self.saved.images
+        if reader is not None:
+            frames = read_frames(reader.framed, given, size, refused)
+            return len(given), (ImageBatch(torch.empty(len(each), 0, 0), pixels=each) for each in frames)
         read = read_photographs(self._extractors(), given, size, refused) if given else ()
         return len(given), (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in read)
 
     def _data(self, features: FeatureFile, ids: list[str]) -> SplitData:
         """Images of a file as the model reads them."""
         saved = self.saved
-        data = open_split(given_split([], ids), features, None, saved.settings, saved.frame)
+        data = open_split(given_split([], ids), features, None, saved.settings)
         if data.image_dim != saved.config["image_dim"]:
             raise DataError(
                 f"{features.path} holds vectors of width {data.image_dim} and {self.label} reads those of width "
@@ -424,7 +412,7 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
 
     Args:
         folder_or_model: a folder that `itrpipe export` wrote; the artifact of a training, `data/DATASET/train/NAME`; or
-            a folder of transformers with CLIP, SigLIP or a `VisionTextDualEncoderModel`. Or the id of one on the hub.
+            a folder of transformers with any joint model, such as CLIP or SigLIP. Or the id of one on the hub.
         device: `auto` takes CUDA where there is one; `cpu`, or `cuda`.
         revision: branch, tag or commit of a hub id.
 
@@ -442,14 +430,15 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         [Match(index=1, score=0.31), Match(index=0, score=0.12)]
     """
     place, name = resolve_device(device), os.fspath(folder_or_model)
-    folder = fetch(name, revision)
+    folder = fetch_folder(name, revision)
     if (folder / MANIFEST).is_file():
         folder = folder.absolute()
         manifest = open_artifact(folder)
         if manifest.stage != "train":
             raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
         about = {"run": manifest.label, **described_inputs(folder)}
-        about["features"]["of_anywhere"] = True  # what made them is on this machine
+        if "features" in about:
+            about["features"]["of_anywhere"] = True  # what made them is on this machine
         return _model_of_training(load_model(folder), about, place)
     if not (folder / CONFIG).is_file():
         raise MissingInputError(
@@ -459,24 +448,16 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         check_export(folder)
         config = read_json(folder / CONFIG)
         if not isinstance(config, dict) or not ("backbone" in config or ABOUT in config):
-            return _joint(folder, name, place)
+            return _joint(name, revision, place)
         saved = load_model(folder)
         about = saved.config.get(ABOUT)
-        if not isinstance(about, dict) or not isinstance(about.get("run"), str) or "features" not in about:
+        is_named = isinstance(about, dict) and isinstance(about.get("run"), str)
+        if not is_named or ("features" not in about and saved.images is None):
             raise DataError(
                 f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, "
                 "or of a training with its manifest.json"
             )
         return _model_of_training(saved, about, place)
-
-
-def fetch(model: str, revision: str = "main") -> Path:
-    """The folder that a model is, or that of the files of a model of the hub, downloaded where they are not there yet.
-
-    Raises:
-        MissingInputError: there is no such hub id, or the hub cannot be reached.
-    """
-    return local_folder(model) or find_folder(model, revision, weights=True, required=(CONFIG,), further=_FILES)[0]
 
 
 def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str) -> RetrievalModel:
@@ -487,7 +468,10 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
         about: its name as `run`, and `described_inputs`.
         device: `cpu` or `cuda`.
     """
-    label, features = about["run"], about["features"]
+    label = about["run"]
+    if saved.images is not None:
+        return RetrievalModel(saved, label, "photographs", dict, None, device)
+    features = about["features"]
     name = features["extractor"]
     parts = recorded_passes(name, features["settings"])
     if not parts:
@@ -511,65 +495,28 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
     return RetrievalModel(saved, label, name, extractors, parser, device)
 
 
-def _joint(folder: Path, name: str, device: str) -> RetrievalModel:
-    """A joint model of transformers as it was published: CLIP, SigLIP, or a vision and a text encoder in one folder.
-
-    CLIP and SigLIP become the dual encoder that `--method zero-shot` makes of them, with captions as they are;
-    photographs go through the model's own image processor.
+def _joint(name: str, revision: str, device: str) -> RetrievalModel:
+    """Open a joint model of transformers as it was published, such as CLIP, with captions as they are.
 
     Raises:
         MissingInputError: a file is not there.
         DataError: a file is damaged, or weights are of another network.
-        UsageError: the model is no joint one, or its image processor is not supported.
+        UsageError: the model is no joint one.
     """
-    find_folder(str(folder), "", weights=True)
-    settings = declaration.DualEncoder(vision=str(folder), text=str(folder), clean_captions=False, max_words=LONGEST)
-    with quiet():
-        kind, joint = load_config(folder, JOINT)
-        preprocessing = load_preprocessing(folder)
-        if kind.network == PAIR:
-            model: Any = VisionTextPair(load_weights(folder, kind, joint)[0], preprocessing)
-            tokenizer = load_tokenizer(folder)
-        else:
-            encoders = network.open_encoders(settings)
-            model, tokenizer = network.build(settings, _COLOURS, 0, encoders), encoders.tokenizer
-    tokens = PieceIds(tokenizer, Reading.of(settings), model.text.max_tokens)
+    settings = declaration.DualEncoder(
+        vision=name,
+        text=name,
+        vision_revision=revision,
+        text_revision=revision,
+        clean_captions=False,
+        max_words=LONGEST,
+    )
+    encoders = network.open_encoders(settings)
+    text = encoders.text
+    if text is None or not text.is_joint:
+        raise UsageError(f"{name} is no joint model of images and captions, such as CLIP; train one, and name that")
+    model = network.build(settings, _COLOURS, 0, encoders)
+    tokens = PieceIds(text.texts.tokenizer, Reading.of(settings), text.texts.max_tokens)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
-    pixels = PixelExtractor(preprocessing.framing, preprocessing.framing.frame)
     saved = SavedModel(model.eval(), tokens, config)
-    return RetrievalModel(saved, name, "pixels", lambda: {"pixels": pixels}, None, device)
-
-
-class VisionTextPair(DualEncoder):
-    """A `VisionTextDualEncoderModel` of transformers as it is, its pooling and projections included.
-
-    Args:
-        joint: the model.
-        preprocessing: of its images.
-
-    Attributes:
-        embed_dim: D.
-        vision: has the `frame` of its images.
-        text: has `max_tokens`.
-    """
-
-    def __init__(self, joint: Any, preprocessing: Preprocessing) -> None:
-        super().__init__()
-        self.joint, self.embed_dim = joint, int(joint.config.projection_dim)
-        self.vision = SimpleNamespace(frame=preprocessing.framing.frame)
-        self.text = SimpleNamespace(max_tokens=positions_of(joint.text_model))
-        self._padding = joint.config.text_config.pad_token_id or 0
-        self._normalise = preprocessing
-
-    def encode_images(self, images: ImageBatch) -> ImageEncoding:
-        """Embeddings [B, D] of unit length."""
-        assert images.pixels is not None
-        found = self.joint.vision_model(self._normalise(images.pixels))
-        return ImageEncoding(l2_normalise(self.joint.visual_projection(found[1]).float(), dim=-1))
-
-    def encode_texts(self, texts: TextBatch) -> TextEncoding:
-        """Embeddings [T, D] of unit length."""
-        real = first_places(texts.tokens, texts.lengths)
-        tokens = texts.tokens.masked_fill(~real, self._padding)
-        found = self.joint.text_model(input_ids=tokens, attention_mask=real.long())
-        return TextEncoding(l2_normalise(self.joint.text_projection(found[1]).float(), dim=-1))
+    return RetrievalModel(saved, name, "photographs", dict, None, device)

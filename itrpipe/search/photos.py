@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, in_archive, members
+from itrpipe.datasets.archives import ARCHIVES, ENDINGS, TAR, UNREAD, in_archive, members
 from itrpipe.datasets.pictures import refusal
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
@@ -43,8 +43,8 @@ class PhotoFile(NamedTuple):
 
     Attributes:
         file: path relative to the folder, with forward slashes.
-        bytes: size.
-        changed: modification time, ns; of the tar file that it lies in.
+        bytes: size; of the archive that it lies in.
+        changed: modification time, ns; likewise.
     """
 
     file: str
@@ -54,9 +54,8 @@ class PhotoFile(NamedTuple):
     @classmethod
     def of(cls, file: str, path: Path) -> PhotoFile:
         """Return it as it is now."""
-        if inside := in_archive(path):
-            return cls(file, members(inside[0])[inside[1]][1], inside[0].stat().st_mtime_ns)
-        status = path.stat()
+        inside = in_archive(path)
+        status = inside[0].stat() if inside else path.stat()
         return cls(file, status.st_size, status.st_mtime_ns)
 
     @property
@@ -104,7 +103,7 @@ class PhotoFolder:
 
 
 def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
-    """Lists all photographs below a folder, those in tar files too.
+    """Lists all photographs below a folder, those in tar files, Parquet and Arrow too.
 
     Hidden files and folders are skipped. Links to folders are not followed, and links to files only where they stay
     inside.
@@ -130,7 +129,7 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     for place, folders, names in os.walk(root, onerror=unreadable):
         folders[:] = [name for name in folders if name[0] != "." and os.path.join(place, name) != apart]
         for base in names:
-            is_archive = base.lower().endswith(TAR)
+            is_archive = base.lower().endswith(ARCHIVES)
             if base.startswith(".") or not (is_archive or found.reads(base)):
                 continue
             path = os.path.join(place, base)
@@ -146,9 +145,11 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
                 elif not is_archive:
                     found.photographs.append(PhotoFile(name, status.st_size, status.st_mtime_ns))
                 else:
-                    for member, (_, size) in members(Path(path)).items():
-                        if found.reads(member):
-                            found.photographs.append(PhotoFile(f"{name}/{member}", size, status.st_mtime_ns))
+                    is_tar = base.lower().endswith(TAR)
+                    for member in members(Path(path)):
+                        if not is_tar or found.reads(member):
+                            photograph = PhotoFile(f"{name}/{member}", status.st_size, status.st_mtime_ns)
+                            found.photographs.append(photograph)
             except UnicodeEncodeError:
                 found.unusable[printable(name)] = "has a name that is not valid UTF-8; rename it, or set PYTHONUTF8=1"
             except (DataError, OSError) as error:
@@ -307,13 +308,13 @@ class Shown(NamedTuple):
         image_id: of the dataset, or the path of a photograph.
         file: relative to the root of the dataset; of a photograph the absolute path.
         split: of the image, or `photograph`.
-        features: hold a row of this id.
+        features: hold a row of this id; None where the model reads the photograph itself.
     """
 
     image_id: str
     file: str
     split: str
-    features: FeatureFile
+    features: FeatureFile | None
 
 
 def find_image(trained: Path, image: str, device: str) -> Shown:
@@ -331,19 +332,23 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
     """
     manifest = read_manifest(trained)
     dataset = PreparedDataset.open(open_input(trained, manifest, "prepare"))
-    extracted = open_input(trained, manifest, "extract")
+    extracted = open_input(trained, manifest, "extract") if "extract" in manifest.inputs else None
     rows = list(zip(dataset.column("image_id"), dataset.column("file"), dataset.column("split"), strict=True))
     by_name = [row for row in rows if PurePosixPath(row[1]).name == image]
     found = [row for row in rows if row[0] == image] or [row for row in rows if row[1] == image] or by_name
     if len(found) > 1:
         raise UsageError(f"--image {image}: {len(found):,} images have this file name; name one by its id")
+    features = None
     if found:
-        features = FeatureFile.open(extracted / FEATURES)
-        features.rows([found[0][0]])  # an image without features is told here, and not in the midst of a batch
+        if extracted is not None:
+            features = FeatureFile.open(extracted / FEATURES)
+            features.rows([found[0][0]])  # an image without features is told here, and not in the midst of a batch
         return Shown(*found[0], features)
     if os.path.isfile(image):  # unlike Path.is_file, no error for what cannot be a path
         path = Path(image)
-        return Shown(str(path), str(path.absolute()), PHOTOGRAPH, photograph_features(path, extracted, device))
+        if extracted is not None:
+            features = photograph_features(path, extracted, device)
+        return Shown(str(path), str(path.absolute()), PHOTOGRAPH, features)
     raise MissingInputError(
         f"--image {image}: neither an image of the dataset nor a file; name an image by its id or file, such as "
         f"{rows[-1][0]}, or any photograph"

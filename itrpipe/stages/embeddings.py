@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from itrpipe.config import Outside, Settings
-from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.encoders.folders import find_embedder, require_embedder
+from itrpipe.datasets.definition import DatasetDefinition, image_root
+from itrpipe.encoders.folders import fetch_folder, require_embedder
 from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, LIBRARIES, OPEN_CLIP, SENTENCE_TRANSFORMERS, GivenFiles, is_given
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
-from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import LOCAL_MODEL
 from itrpipe.training.settings import Model
 
@@ -132,16 +131,15 @@ class Embeddings(Stage):
 
 
 def _embed(job: Job, settings: EmbedderSettings, split: Any, path: Path) -> None:
-    import numpy as np
-
     from itrpipe.features.embedders import Embedding
     from itrpipe.features.extraction import ImageFiles
 
-    folder, notes = find_embedder(settings.model, settings.revision, _NEEDED[settings.library])
-    for note in notes:
-        job.warn(note)
-    sizes = np.array([split.images["height"].to_pylist(), split.images["width"].to_pylist()], dtype=np.int64).T
-    images = ImageFiles(image_root(job.inputs["prepare"].folder), split.files, sizes)
+    folder = Path(settings.model).expanduser()
+    if not folder.is_dir():
+        folder = fetch_folder(settings.model, settings.revision)
+        job.warn(f"{settings.model} is at commit {folder.name}")
+    require_embedder(str(folder), settings.revision, _NEEDED[settings.library])
+    images = ImageFiles.of_split(image_root(job.inputs["prepare"].folder), split)
     work = Embedding(settings.library, folder.absolute(), images, split.texts, job.execution.device)
     job.metrics |= work.join(job.made(work).paths, path, split, settings.measure)
 

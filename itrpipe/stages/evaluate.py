@@ -76,8 +76,9 @@ class Evaluate(Stage):
         """Refuse a split without images, benchmarks of images that cannot be read, and models that are not there."""
         settings: Any = step.settings
         check_split(read_model(step.inputs), settings.split)
-        if settings.benchmark:
-            check_photographs(settings, passes_of("", step.inputs["train"].inputs["extract"].settings))
+        extracted = step.inputs["train"].inputs.get("extract") if settings.benchmark else None
+        if extracted is not None:
+            check_photographs(settings, passes_of("", extracted.settings))
         if settings.language_model:
             require_reachable(settings.language_model)
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from itrpipe.config import Settings
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, image_root
 from itrpipe.engine.run import Device, OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS, feature_settings, passes_of
 from itrpipe.features.hub import require_reachable
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file, source_of
-from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import NOTES, DigestCache
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
 

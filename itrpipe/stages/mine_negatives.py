@@ -30,7 +30,7 @@ class MineNegatives(Stage):
         return f"{found}.{run_label(settings.method, models, settings.seed)}"
 
     def needs(self, settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """The captions and the mining model's embeddings; a second model, and the features that it looks at.
+        """The captions and the mining model's embeddings, and a second model.
 
         Raises:
             UsageError: the mining model has no embeddings.
@@ -54,7 +54,7 @@ class MineNegatives(Stage):
         needed = {"prepare": prepare_need(definition, TRAIN), need.stage: need}
         if settings.rescore_with:
             second = Need("train", settings.method, {**need.settings, "backbone": settings.rescore_with})
-            needed |= {"extract": Need("extract", settings.features), "rescorer": second}
+            needed["rescorer"] = second
         return needed
 
     def run(self, job: Job) -> None:

@@ -9,21 +9,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.captions import SPLITS
-from itrpipe.datasets.definition import StageDefinition, load_definition
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.datasets.definition import StageDefinition
+from itrpipe.datasets.formats.columns import ColumnSettings
+from itrpipe.errors import DataError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Stage, reason_with_file, source_of
-from itrpipe.storage.artifact import SCENES_FILE, DigestCache, read_manifest
+from itrpipe.storage.artifact import SCENES_FILE, DigestCache
 from itrpipe.storage.disk import require_space, write_text
 
 if TYPE_CHECKING:
@@ -41,12 +42,13 @@ class FilesSettings(Settings):
     """How a published dataset is read.
 
     Attributes:
-        format: one of `itrpipe.datasets.formats.FORMATS`; empty to recognise it.
+        format: one of `itrpipe.datasets.formats.annotations.FORMATS`; empty to recognise it.
         restval: what becomes of COCO's `restval` images: `train` or `drop`.
         val_fraction, test_fraction: of a dataset without splits.
         split_seed: of the split by hash.
         bad_images: `drop` images that are missing or do not decode, with their captions, and list them; or `refuse`
             the dataset.
+        columns: of a table, where they are not recognised.
     """
 
     kind: Literal["files"]
@@ -56,6 +58,13 @@ class FilesSettings(Settings):
     test_fraction: float = Field(ge=0, lt=1)
     split_seed: int = Field(ge=0)
     bad_images: Literal["refuse", "drop"]
+    columns: ColumnSettings = Field(default_factory=ColumnSettings)
+
+    @model_validator(mode="after")
+    def _leaves_train(self) -> FilesSettings:
+        if self.val_fraction + self.test_fraction >= 1:
+            raise ValueError("val_fraction and test_fraction leave nothing for train; make them smaller")
+        return self
 
 
 class ScenesSettings(Settings):
@@ -129,15 +138,21 @@ class Prepare(Stage):
         return f"{conf}.{settings.only}" if isinstance(settings, GivenSettings) and settings.only else conf
 
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
+        """Digests of the captions as read and of all image files, or of the files that hold both."""
         if isinstance(settings, GivenSettings):
             from itrpipe.features.given import GivenSplit
 
             return {name: GivenSplit(files, name).digest() for name, files in settings.splits.items()}
         if not isinstance(settings, FilesSettings):
             return {}
+        from itrpipe.datasets.formats.annotations import packed_files, source_root
+
+        source = _source(definition)
+        packed = packed_files(source, settings.format, settings.columns)
+        if packed:
+            return {"files": cache.combined(packed, source_root(source, settings.format), "hashing files")}
         annotations = read_source(settings, definition)
-        records = [*annotations.images, *annotations.captions]
+        records = chain(annotations.images, annotations.captions, annotations.groups.items())
         captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
         files = set()
         for image in annotations.images:
@@ -157,37 +172,15 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
 
     Raises:
         MissingInputError: no source is defined or it is not there.
-        DataError: see `itrpipe.datasets.formats.read_annotations`.
+        DataError: see `itrpipe.datasets.formats.annotations.read_annotations`.
     """
-    from itrpipe.datasets.formats import read_annotations
+    from itrpipe.datasets.formats.annotations import read_annotations
 
-    source = source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    decided = settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed
-    return read_annotations(source, settings.format, *decided)
+    return read_annotations(_source(definition), settings.format, settings.restval, settings.columns)
 
 
-def image_root(folder: Path) -> Path:
-    """Return the folder that the `file` column of `images.parquet` is relative to.
-
-    Args:
-        folder: a prepared dataset.
-
-    Raises:
-        MissingInputError: its source is not there, or it was made of embeddings alone.
-        DataError: its source cannot be read any more.
-    """
-    settings = read_manifest(folder).settings
-    if settings["kind"] == "scenes":
-        return folder
-    if settings["kind"] == "given":
-        raise MissingInputError(
-            "the dataset was made of embeddings alone and has no photographs; prepare captions and photographs with "
-            "`itrpipe prepare`, and give that dataset the embeddings"
-        )
-    # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
-    dataset = folder.parents[1]
-    definition = load_definition(dataset.parent, dataset.name)
-    return read_source(FilesSettings.model_validate(settings), definition.prepare).root
+def _source(definition: StageDefinition | None) -> Path:
+    return source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
 
 
 def _prepare_given(job: Job) -> None:
@@ -225,6 +218,7 @@ _WITHOUT = {
 def _prepare_files(job: Job) -> None:
     import numpy as np
 
+    from itrpipe.datasets.captions import draw_splits
     from itrpipe.datasets.image_check import check_images, merge_equal_pictures, picture_keys
     from itrpipe.datasets.prepared import write_prepared
     from itrpipe.mining.filters import DuplicateCaptions
@@ -235,6 +229,9 @@ def _prepare_files(job: Job) -> None:
         job.reporter.say(f"  {note}")
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
     annotations = _without_bad_images(job, annotations, problems)
+    samples = {file: each.sample for file, each in facts.items()}
+    shares = job.settings.val_fraction, job.settings.test_fraction
+    annotations = draw_splits(annotations, samples, *shares, job.settings.split_seed)
     usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
     leaks = []
     twice = []
@@ -243,7 +240,7 @@ def _prepare_files(job: Job) -> None:
             twice.append((first, second))
         else:
             leaks.append((first, second))
-    if annotations.has_groups and leaks:
+    if annotations.groups and leaks:
         first, second = leaks[0]
         raise DataError(
             f"{len(leaks):,} photographs have the pixels of one in another group, such as {second.file} those of "

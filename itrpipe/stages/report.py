@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
-from itrpipe.datasets.definition import StageDefinition
+from itrpipe.datasets.definition import StageDefinition, image_root
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.declaration import backbone_names
 from itrpipe.progress import Reporter
 from itrpipe.report.published import ReportSettings, expected_json, reproductions
 from itrpipe.stages.base import Job, Stage, load_stage
-from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import SUMMARY, DigestCache, Manifest, open_artifact
 from itrpipe.storage.disk import write_json, write_text
 

@@ -78,7 +78,9 @@ class Synthesize(Stage):
             model: dict[str, Any] = {name: getattr(settings, name) for name in ("backbone", "seed", "features")}
             if settings.train_share != 1.0:
                 model["train_share"] = settings.train_share
-            wanted |= {"extract": Need("extract", settings.features), "train": Need("train", settings.method, model)}
+            wanted["train"] = Need("train", settings.method, model)
+            if settings.features:
+                wanted["extract"] = Need("extract", settings.features)
         if not isinstance(settings, ByModel) or settings.masks == "phrases":
             wanted["parse"] = Need("parse", "rules")
         return wanted
@@ -170,7 +172,7 @@ def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device
     assert isinstance(settings, ByModel)
     saved = load_model(folders["train"])
     # Of the training images those that have features, as in training.
-    sources = Sources(folders["prepare"], folders["extract"], train_share=settings.train_share)
+    sources = Sources(folders["prepare"], folders.get("extract"), train_share=settings.train_share)
     data = reopened(saved, sources, [settings.split])[settings.split]
     device = resolve_device(device)
     captions = token_captions(data.split, saved.tokens, saved.model.text.max_tokens)

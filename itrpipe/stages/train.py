@@ -34,7 +34,8 @@ class Train(Stage):
             UsageError: one of them, or an option that changes nothing was given.
         """
         settings: Any = step.settings
-        checks.refuse_other_features(settings, step.inputs["extract"].settings)
+        if "extract" in step.inputs:
+            checks.refuse_other_features(settings, step.inputs["extract"].settings)
         self.check_read(step)
         checks.require_encoders(settings, step.resolved.origins, step.need.conf)
         if "mine_negatives" in step.inputs:
@@ -55,7 +56,7 @@ class Train(Stage):
         return run_label(conf, settings.backbone, settings.seed)
 
     def needs(self, settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """Captions, features, the weights to start from and, for AOQ, the mined lists of the teacher.
+        """Captions, features but for models of photographs, the weights to start from and, for AOQ, the mined lists.
 
         Raises:
             UsageError: the method does not train this backbone.
@@ -67,7 +68,9 @@ class Train(Stage):
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         # Teachers are told of the share of the training images, where it is not all of them.
         share = {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
-        wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
+        wanted = {"prepare": prepare_need(definition)}
+        if not settings.reads_photographs:
+            wanted["extract"] = Need("extract", settings.features)
         if mined is not None:
             teacher, name = teacher_of(settings, mined, definition)
             asked = {**share, **mining_settings(settings, mined, teacher)}

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from itrpipe.encoders.encoder import open_tokenizer
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.hub import Kind
 from itrpipe.features.towers import open_network
-from itrpipe.models.dual_encoder.network import find_tokenizer
 from itrpipe.synthesis.sentences import SentenceFile
 
 _KINDS = {"gpt2": Kind("GPT2LMHeadModel")}
@@ -41,7 +41,7 @@ class LanguageModel:
     def __init__(
         self, name: str, device: torch.device | str = "cpu", warn: Callable[[str], object] = lambda note: None
     ) -> None:
-        self._tokenizer = find_tokenizer(name, _REVISION)
+        self._tokenizer = open_tokenizer(name, _REVISION)
         folder, _, network, notes = open_network(name, _REVISION, _KINDS)
         for note in notes:
             warn(note)

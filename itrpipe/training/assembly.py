@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import Decided, known_pairs
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA
@@ -31,7 +30,7 @@ from itrpipe.methods.declaration import WithTwins, method_module, methods, named
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.mining.lists import DIRECTIONS, read_list
 from itrpipe.models.captions import CaptionTokens, ends_of
-from itrpipe.models.declaration import RANDOM, network_module
+from itrpipe.models.declaration import network_module
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
@@ -43,8 +42,6 @@ from itrpipe.training.saved import build_model, max_tokens_of, start_from
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
 
-_STRETCHED = 0.01
-"""Change of an image's shape, relative, from which on it is worth telling."""
 _HARD_PART = 0.1
 """Share of the captions, and of the images, of a training set that are negatives to be mined at most."""
 _SHORTEST_LIST = 10
@@ -105,34 +102,24 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
 
 
 def _open_encoders(job: Any, network: ModuleType) -> Encoders:
-    """Open the encoders of transformers that the model is made of, and warn of photographs stored in another way."""
-    held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
-    has = held["global"].shape[1] if "global" in held else 0, "boxes" in held
-    encoders = network.open_encoders(job.settings.model, *has)
+    """Open the encoders of transformers that the model is made of."""
+    sizes = feature_sizes(job)
+    encoders = network.open_encoders(job.settings.model, sizes["global_dim"], sizes["boxes"])
     for note in encoders.notes:
         job.warn(note)
-    pixels = job.inputs["extract"].manifest.settings
-    if "fit" not in pixels or getattr(job.settings.model, "vision", RANDOM) == RANDOM:
-        return encoders
-    stored = pixels["height"], pixels["width"]
-    frame = encoders.vision.frame
-    fit = "stretch"
-    changes_shapes = False
-    if encoders.vision.crops:
-        fit = "crop"
-        if pixels["fit"] == "stretch":
-            sizes = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
-            sizes = sizes[sizes.min(axis=1) > 0]
-            stretches = sizes[:, 0] / sizes[:, 1] * stored[1] / stored[0] - 1
-            changes_shapes = (abs(stretches) > _STRETCHED).any()
-    if stored != frame or changes_shapes:
-        job.warn(
-            f"photographs are stored as {stored[1]} x {stored[0]} pixels ({pixels['fit']}), and the vision encoder was "
-            f"trained on {frame[1]} x {frame[0]} ({fit}); store them in its way: itrpipe extract --dataset "
-            f"{job.dataset} --features pixels --name pixels-{frame[0]} --set height={frame[0]} --set width={frame[1]} "
-            f"--set fit={fit}, and train with --features pixels-{frame[0]}"
-        )
     return encoders
+
+
+def feature_sizes(job: Any) -> dict[str, Any]:
+    """Return of the features, if there are some, `global_dim`, 0 without vectors of whole images, and whether `boxes`.
+
+    Args:
+        job: of a training.
+    """
+    held: Mapping[str, np.ndarray] = {}
+    if "extract" in job.inputs:
+        held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
+    return {"global_dim": held["global"].shape[1] if "global" in held else 0, "boxes": "boxes" in held}
 
 
 def sources_of(job: Any) -> Sources:
@@ -406,12 +393,9 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
             f"torch cannot compile encoders for {device.type} here ({reason_of(error)}), to be faster; install "
             "what it misses, or give --set train.compile=false"
         ) from None
-    vision = model.encoders().get("vision")
     parts = list(model.children())
     for part in parts:  # grows: nothing calls a list, but what it holds
         if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
             parts.extend(part.children())
-        elif part is vision:
-            part.compile(dynamic=False)
         else:
             part.compile()

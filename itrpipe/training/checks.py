@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from itrpipe.config import COMMAND_LINE, baseline_kind, root_conf
+from itrpipe.encoders.folders import require_model
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
-from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.models.declaration import backbone_family, settings_of
 from itrpipe.training.settings import MineSettings, TrainSettings, declared_encoders, method_of, usual_backbone
 
 TWINS = 0.5
 """Of `--negatives twins`, for each pair of a batch."""
-_NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
+_NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors"}
 _REMEDIES = {
     "regions": "add --features hog, which has regions and needs no weights",
     "boxes": "add --features hog, which has boxes and needs no weights; where regions are the cells of a grid, say of "
     "which by --set precomp.grid=[6,6]",
     "global": "add --features hog, which has global vectors and needs no weights",
-    "pixels": "give --features pixels",
 }
 RISING = 3.0
 """RSum gained over the last third of the epochs, above which validation still rises."""
@@ -104,8 +102,7 @@ def refuse_other_features(settings: TrainSettings, extracted: Any) -> None:
         if name in held:
             continue
         made = "+".join(part.kind.replace("_", "-") for part in parts)
-        encoders = "name encoders that read pixels by --vision and --text" if "pixels" in held else ""
-        remedy = ", or ".join(filter(None, (_REMEDIES[name], encoders, settings.model.without(name))))
+        remedy = ", or ".join(filter(None, (_REMEDIES[name], settings.model.without(name))))
         raise UsageError(
             f"backbone {settings.backbone!r} reads {_NAMES[name]}, which features {settings.features!r} (made by "
             f"{made}) do not hold; {remedy}"
@@ -127,15 +124,15 @@ def require_encoders(settings: TrainSettings, origins: Mapping[str, str], conf: 
     for name, model in settings.model.pretrained().items():
         if not model:
             continue
-        require = require_reachable
         option = f"--set model.{name}=…"
+        side = ()
         if name in ("vision", "text"):
-            require = partial(require_encoder, name)
             option = f"--{name}"
+            side = (name,)
         if settings.model.joint():
             option = "--vision"
         try:
-            require(model, getattr(settings.model, f"{name}_revision", "main"))
+            require_model(model, getattr(settings.model, f"{name}_revision", "main"), side)
         except MissingInputError as error:
             if not origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
                 raise

@@ -2,17 +2,18 @@
 
 `load_splits` opens them for a training, and `reopened` for a trained model.
 
-Features are memory maps, captions one padded array of token ids, or words and phrases of scene graphs.
+Features are memory maps, or photographs are read where they lie; captions are one padded array of token ids, or words
+and phrases of scene graphs.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,14 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
+from itrpipe.encoders.encoder import open_tokenizer
+from itrpipe.engine.run import usable_cores
+from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError
+from itrpipe.features.extraction import MOST_DECODERS, ImageFiles
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
@@ -32,11 +38,13 @@ from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
+    from itrpipe.encoders.images import ImageReader
     from itrpipe.models.dual_encoder.network import Encoders
     from itrpipe.scene_graph.phrases import CaptionPhrases
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
+_COLOURS = 3
 _NAMES_SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
 """Matches captions that a mirrored image may contradict, and some others, such as `the train has left`."""
 
@@ -133,8 +141,6 @@ class PhraseTexts:
 _MISSING = {
     "regions": "regions, which these backbones read; extract others",
     "global": "global vectors; name features that have some with --features, or give --set model.images=regions",
-    "pixels": "pixels, which this model is trained on; give --features pixels, or train on frozen features with --set "
-    "model.images=regions",
 }
 """Group of features that a file may lack -> its name and the remedy."""
 
@@ -144,58 +150,36 @@ class SplitData:
 
     Args:
         split: images and captions.
-        features: file that holds the features of all its images.
         texts: the captions as models read them; None where only images are read.
-        read: what is read of an image: `regions` and all else, its `global` vector alone, or its `pixels`.
-
-    Raises:
-        DataError: the features do not hold that.
+        image_dim: D_in, width of what is read of an image: of a region feature, of a global vector, of a pixel.
 
     Attributes:
-        captions: as given.
+        split, image_dim: as given.
+        captions: the texts.
         caption_image: [T] int64, row of the image that each caption describes.
         num_images: N.
         num_captions: T.
-        image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
+        mirrors: whether its images can be mirrored.
     """
 
-    def __init__(self, split: Split, features: FeatureFile, texts: Any, read: str = "regions") -> None:
+    mirrors = False
+
+    def __init__(self, split: Split, texts: Any, image_dim: int) -> None:
         self.split = split
         self.captions: TokenTexts | PhraseTexts = texts
-        self._read = read
-        self._held = features.arrays
+        self.image_dim = image_dim
         self.caption_image = split.caption_image
         self.num_images = len(split.image_ids)
         self.num_captions = len(split.caption_ids)
-        if read not in self._held:
-            raise DataError(f"{features.path} holds no {_MISSING[read]}")
-        self._images = self._held[read]  # a memory map, of which batches are cut
-        self._count = self._held["count"] if read == "regions" else np.ones(len(features), dtype=np.int16)
-        self.image_dim = self._images.shape[-1]
-        self._rows = features.rows(split.image_ids.tolist())
 
     @property
     def region_counts(self) -> np.ndarray:
         """[N] int64, number of real regions of each image."""
-        return self._count[self._rows].astype(np.int64)
-
-    @property
-    def mirrors(self) -> bool:
-        """Return whether its images can be mirrored: those with pixels, or with boxes of regions."""
-        return self._read == "pixels" or (self._read == "regions" and "boxes" in self._held)
+        return np.ones(self.num_images, dtype=np.int64)
 
     def images(self, rows: np.ndarray) -> ImageBatch:
-        """Features of the given image rows [B]."""
-        stored = self._rows[rows]
-        if self._read == "global":
-            return ImageBatch(torch.empty(len(rows), 0, 0), global_=torch.from_numpy(self._images[stored]))
-        count = self._count[stored].astype(np.int64)
-        return ImageBatch(
-            regions=torch.from_numpy(self._images[stored]),  # [B, R, D_in] f16
-            count=None if (count == self._images.shape[1]).all() else torch.from_numpy(count),
-            global_=torch.from_numpy(self._held["global"][stored]) if "global" in self._held else None,
-            boxes=torch.from_numpy(self._held["boxes"][stored]) if "boxes" in self._held else None,
-        )
+        """Images of the given rows [B]."""
+        raise NotImplementedError
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Token ids of the given caption rows [T], cut to the longest of them."""
@@ -241,33 +225,71 @@ def longer_captions(splits: Mapping[str, SplitData]) -> str:
     return f"longer than the {limit} that the model reads: {', '.join(counts)}" if counts else ""
 
 
-class PixelSplitData(SplitData):
-    """Batches of one split with the images themselves.
+class FeatureSplitData(SplitData):
+    """Batches of one split with features of its images.
 
     Args:
-        split: images and captions.
-        features: file that holds the pixels of all its images.
-        texts: see `SplitData`.
-        frame: height and width of the images of a batch.
-        changes: what `augment` does to training images, or `none`. An image of which a caption names sides is never
-            mirrored, since its captions and its twins would be wrong.
+        split, texts: see `SplitData`.
+        features: file that holds the features of all its images.
+        read: what is read of an image: `regions` and all else, or its `global` vector alone.
 
     Raises:
-        DataError: the features have no pixels.
+        DataError: the features do not hold that.
     """
 
-    def __init__(self, split: Split, features: FeatureFile, texts: Any, frame: tuple[int, int], changes: str) -> None:
-        super().__init__(split, features, texts, "pixels")
-        self._frame = frame
-        self._changes = changes
+    def __init__(self, split: Split, features: FeatureFile, texts: Any, read: str = "regions") -> None:
+        self._read = read
+        self._held = features.arrays
+        if read not in self._held:
+            raise DataError(f"{features.path} holds no {_MISSING[read]}")
+        self._images = self._held[read]  # a memory map, of which batches are cut
+        super().__init__(split, texts, self._images.shape[-1])
+        self._count = self._held["count"] if read == "regions" else np.ones(len(features), dtype=np.int16)
+        self._rows = features.rows(split.image_ids.tolist())
+        self.mirrors = read == "regions" and "boxes" in self._held
+
+    @property
+    def region_counts(self) -> np.ndarray:
+        """See `SplitData`."""
+        return self._count[self._rows].astype(np.int64)
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        """Features of the given image rows [B]."""
+        stored = self._rows[rows]
+        if self._read == "global":
+            return ImageBatch(torch.empty(len(rows), 0, 0), global_=torch.from_numpy(self._images[stored]))
+        count = self._count[stored].astype(np.int64)
+        return ImageBatch(
+            regions=torch.from_numpy(self._images[stored]),  # [B, R, D_in] f16
+            count=None if (count == self._images.shape[1]).all() else torch.from_numpy(count),
+            global_=torch.from_numpy(self._held["global"][stored]) if "global" in self._held else None,
+            boxes=torch.from_numpy(self._held["boxes"][stored]) if "boxes" in self._held else None,
+        )
+
+
+class PixelSplitData(SplitData):
+    """Batches of one split with the photographs themselves, which are read where they lie, whenever they are needed.
+
+    Args:
+        split, texts: see `SplitData`.
+        files: the photographs, row for row those of the split.
+        reader: makes frames of them.
+        augment: changes of training images, see `itrpipe.models.dual_encoder.declaration.Augment`. An image of which a
+            caption names sides is never mirrored, since its captions and its twins would be wrong.
+    """
+
+    mirrors = True
+
+    def __init__(self, split: Split, files: ImageFiles, texts: Any, reader: ImageReader, augment: Any) -> None:
+        super().__init__(split, texts, _COLOURS)
+        self._files = files
+        self._reader = reader
+        self._augment = augment
         self.train_on(ALONE, torch.device("cpu"))
 
     def images(self, rows: np.ndarray) -> ImageBatch:
-        """The images of the given rows [B] as they are, in the size of the frame."""
-        from itrpipe.training.augment import resize  # torchvision takes seconds
-
-        pixels = resize(self._stored(rows, "cpu"), self._frame)
-        return ImageBatch(torch.empty(len(rows), 0, 0), pixels=pixels)
+        """The whole photographs of the given rows [B], as the model's own image processor makes frames of them."""
+        return ImageBatch(torch.empty(len(rows), 0, 0), pixels=self._whole(rows))
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
@@ -276,20 +298,28 @@ class PixelSplitData(SplitData):
 
         Of several processes each reads the images that it encodes.
         """
-        from itrpipe.training.augment import augment, draw_changes, resize
+        from itrpipe.training.augment import apply_changes, draw_changes  # torchvision takes seconds
 
         count = len(images)
         divided = self._world.size > 1 and count >= self._world.size
         own = self._world.own(count) if divided else slice(count)
-        stored = self._stored(images[own], self._device)
-        if rng is None or self._changes == "none":
-            pixels = resize(stored, self._frame)
+        if rng is None:
+            frames = self._whole(images[own]).to(self._device)
         else:
-            size = stored.shape[2], stored.shape[3]
-            changes = draw_changes(~self._names_sides[images], size, self._changes, rng)
-            pixels = augment(stored, self._frame, changes.of(own))
+            may_flip = ~self._names_sides[images]
+            sizes = self._files.sizes[images]
+            changes = draw_changes(sizes, may_flip, self._reader.frame, self._augment, rng).of(own)
+            boxes = changes.boxes
+            if boxes is None:
+                frames = self._whole(images[own])
+            else:
+                crop = self._reader.cropped
+                frames = self._read(images[own], torch.uint8, lambda image, place: crop(image, boxes[place]))
+            if frames.dtype != torch.uint8 and self._augment.randaugment:
+                frames = self._reader.as_bytes(frames)
+            frames = apply_changes(frames.to(self._device), changes)
         kind = partial(OwnImages, rows=count, first=own.start) if divided else ImageBatch
-        return kind(torch.empty(len(pixels), 0, 0), pixels=pixels), self.texts(captions)
+        return kind(torch.empty(len(frames), 0, 0), pixels=frames), self.texts(captions)
 
     @cached_property
     def _names_sides(self) -> np.ndarray:
@@ -304,13 +334,51 @@ class PixelSplitData(SplitData):
         self._world = world
         self._device = device
 
-    def _stored(self, rows: np.ndarray, device: torch.device | str) -> Tensor:
-        """The stored images of rows [B] on a device, uint8 [B, 3, H, W]."""
-        # Torch uses pinned memory again; new pages would cost as much as reading.
-        pinned = torch.device(device).type == "cuda"
-        read = torch.empty((len(rows), *self._images.shape[1:]), dtype=torch.uint8, pin_memory=pinned)
-        np.take(self._images, self._rows[rows], axis=0, out=read.numpy(), mode="clip")  # the other mode copies twice
-        return read.to(device).permute(0, 3, 1, 2)
+    def _whole(self, rows: np.ndarray) -> Tensor:
+        """Frames [B, 3, h, w] of the whole photographs of rows [B]."""
+        dtype = torch.uint8 if self._reader.in_bytes else torch.float32
+        return self._read(rows, dtype, lambda image, place: self._reader.framed(image))
+
+    def _read(self, rows: np.ndarray, dtype: torch.dtype, frame: Callable[[np.ndarray, int], Tensor]) -> Tensor:
+        """Read the photographs of rows [B], each of them once, in threads.
+
+        Args:
+            rows: of the images.
+            dtype: of the frames.
+            frame: makes the frame of a photograph [H, W, 3] at a place of the batch.
+
+        Returns:
+            [B, 3, h, w], for a GPU in pinned memory, which torch uses again: new pages would cost as much as reading.
+
+        Raises:
+            DataError: a photograph is not there any more, or another one by now.
+        """
+        pinned = self._device.type == CUDA
+        with torch.inference_mode(False):  # the threads, which are in no such mode, could not write to it
+            frames = torch.empty(len(rows), 3, *self._reader.frame, dtype=dtype, pin_memory=pinned)
+        places = defaultdict[int, list[int]](list)
+        for place, row in enumerate(rows.tolist()):
+            places[row].append(place)
+
+        def read(row: int) -> None:
+            try:
+                image = self._files.read(row)
+            except DataError as error:
+                path = self._files.root / self._files.files[row]
+                raise DataError(f"{path} {error}; restore it, or run `itrpipe prepare` again") from None
+            for place in places[row]:
+                frames[place] = frame(image, place)
+
+        for _ in _reading_threads().map(read, places):
+            pass
+        return frames
+
+
+@cache
+def _reading_threads() -> ThreadPoolExecutor:
+    """Return the threads that read photographs, each of which computes alone: a picture is too small for several."""
+    count = min(MOST_DECODERS, usable_cores())
+    return ThreadPoolExecutor(count, "photographs", initializer=torch.set_num_threads, initargs=(1,))
 
 
 def epoch_batches(
@@ -401,25 +469,30 @@ def feed(
         pool.shutdown(cancel_futures=True)
 
 
+SplitImages = FeatureFile | ImageFiles
+"""Features of the images of a split, and perhaps of others; or the photographs of a split, row for row."""
+
+
 @dataclass(frozen=True)
 class Sources:
     """Folders of the artifacts that training reads.
 
     Attributes:
-        prepare, extract: images, captions and features.
+        prepare: images and captions.
+        extract: features; None for models that read the photographs themselves.
         parse: scene graphs, for models that read phrases.
         train_share: share of the training images that are used, 0..1.
     """
 
     prepare: Path
-    extract: Path
+    extract: Path | None = None
     parse: Path | None = None
     train_share: float = 1.0
 
     def splits(
         self, names: Iterable[str] | None = None, warn: Callable[[str], None] = lambda message: None
-    ) -> tuple[PreparedDataset, FeatureFile, dict[str, Split]]:
-        """The dataset, its features and splits: of training images the wanted share of those that have features.
+    ) -> tuple[PreparedDataset, dict[str, Split], dict[str, SplitImages]]:
+        """The dataset, its splits and their images: of training images the wanted share of those that have features.
 
         Args:
             names: of the splits; None for all.
@@ -430,18 +503,32 @@ class Sources:
             DataError: a file is damaged.
         """
         prepared = PreparedDataset.open(self.prepare)
-        features = FeatureFile.open(self.extract / FEATURES)
         found = {name: prepared.split(name) for name in names or prepared.splits}
         if "train" in found:
-            split = found["train"].share(self.train_share)
+            found["train"] = found["train"].share(self.train_share)
+        if self.extract is None:
+            root = image_root(self.prepare).absolute()
+            return prepared, found, {name: ImageFiles.of_split(root, split) for name, split in found.items()}
+        features = FeatureFile.open(self.extract / FEATURES)
+        if "train" in found:
+            split = found["train"]
             if absent := features.absent(split.image_ids.tolist()):
                 warn(
                     f"{len(absent):,} of {len(split.image_ids):,} training images have no features and are left out; "
                     f"the first: {absent[0]}"
                 )
-                split = split.without(absent)
-            found["train"] = split
-        return prepared, features, found
+                found["train"] = split.without(absent)
+        return prepared, found, dict.fromkeys(found, features)
+
+    def images(self, split: Split) -> SplitImages:
+        """Return the images of any split of the dataset, or of some rows of one.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        if self.extract is not None:
+            return FeatureFile.open(self.extract / FEATURES)
+        return ImageFiles.of_split(image_root(self.prepare).absolute(), split)
 
     def phrases(self, settings: Any) -> CaptionPhrases | None:
         """The phrases of all captions, for a model of these settings that reads some."""
@@ -475,9 +562,9 @@ def load_splits(
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    prepared, features, chosen = sources.splits(warn=warn)
+    prepared, chosen, images = sources.splits(warn=warn)
     phrases = sources.phrases(settings)
-    frame = None if encoders is None or encoders.vision is None else encoders.vision.frame
+    reader = None if encoders is None or encoders.vision is None else encoders.vision.images
     reading = None if encoders is None else Reading.of(settings)
     tokens: CaptionTokens
     if phrases is not None:
@@ -486,12 +573,11 @@ def load_splits(
         texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
         tokens = Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_word_count)
     elif encoders is None and settings.pretrained().get("tokenizer"):
-        from itrpipe.models.dual_encoder.network import find_tokenizer  # transformers is large
-
-        tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
+        tokenizer = open_tokenizer(settings.tokenizer, settings.tokenizer_revision)
         tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
-    elif encoders is not None and encoders.tokenizer is not None and encoders.text is not None:
-        tokens = PieceIds(encoders.tokenizer, Reading.of(settings), encoders.text.max_tokens)
+    elif encoders is not None and encoders.text is not None:
+        text_reader = encoders.text.texts
+        tokens = PieceIds(text_reader.tokenizer, Reading.of(settings), text_reader.max_tokens)
     else:
         # Words of training images without features count, as they did when the images had some.
         words = []
@@ -502,7 +588,9 @@ def load_splits(
         tokens = vocabulary = Vocabulary.build(pa.concat_arrays(words), min_word_count)
         if reading is not None:
             tokens = WordIds(vocabulary, reading)
-    opened = {name: open_split(split, features, tokens, settings, frame, phrases) for name, split in chosen.items()}
+    opened = {}
+    for name, split in chosen.items():
+        opened[name] = open_split(split, images[name], tokens, settings, reader, phrases)
     return opened, tokens
 
 
@@ -528,30 +616,30 @@ def read_captions(
 
 def open_split(
     split: Split,
-    features: FeatureFile,
+    images: SplitImages,
     tokens: CaptionTokens | None,
     settings: Any,
-    frame: tuple[int, int] | None = None,
+    reader: ImageReader | None = None,
     phrases: CaptionPhrases | None = None,
 ) -> SplitData:
     """One split as a model reads it.
 
     Args:
         split: images and captions.
-        features: of its images.
+        images: its photographs where the model reads these, else features.
         tokens: turns captions into ids; None where only images are read.
         settings: of the model.
-        frame: height and width of the images that the model reads, where it reads images.
+        reader: of photographs, where the model reads these.
         phrases: of all captions, where the model reads phrases.
 
     Raises:
         DataError: the features are not what the model reads.
     """
     texts = None if tokens is None else read_captions(split, tokens, settings, phrases)
-    if settings.reads() == ("pixels",):
-        assert frame is not None
-        return PixelSplitData(split, features, texts, frame, settings.augment)
-    return SplitData(split, features, texts, "global" if settings.reads() == ("global",) else "regions")
+    if isinstance(images, ImageFiles):
+        assert reader is not None
+        return PixelSplitData(split, images, texts, reader, settings.augment)
+    return FeatureSplitData(split, images, texts, "global" if settings.reads() == ("global",) else "regions")
 
 
 def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[str, SplitData]:
@@ -565,10 +653,9 @@ def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    _, features, chosen = sources.splits(names)
-    settings = saved.settings
+    _, chosen, images = sources.splits(names)
     phrases = sources.phrases(saved.settings)
-    return {
-        name: open_split(split, features, saved.tokens, settings, saved.frame, phrases)
-        for name, split in chosen.items()
-    }
+    opened = {}
+    for name, split in chosen.items():
+        opened[name] = open_split(split, images[name], saved.tokens, saved.settings, saved.images, phrases)
+    return opened

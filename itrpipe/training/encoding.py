@@ -226,7 +226,7 @@ class Scoring(_RunningModel[_Scorer]):
     @property
     def rows(self) -> Split:
         """The images and captions of the split that the model was trained on."""
-        _, _, chosen = self._sources.splits([self._split])
+        _, chosen, _ = self._sources.splits([self._split])
         return chosen[self._split]
 
     def parts(self) -> list[Part]:

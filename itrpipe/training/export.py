@@ -1,12 +1,13 @@
 """A trained dual encoder as transformers, sentence-transformers and open_clip open it, with nothing but their own code.
 
-What they read beside weights and configuration is made here: an image processor that frames and normalises photographs
-as `itrpipe extract` and the model do, and a tokenizer that reads captions as the model does, cleaning and cutting
-included.
+A joint model is the folder of its encoder. Two encoders whose vectors are projected become one of a class that
+transformers has for any two. Beside them are files of sentence-transformers, and a tokenizer that reads captions as the
+model does, cleaning and cutting included.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,142 +21,144 @@ import transformers
 from safetensors.torch import save
 from tokenizers import Regex, Tokenizer, normalizers
 
+from itrpipe.encoders.encoder import Encoder
+from itrpipe.encoders.texts import TextReader
 from itrpipe.models.captions import CaptionTokens, PieceIds, Reading
-from itrpipe.models.dual_encoder.native import CLIP, PAIR, SIGLIP, Layout, NoEquivalent, architecture_of, layout_of
+from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.disk import write_bytes, write_json
 from itrpipe.training.saved import MODEL, SavedModel, load_model
 
 _LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())
 """The files of sentence-transformers 6.0 or later, as its own `save` writes them, and open_clip's names of weights."""
-_PROCESSORS = {
-    CLIP: ("CLIPProcessor", "CLIPImageProcessor"),
-    SIGLIP: ("SiglipProcessor", "SiglipImageProcessor"),
-    PAIR: ("VisionTextDualEncoderProcessor", "CLIPImageProcessor"),
-}
-_PADDED = SIGLIP
-"""Reads captions padded to its longest, without a mask."""
-_BICUBIC = 3
-_BYTE = 255.0
+_PAIR = "VisionTextDualEncoderModel"
+_AS_PAIR = " ".join(f"--set train.model.{each}" for each in ("image_pool=own", "text_pool=own", "embed_dim=512"))
+_JOINED = {"embed_dim": 0, "image_pool": "auto", "text_pool": "auto", "vision": _PAIR, "text": _PAIR}
+"""Settings of two encoders that have become one."""
+
+
+class NoEquivalent(Exception):  # noqa: N818 (a finding, not a failure)
+    """A model, or what it reads, has no equivalent elsewhere; the message says what of it."""
 
 
 @dataclass(frozen=True)
-class NativeModel:
-    """A trained dual encoder as files of transformers.
+class JointModel:
+    """A trained dual encoder as one encoder of transformers.
 
     Attributes:
         saved: the model.
-        layout: it in the layout of transformers.
-        images: settings of an image processor that frames photographs as it does.
-        tokenizer: reads captions as it does.
-        difference: how that framing differs a little from ours; empty where it is the same.
+        encoder: of images and captions; its tokenizer reads captions as the model does.
+        settings: those of `config.json` that build it of this encoder.
     """
 
     saved: SavedModel
-    layout: Layout
-    images: dict[str, Any]
-    tokenizer: Any
-    difference: str
+    encoder: Encoder
+    settings: dict[str, Any]
 
     @classmethod
-    def of(cls, trained: Path, extractor: Mapping[str, Any]) -> NativeModel:
-        """Return a finished training in the layout of transformers.
+    def of(cls, trained: Path) -> JointModel:
+        """Return a finished training as a joint model.
 
         Args:
             trained: the artifact.
-            extractor: settings of the pixels that it read, if it did.
 
         Raises:
             NoEquivalent: nothing of transformers embeds as it does.
             DataError: a file is damaged.
         """
         saved = load_model(trained)
-        architecture = architecture_of(saved.model)
         model = saved.model
-        images, difference = image_settings(saved, extractor)
-        masked = architecture != _PADDED
-        tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
-        # Scale and bias of the logits are their means over the epoch that validated best; not every training has them.
-        best = pq.read_table(trained / HISTORY, filters=[("best", "==", True)]).to_pylist()[-1]
-        temperature = best.get("mean_temperature")
-        bias = best.get("mean_bias") or 0.0
-        scale = (1 / temperature, bias) if temperature else model.pretrained_scale
-        return cls(saved, layout_of(model, scale), images, tokenizer, difference)
+        settings = copy.deepcopy(saved.config)
+        if not isinstance(model, TransformerDualEncoder):
+            raise NoEquivalent("its backbone is none of transformers")
+        if not isinstance(model.vision, Encoder):
+            raise NoEquivalent("its images are frozen features")
+        if model.vision is not model.text:
+            settings["model"] |= _JOINED
+            encoder = _join(model, model.vision, model.text)
+            row = pq.read_table(trained / HISTORY, filters=[("best", "==", True)]).to_pylist()[-1]
+            if row.get("mean_temperature"):
+                encoder.set_scale(1 / row["mean_temperature"], 0.0)
+        else:
+            encoder = model.text
+            pools = encoder.image_pool, encoder.texts.pool
+            if pools != ("own", "own"):
+                raise NoEquivalent(f"its vectors are pooled by {pools[0]} and {pools[1]}, not by the model itself")
+            if model.settings.embed_dim:
+                raise NoEquivalent(f"its projections to embed_dim = {model.settings.embed_dim} have no place there")
+        encoder.texts.tokenizer = reading_tokenizer(saved.tokens, encoder.texts)
+        return cls(saved, encoder, settings)
+
+    @property
+    def architecture(self) -> str:
+        """Return the class of transformers."""
+        return type(self.encoder.network).__name__
 
     @property
     def padded(self) -> bool:
         """Return whether the model reads captions padded to its longest."""
-        return self.layout.architecture == _PADDED
+        return not self.encoder.texts.masked
 
     def write(self, folder: Path) -> dict[str, str]:
-        """Writes everything, of `config.json` what transformers has in it; returns what each other file is.
+        """Write everything, of `config.json` what transformers has in it; return what each other file is.
 
         Raises:
             DiskFullError: no space is left.
         """
-        both, of_images = (getattr(transformers, name) for name in _PROCESSORS[self.layout.architecture])
-        self.layout.write(folder)
-        images = of_images(**self.images)
-        both(image_processor=images, tokenizer=self.tokenizer).save_pretrained(folder)
-        images.save_pretrained(folder)  # where older releases, and libraries that read no other, look for it
+        self.encoder.save(folder)
         padded = _LAYOUTS["padded"] if self.padded else {}
         for name, content in {**_LAYOUTS["sentence_transformers"], **padded}.items():
             (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, content)
         return {
-            MODEL: f"the weights of the epoch that validated best, by the names of `{self.layout.architecture}`",
+            MODEL: f"the weights of the epoch that validated best, by the names of `{self.architecture}`",
             "tokenizer*": "the tokenizer of its captions",
             "*processor_config.json": "how photographs are framed and normalised",
             "modules.json, *sentence_*.json, 1_Normalize/": "what sentence-transformers opens",
         }
 
 
-def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return settings of an image processor of transformers, and how its framing of photographs differs from ours.
-
-    Args:
-        saved: the model.
-        extractor: settings of its pixels.
+def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Encoder:
+    """Return two encoders and their projections as one joint model.
 
     Raises:
-        NoEquivalent: no such processor frames a photograph so.
+        NoEquivalent: the class for any two does not embed as they do.
     """
-    vision = saved.model.vision
-    stored = (extractor["height"], extractor["width"])
-    height, width = vision.frame
-    whole = {"height": height, "width": width}
-    framing = {"size": whole, "do_center_crop": False}
-    difference = ""
-    if extractor["fit"] == "crop":
-        if height != width or stored[0] != stored[1]:
-            raise NoEquivalent(f"its photographs are cut to the shape of {stored[0]} x {stored[1]} pixels")
-        framing = {"size": {"shortest_edge": height}, "do_center_crop": True, "crop_size": whole}
-        difference = "itrpipe crops a photograph at fractions of a pixel, the image processor at whole ones"
-    if stored != (height, width):
-        difference = (
-            f"itrpipe makes a photograph {stored[0]} x {stored[1]} pixels large before it has the model's size, the "
-            "image processor resizes it once"
+    assert vision.images is not None
+    assert text.texts is not None
+    if text.texts.tokenizer is None:
+        raise NoEquivalent("its captions are words of a vocabulary of its own")
+    pools = vision.image_pool, text.texts.pool
+    if pools != ("own", "own") or not model.settings.embed_dim:
+        projected = "projected" if model.settings.embed_dim else "not projected"
+        raise NoEquivalent(
+            f"its vectors are pooled by {pools[0]} and {pools[1]} and {projected}; {_AS_PAIR} trains a {_PAIR} of "
+            "encoders that have a vector of their own"
         )
-    return {
-        "do_resize": True,
-        "resample": _BICUBIC,
-        "do_rescale": True,
-        "rescale_factor": 1 / _BYTE,
-        "do_normalize": True,
-        "image_mean": [round(value / _BYTE, 8) for value in vision.mean.flatten().tolist()],
-        "image_std": [round(value / _BYTE, 8) for value in vision.std.flatten().tolist()],
-        "do_convert_rgb": True,
-        **framing,
-    }, difference
+    for encoder in (vision, text):
+        if encoder.is_joint:
+            raise NoEquivalent(
+                f"its vectors are projected twice, by {type(encoder.network).__name__} and to embed_dim; name a model "
+                "of one side alone, which has no projection"
+            )
+    for encoder, width in ((vision, vision.image_width), (text, text.text_width)):
+        if getattr(encoder.network.config, "hidden_size", 0) != width:
+            raise NoEquivalent(f"a {_PAIR} takes no {type(encoder.network).__name__}, whose config.json has no width")
+    config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
+        vision.network.config, text.network.config, projection_dim=model.embed_dim
+    )
+    network = transformers.VisionTextDualEncoderModel(config, vision.network, text.network)
+    network.visual_projection.weight = model.project_images.weight
+    network.text_projection.weight = model.project_texts.weight
+    return Encoder(network.eval(), vision.images, TextReader(text.texts.tokenizer, "own", text.texts.max_tokens, []))
 
 
-def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> Any:
+def reading_tokenizer(tokens: CaptionTokens, reader: TextReader) -> Any:
     """Return a tokenizer of transformers that reads a caption as the model does.
 
     Args:
         tokens: of the model.
-        config: of its text network.
-        masked: whether the model is told what is padding.
+        reader: of its encoder.
 
     Raises:
         NoEquivalent: captions are words of our own vocabulary, or are cleaned and the tokenizer has no such step.
@@ -175,10 +178,10 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
         known = {name: value for name, value in named.items() if isinstance(value, str)}
         known |= {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
         made = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **known)
-    if not masked or made.pad_token is None:
-        made.pad_token = made.convert_ids_to_tokens(config.pad_token_id or 0)
+    if made.pad_token is None:
+        made.pad_token = made.convert_ids_to_tokens(reader.padding)
     made.model_max_length = tokens.max_tokens
-    made.model_input_names = ["input_ids", "attention_mask"] if masked else ["input_ids"]
+    made.model_input_names = ["input_ids", "attention_mask"] if reader.masked else ["input_ids"]
     made.init_kwargs["model_input_names"] = made.model_input_names  # only what is here is saved
     return made
 
@@ -204,25 +207,27 @@ def _steps(reading: Reading, max_tokens: int) -> list[Any]:
 OPEN_CLIP_MODEL, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"
 
 _PUBLISHED_TOKENS = 49_408
+_INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}
+"""Number of a way of resizing in Pillow -> its name."""
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
 
 
-def write_open_clip(folder: Path, native: NativeModel) -> None:
+def write_open_clip(folder: Path, joint: JointModel) -> None:
     """Writes weights and configuration for open_clip beside the tokenizer of transformers.
 
     The weights are those of a `CLIPModel` by open_clip's names: projections are turned; query, key and value are one.
 
     Args:
         folder: holds that tokenizer.
-        native: the model.
+        joint: the model.
 
     Raises:
         NoEquivalent: open_clip has no such model.
         DiskFullError: no space is left.
     """
-    write_json(folder / OPEN_CLIP_CONFIG, open_clip_config(native))
+    write_json(folder / OPEN_CLIP_CONFIG, open_clip_config(joint))
     names = _LAYOUTS["open_clip"]
-    weights = dict(native.layout.weights)
+    weights = dict(joint.encoder.network.state_dict())
     found = {theirs: weights.pop(ours) for ours, theirs in names["renamed"].items()}
     found |= {theirs: weights.pop(ours).T for ours, theirs in names["turned"].items()}
     for ours, theirs in names["layers"].items():
@@ -239,23 +244,26 @@ def write_open_clip(folder: Path, native: NativeModel) -> None:
     write_bytes(folder / OPEN_CLIP_MODEL, save(stored, {"format": "pt"}))
 
 
-def open_clip_config(native: NativeModel) -> dict[str, Any]:
+def open_clip_config(joint: JointModel) -> dict[str, Any]:
     """Return the content of `open_clip_config.json`.
 
     Raises:
         NoEquivalent: open_clip has no such model.
     """
-    if native.layout.architecture != "CLIPModel":
-        raise NoEquivalent(f"a {native.layout.architecture} is made of other networks there")
-    saved = native.saved
-    images = native.images
-    vision, text = (getattr(saved.model, side).network.config.to_dict() for side in ("vision", "text"))
+    if joint.architecture != "CLIPModel":
+        raise NoEquivalent(f"a {joint.architecture} is made of other networks there")
+    saved = joint.saved
+    assert saved.images is not None
+    images = saved.images.processor
+    config = joint.encoder.network.config
+    vision = config.vision_config.to_dict()
+    text = config.text_config.to_dict()
     activations = {vision["hidden_act"], text["hidden_act"]}
     if len(activations) > 1 or not activations <= _ACTIVATIONS.keys():
         raise NoEquivalent(f"it has no model with {' and '.join(sorted(activations))}")
     (activation,) = activations
     end = text["eos_token_id"]
-    tokenizer = native.tokenizer
+    tokenizer = joint.encoder.texts.tokenizer
     # Where the text vector stands: at the first end token, or, by old configurations, at the largest id.
     argmax = end in (2, len(saved.tokens) - 1)
     pooling = {"pool_type": "argmax"} if argmax else {"pool_type": "eos", "eos_id": end}
@@ -283,10 +291,10 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
     preprocess = {
         "size": [vision["image_size"]] * 2,
         "mode": "RGB",
-        "mean": images["image_mean"],
-        "std": images["image_std"],
-        "interpolation": "bicubic",
-        "resize_mode": "shortest" if images["do_center_crop"] else "squash",
+        "mean": list(images.image_mean),
+        "std": list(images.image_std),
+        "interpolation": _INTERPOLATIONS[images.resample],
+        "resize_mode": "shortest" if images.do_center_crop else "squash",
     }
     return {"model_cfg": model, "preprocess_cfg": preprocess}
 

@@ -21,6 +21,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from itrpipe.errors import UsageError
 from itrpipe.training.distributed import AnyMatcher
+from itrpipe.training.saved import own_state
 from itrpipe.training.settings import (
     EMA,
     NO_AVERAGE,
@@ -61,22 +62,28 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
             f"lora_targets names {', '.join(missing)}, and no encoder that is trained has a linear layer of that name; "
             f"known: {', '.join(sorted(known))}"
         )
-    for name, encoder in encoders.items():
-        targets = settings.lora_targets or QUERIES_AND_VALUES
-        chosen = [place for place, own in linear[name].items() if own in targets]
-        if not chosen:
+    targets = settings.lora_targets or QUERIES_AND_VALUES
+    chosen = set()
+    for name, layers in linear.items():
+        adapted = [layer for layer, own in layers.items() if own in targets]
+        if not adapted:
             raise UsageError(
                 f"adapter = lora finds no layer to adapt in the {name} encoder: its linear layers are "
-                f"{', '.join(sorted({*linear[name].values()}))}; name some with --set train.lora_targets=[…], or give "
+                f"{', '.join(sorted({*layers.values()}))}; name some with --set train.lora_targets=[…], or give "
                 f"--set train.freeze={name}"
             )
-        config: Any = LoraConfig(
-            r=settings.lora_rank,
-            lora_alpha=settings.lora_alpha,  # pyright: ignore[reportArgumentType]
-            lora_dropout=settings.lora_dropout,
-            target_modules=chosen,
-        )
-        inject_adapter_in_model(config, encoder)
+        chosen.update(adapted)
+    own = own_state(model)
+    heads = [weights for name, weights in model.named_parameters() if name in own and weights.requires_grad]
+    config: Any = LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,  # pyright: ignore[reportArgumentType]
+        lora_dropout=settings.lora_dropout,
+        target_modules=[place for place, layer in model.named_modules() if layer in chosen],
+    )
+    inject_adapter_in_model(config, model)  # which leaves nothing but adapters to be trained
+    for weights in heads:
+        weights.requires_grad_(True)
 
 
 def merge_adapters(model: AnyMatcher) -> None:
@@ -89,14 +96,17 @@ def merge_adapters(model: AnyMatcher) -> None:
             model.set_submodule(name, layer.get_base_layer())
 
 
-def _linear_layers(encoder: nn.Module) -> dict[str, str]:
-    """Place -> own name of the linear layers.
+def _linear_layers(encoder: nn.Module) -> dict[nn.Module, str]:
+    """Return the linear layers of an encoder, each with its own name.
 
     Those in torch's own attention are left out: it reads their weights and never calls them.
     """
     unread = tuple(f"{name}." for name, part in encoder.named_modules() if isinstance(part, nn.MultiheadAttention))
-    named = (name for name, part in encoder.named_modules() if isinstance(part, nn.Linear))
-    return {name: name.rpartition(".")[2] for name in named if not name.startswith(unread)}
+    layers = {}
+    for name, part in encoder.named_modules():
+        if isinstance(part, nn.Linear) and not name.startswith(unread):
+            layers[part] = name.rpartition(".")[2]
+    return layers
 
 
 def depths(model: AnyMatcher) -> dict[int, int]:

@@ -48,7 +48,7 @@ from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
-from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, sources_of
+from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, feature_sizes, sources_of
 from itrpipe.training.data import SplitData, epoch_batches, feed, longer_captions
 from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
 from itrpipe.training.encoding import Encoder, Encoding
@@ -64,10 +64,12 @@ from itrpipe.training.saved import (
     MODEL,
     Position,
     chosen_precision,
+    encoders_of,
     load_checkpoint,
     load_weights,
     save_checkpoint,
     save_description,
+    save_model,
     save_weights,
 )
 from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, LoopSettings
@@ -104,12 +106,19 @@ def train(job: Any) -> None:
     with joined_by(_train_along, replace(job, reporter=None)):
         trainer, splits, tokens = trainer_of(job)
         model = trainer.run()
-    if settings.adapts:
-        merge_adapters(model)
-        save_weights(job.folder / MODEL, model)
-    save_description(job.folder, model, tokens, settings.model_dump(mode="json"), splits["train"].image_dim)
     # A row for each validation; their columns may differ, where the first epochs have another loss.
     history = trainer.position.history
+    sizes = {"image_dim": splits["train"].image_dim}
+    if settings.model.opens_encoders:
+        if settings.adapts:
+            merge_adapters(model)
+        best = history[trainer.position.best_row]
+        if best.get("mean_temperature"):  # not every method has a scale of logits
+            for encoder in encoders_of(model).values():
+                encoder.set_scale(1 / best["mean_temperature"], best.get("mean_bias") or 0.0)
+        save_model(job.folder, model)
+        sizes |= feature_sizes(job)
+    save_description(job.folder, model, tokens, settings.model_dump(mode="json"), sizes)
     columns = dict.fromkeys(name for row in history for name in row)
     table = {name: [row.get(name) for row in history] for name in columns}
     pq.write_table(pa.table(table), job.folder / HISTORY)
@@ -204,8 +213,8 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         job.reporter,
         tracking,
         Refreshing(job, train_data, mined.refresh_every) if mined and mined.refresh_every else None,
-        # Adapters become part of the weights in the end, so that the file of the model is written then.
-        None if settings.adapts else job.folder / MODEL,
+        # Encoders of transformers become folders in the end.
+        None if settings.model.opens_encoders else job.folder / MODEL,
     )
     trainer.compiled = compile_for(job, model, train_data, device, trainer.steps)
     for reason in (longer_captions(splits), trainer.never_warm()):
@@ -305,6 +314,9 @@ class Trainer:
 
         self.position = Position()
         self.compiled = False
+        # Seconds of the steps since the last validation, and those of them that passed in waiting for data.
+        self._stepped = 0.0
+        self._waited = 0.0
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
         self._first_epochs = 0
         loss = method.settings
@@ -438,8 +450,14 @@ class Trainer:
         readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
         steps = range(position.step, len(batches))
         with closing(feed(make, steps, settings.prefetch, self.device, readers)) as ready:
-            for batch in ready:
+            while True:
+                asked = time.monotonic()
+                batch = next(ready, None)
+                if batch is None:
+                    break
+                self._waited += time.monotonic() - asked
                 updated = self._step(batch, len(batches))
+                self._stepped += time.monotonic() - asked
                 task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
                 if self._tracking is not None:
                     self._tracking.send_step(position, self._totals)
@@ -561,8 +579,11 @@ class Trainer:
         self._reporter.say(
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
             f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"
-            f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}"
+            f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}; "
+            f"waited {self._waited:.1f} s for data, {self._waited / max(self._stepped, 1e-9):.0%} of the time"
         )
+        self._stepped = 0.0
+        self._waited = 0.0
 
     @torch.no_grad()
     def _encode_batches(self) -> None:

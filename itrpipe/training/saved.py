@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -21,10 +22,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from itrpipe.config import leaves
+from itrpipe.encoders.encoder import TEXT, VISION, Encoder, refuse_not_finite
+from itrpipe.encoders.images import ImageReader
+from itrpipe.encoders.texts import TextReader
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.hub import refuse_not_finite
-from itrpipe.models.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
+from itrpipe.models.captions import VOCABULARY, CaptionTokens, PieceIds, Reading, load_tokens, save_tokens
 from itrpipe.models.declaration import BackboneSettings, backbone_family, backbones, network_module
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import (
@@ -41,13 +44,16 @@ from itrpipe.storage.disk import (
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import AS_TRAINED
 
+if TYPE_CHECKING:
+    from itrpipe.encoders.images import ImageReader
+
 MODEL = "model.safetensors"
 CONFIG = "config.json"
 ABOUT, SETTINGS = "itrpipe", "settings"
 """Keys of the `config.json` of an export: what building the model does not need, and in it, where the file is that of a
-class of transformers, all that does."""
+joint model, all that does."""
 
-PHASE, NETWORKS = "phase", "networks"
+PHASE = "phase"
 _MOMENTS = "optimizer/"
 _REMEDY = "remove {} and run the same command again"
 
@@ -169,8 +175,8 @@ class SavedModel:
     Attributes:
         model: the `Matcher` of a backbone with the weights that validated best, in evaluation mode, on the CPU.
         tokens: turns captions into the ids that it was trained with.
-        config: its settings, `image_dim` and `vocabulary_size`; of encoders of transformers also `networks`; of an
-            export, under `itrpipe`, where it comes from.
+        config: its settings, `image_dim` and `vocabulary_size`; of what opens encoders also `global_dim` and `boxes`;
+            of an export, under `itrpipe`, where it comes from.
     """
 
     model: Any
@@ -193,9 +199,10 @@ class SavedModel:
         return getattr(self.model, "embed_dim", None) or self.config["model"]["embed_dim"]
 
     @property
-    def frame(self) -> tuple[int, int] | None:
-        """Height and width of the images that it reads; None where it reads features."""
-        return getattr(getattr(self.model, "vision", None), "frame", None)
+    def images(self) -> ImageReader | None:
+        """Return what makes frames of photographs; None where it reads features."""
+        vision = getattr(self.model, VISION, None)
+        return vision.images if isinstance(vision, Encoder) else None
 
 
 def chosen_precision(asked: str, device: torch.device) -> str:
@@ -224,16 +231,52 @@ def build_model(
     return network_module(settings["backbone"]).build(_backbone(settings), image_dim, vocabulary_size, *opened)
 
 
+def save_model(folder: Path, model: AnyMatcher) -> None:
+    """Write a trained model: encoders of transformers each as a folder of theirs, and the weights of all else.
+
+    Args:
+        folder: of the artifact; `MODEL` in it is written anew.
+        model: whose weights they are.
+
+    Raises:
+        DiskFullError: no space is left.
+    """
+    for name, encoder in encoders_of(model).items():
+        shutil.rmtree(folder / name, ignore_errors=True)  # of a run that was killed here
+        encoder.save(folder / name)
+    write_bytes(folder / MODEL, save(_on_host(own_state(model)), {"format": "pt"}))
+
+
+def encoders_of(model: nn.Module) -> dict[str, Encoder]:
+    """Return the encoders of transformers that a model is made of, by the names of their folders."""
+    found = {}
+    for name, part in model.named_modules():
+        if isinstance(part, Encoder):
+            found[name.rpartition(".")[2]] = part
+    return found
+
+
+def own_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a model beside those of encoders of transformers."""
+    inside = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, Encoder))
+    return {name: weights for name, weights in model.state_dict().items() if not name.startswith(inside)}
+
+
 def save_description(
-    folder: Path, model: AnyMatcher, tokens: CaptionTokens, settings: Mapping[str, Any], image_dim: int
+    folder: Path, model: AnyMatcher, tokens: CaptionTokens, settings: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> None:
-    """Write beside the weights of a model what reads its captions, and all that is needed to build it again."""
-    save_tokens(folder, tokens)
-    config = {**settings, "image_dim": image_dim, "vocabulary_size": len(tokens)}
-    description = model.description()
-    if description:
-        config[NETWORKS] = description
-    write_json(folder / CONFIG, config)
+    """Write beside the weights of a model what reads its captions, and all that is needed to build it again.
+
+    Args:
+        folder: of the artifact.
+        model: as trained.
+        tokens: what reads captions.
+        settings: dumped settings of `itrpipe train`.
+        sizes: of the features, by the names that `load_model` reads.
+    """
+    if _text_reader(model) is None or not isinstance(tokens, PieceIds):  # else it lies with the encoder
+        save_tokens(folder, tokens)
+    write_json(folder / CONFIG, {**settings, **sizes, "vocabulary_size": len(tokens)})
 
 
 def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> None:
@@ -244,19 +287,21 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
         DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
     config = read_json(folder / CONFIG)
+    trained_with = dict(leaves(config["model"]))
     for key, value in leaves(settings["model"]):
-        if key != PHASE and (trained := config["model"].get(key)) != value:
+        if key != PHASE and (trained := trained_with.get(key)) != value:
             raise UsageError(
                 f"{folder} was trained with model.{key} = {trained}, which model.{key} = {value} cannot start from; "
                 "give both runs the same value"
             )
-    if load_tokens(folder, _backbone(settings), max_tokens_of(model)) != tokens:
+    saved = load_model(folder)
+    if saved.tokens != tokens:
         raise DataError(f"{folder} was trained with another vocabulary; give both runs the same min_word_count")
-    _load_finite(folder, model)
+    model.load_state_dict(saved.model.state_dict())
 
 
 def load_model(folder: Path) -> SavedModel:
-    """Read a trained model, or what `itrpipe export` wrote, in our layout or in that of transformers.
+    """Read a trained model, or what `itrpipe export` wrote, in our layout or as a joint model of transformers.
 
     Raises:
         DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.
@@ -265,35 +310,47 @@ def load_model(folder: Path) -> SavedModel:
     with reading(path, "settings of itrpipe", "run `itrpipe train` or `itrpipe export` again"):
         config = read_json(path)
         about = config.get(ABOUT, {})
-        native = SETTINGS in about
-        if native:  # in the configuration of a class of transformers
+        is_joint = SETTINGS in about
+        if is_joint:  # in the configuration of a joint model
             config = {**about.pop(SETTINGS), ABOUT: about}
         family = backbone_family(config["backbone"])
     if family not in backbones():
         raise DataError(f"{path}: there is no backbone {family!r}; install the package that brings it")
-    encoders = network_module(config["backbone"]).restored(config[NETWORKS]) if NETWORKS in config else None
+    settings = _backbone(config)
+    encoders = None
+    if settings.opens_encoders:
+        held = config["global_dim"], config["boxes"]
+        encoders = network_module(config["backbone"]).open_encoders(settings, *held, folder)
     model = build_model(config, config["image_dim"], config["vocabulary_size"], encoders)
-    tokens = load_tokens(folder, _backbone(config), max_tokens_of(model))
+    tokens: CaptionTokens
+    reader = _text_reader(model)
+    if reader is None or reader.tokenizer is None:
+        tokens = load_tokens(folder, settings)
+    else:
+        tokens = PieceIds(reader.tokenizer, Reading.of(settings), reader.max_tokens)
     if len(tokens) != config["vocabulary_size"]:
         raise DataError(f"{path} and {VOCABULARY} do not belong together; run `itrpipe train` again")
-    _load_finite(folder, model, native=native)
+    if not is_joint:  # of which the encoder is all
+        with reading(folder / MODEL, "the weights of this model", "run `itrpipe train` again"):
+            state = load_file(folder / MODEL)
+            own = own_state(model)
+            if state.keys() != own.keys():
+                raise ValueError(f"its weights are {len(state)} and the model has {len(own)} or others")
+            model.load_state_dict(state, strict=False)
+    refuse_not_finite(folder / MODEL, model, "run `itrpipe train` again, with a lower learning_rate")
     model.eval()
     return SavedModel(model, tokens, config)
 
 
-def _load_finite(folder: Path, model: Any, *, native: bool = False) -> None:
-    if native:
-        from itrpipe.models.dual_encoder.native import load_joint  # transformers is large
-
-        load_joint(folder, model)
-    else:
-        load_weights(folder / MODEL, model)
-    refuse_not_finite(folder / MODEL, model.state_dict(), "run `itrpipe train` again, with a lower learning_rate")
-
-
 def max_tokens_of(model: AnyMatcher) -> int:
-    """Longest caption in tokens that a model takes, where its text encoder has a limit."""
-    return getattr(getattr(model, "text", None), "max_tokens", sys.maxsize)
+    """Return the longest caption in tokens that a model takes, where its text encoder has a limit."""
+    return getattr(_text_reader(model) or getattr(model, TEXT, None), "max_tokens", sys.maxsize)
+
+
+def _text_reader(model: AnyMatcher) -> TextReader | None:
+    """Return what reads captions for an encoder of transformers; None of other models."""
+    text = getattr(model, TEXT, None)
+    return text.texts if isinstance(text, Encoder) else None
 
 
 def _backbone(settings: Mapping[str, Any]) -> BackboneSettings:

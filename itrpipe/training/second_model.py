@@ -45,16 +45,21 @@ def second_model(
 
     Args:
         settings, execution: of mining.
-        inputs: artifacts `rescorer`, `prepare` and `extract`.
+        inputs: artifacts `rescorer` and `prepare`; of the first its features, if it reads some.
         embeddings: by the first model.
 
     Raises:
         UsageError: the other model cannot score pairs.
     """
-    folders = [inputs[name].folder.absolute() for name in ("rescorer", "prepare", "extract")]
-    load_scoring_model(folders[0])  # what cannot score pairs is better found out before mining than after
+    rescorer = inputs["rescorer"]
+    trained = rescorer.folder.absolute()
+    load_scoring_model(trained)  # what cannot score pairs is better found out before mining than after
+    extracted = None
+    if "extract" in rescorer.manifest.inputs:
+        extracted = rescorer.input("extract").folder.absolute()
+    sources = Sources(inputs["prepare"].folder.absolute(), extracted)
     memory = (execution.memory_mib or 256) * 2**20
-    opening = partial(encoded_scorer, *folders, embeddings, execution.device, memory)
+    opening = partial(encoded_scorer, trained, sources, embeddings, execution.device, memory)
     name = run_label(settings.method, settings.rescore_with, settings.seed)
     return SecondModel(name, opening, (settings.rescore_texts, settings.rescore_images))
 
@@ -193,15 +198,12 @@ def load_scoring_model(folder: Path) -> SavedModel:
     return saved
 
 
-def encoded_scorer(
-    trained: Path, prepared: Path, extracted: Path, embeddings: EmbeddingRows, device: str, memory: int
-) -> PairScorer:
+def encoded_scorer(trained: Path, sources: Sources, embeddings: EmbeddingRows, device: str, memory: int) -> PairScorer:
     """Return a scorer of the training images and captions that another model embedded, all of which it has encoded.
 
     Args:
         trained: artifact of the model.
-        prepared: of the captions.
-        extracted: of the features.
+        sources: captions and images.
         embeddings: by the other model.
         device: `auto`, `cpu` or `cuda`.
         memory: bytes that a batch of pairs takes.
@@ -211,12 +213,12 @@ def encoded_scorer(
         UsageError: the machine has less memory than the encodings take.
     """
     saved = load_scoring_model(trained)
-    data = reopened(saved, Sources(prepared, extracted), ["train"])["train"]
+    data = reopened(saved, sources, ["train"])["train"]
     ids = data.split.image_ids, data.split.caption_ids
     for rows, embedded in zip(ids, embeddings.ids(), strict=True):
         if not np.array_equal(rows, embedded):
             raise DataError(
-                f"{prepared} and {extracted} hold {len(rows):,} training rows and the mining model embedded "
+                f"{trained} reads {len(rows):,} training rows of {sources.prepare} and the mining model embedded "
                 f"{len(embedded):,} or others; run `itrpipe train` again"
             )
     return PairScorer(saved.model, data, saved.embed_dim, torch.device(resolve_device(device)), memory)

@@ -88,7 +88,7 @@ class TrainSettings(Settings):
     Attributes:
         backbone: folder in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
         method: folder in `itrpipe/methods/`.
-        features: which features of the dataset; empty for its only ones.
+        features: which features of the dataset; empty for its only ones, and of models that read photographs.
         seed: of initialisation, order and draws.
         start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
             empty starts from random weights.
@@ -254,8 +254,11 @@ class TrainSettings(Settings):
             if seen != value:
                 values["model"][name] = seen
         for key in self.unused_options():
-            *group, name = key.split(".")
-            (values[group[0]] if group else values).pop(name)
+            *groups, name = key.split(".")
+            table = values
+            for group in groups:
+                table = table[group]
+            table.pop(name)
         if not self.loss.trains:
             read = READ_UNTRAINED
             if self.embed_precision == AS_TRAINED:
@@ -276,6 +279,11 @@ class TrainSettings(Settings):
         unused += [] if self.loss.trains else ["patience"]
         unused += [f"model.{name}" for name in self.model.unused_options()]
         return tuple(unused)
+
+    @property
+    def reads_photographs(self) -> bool:
+        """Return whether images are the photographs themselves, and no features of them."""
+        return self.model.reads() == ("pixels",)
 
     @property
     def adapts(self) -> bool:
@@ -410,12 +418,6 @@ def declared_encoders(method: str) -> dict[str, str]:
     backbone = usual_backbone(method)
     model = _declared(method, backbone=backbone).get("model", {})
     return {name: model[name] for name in ("vision", "text") if name in model}
-
-
-def usual_features(method: str, backbone: str, dataset: str) -> str:
-    """Return the features that a model is trained on where none are named; empty for the only ones of the dataset."""
-    chosen = canonical_backbone(backbone) or usual_backbone(method)
-    return _declared(method, backbone=chosen, dataset=dataset)["features"]
 
 
 def run_label(conf: str, backbone: str, seed: int) -> str:

@@ -31,10 +31,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import CLIPTextConfig, CLIPVisionConfig
+from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
 
 import itrpipe
 from itrpipe.datasets import pictures
+from itrpipe.encoders.encoder import Encoder as PretrainedEncoder
+from itrpipe.encoders.images import ImageReader
+from itrpipe.encoders.texts import TextReader
 from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.vit.declaration import Vit
@@ -483,21 +486,19 @@ def _decoder() -> str:
 
 def clip(scale: dict[str, Any], data_dim: int = 0) -> Any:
     """A dual encoder as large as a CLIP, with random weights."""
-    colours = {"mean": [0.5] * 3, "std": [0.25] * 3}
-    vision = {"network": "CLIPVisionModelWithProjection", "config": CLIPVisionConfig(**scale["vision"]).to_dict()}
-    text = {"network": "CLIPTextModelWithProjection", "config": CLIPTextConfig(**scale["text"]).to_dict()}
-    side = vision["config"]["image_size"]
-    towers = dual_encoder.Encoders(
-        dual_encoder.restored_tower({**vision, "identities": [], "pool": "own", "frame": (side, side), **colours}),
-        dual_encoder.restored_tower({**text, "identities": [], "pool": "own"}),
-    )
-    return dual_encoder.build(DualEncoder(vision="clip", text="clip"), data_dim, 0, towers)
+    config = CLIPConfig(vision_config=scale["vision"], text_config=scale["text"])
+    side = config.vision_config.image_size
+    reader = ImageReader(CLIPImageProcessor(size={"height": side, "width": side}, do_center_crop=False))
+    texts = TextReader(None, "own", config.text_config.max_position_embeddings, [])
+    encoder = PretrainedEncoder(CLIPModel(config), reader, texts)
+    settings = DualEncoder(vision="clip", text="clip")
+    return dual_encoder.build(settings, data_dim, 0, dual_encoder.Encoders(encoder, encoder))
 
 
 def embeddings(scale: Scale, clock: Clock) -> Iterator[Line]:
     """Images that a CLIP ViT-L/14 at 336 pixels embeds, in two precisions, against its bare forward passes."""
     model = clip(scale.large).to(clock.device).eval()
-    data = Sized(replace(scale, regions=1, region_dim=1), scale.embedded, model.vision.frame[0])
+    data = Sized(replace(scale, regions=1, region_dim=1), scale.embedded, model.vision.images.frame[0])
     rows, block = np.arange(scale.embedded), 256
     texts: list[Tensor] = []
     for precision in ("fp32", "bf16"):
@@ -566,8 +567,13 @@ def steps(scale: Scale, clock: Clock) -> Iterator[Line]:
     for batch in scale.clip_batches:
         for way in ("eager", "compiled"):
             model = clip(scale.clip)
-            sizes = {"words": 77, "regions": 1, "region_dim": 1, "vocabulary": model.text.network.config.vocab_size}
-            data = Sized(replace(scale, **sizes), batch, model.vision.frame[0])
+            sizes = {
+                "words": 77,
+                "regions": 1,
+                "region_dim": 1,
+                "vocabulary": model.text.network.config.text_config.vocab_size,
+            }
+            data = Sized(replace(scale, **sizes), batch, model.vision.images.frame[0])
             method = contrastive.build(Contrastive(), data)  # pyright: ignore
             if way == "compiled" and clock.device.type == "cuda":
                 compile_encoders(model, clock.device)

@@ -19,8 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
-from itrpipe.datasets.formats import FORMATS, read_annotations, recognise
+from itrpipe.datasets.captions import (
+    Annotations,
+    CaptionRecord,
+    ImageRecord,
+    checked_annotations,
+    draw_splits,
+    hash_split,
+)
+from itrpipe.datasets.formats.annotations import FORMATS, read_annotations, recognise
 from itrpipe.datasets.paths import ImageRoot, locate_images
 from itrpipe.datasets.pictures import read_image
 from itrpipe.datasets.source_files import lines_of
@@ -232,11 +239,11 @@ def test_photographs_are_read_where_they_lie_in_tar_files(tmp_path: Path) -> Non
     assert [read_image(tmp_path / each.file) for each in found.images] == [pictures[1], pictures[0], pictures[2]]
     assert [each.file for each in read_annotations(tmp_path / "val.tar", "webdataset").images] == ["val.tar/d.jpg"]
     listed = list_photographs(tmp_path, tmp_path / "data")
-    assert [(each.file, each.bytes) for each in listed.photographs] == [
-        ("a/test/0.tar/caf\u00e9.PNG", len(pictures[1])),
-        ("train-00.TAR/a.jpg", len(pictures[0])),
-        ("val.tar/d.jpg", len(pictures[2])),
-        ("val.tar/e.jpg", len(pictures[3])),
+    assert [each.file for each in listed.photographs] == [
+        "a/test/0.tar/caf\u00e9.PNG",
+        "train-00.TAR/a.jpg",
+        "val.tar/d.jpg",
+        "val.tar/e.jpg",
     ]
     shard(tmp_path / "odd.tar", {"\udcff.jpg": pictures[0]})
     (odd,) = (each.file for each in list_photographs(tmp_path, tmp_path / "data").photographs if "odd" in each.file)
@@ -321,8 +328,8 @@ def test_a_split_is_a_word_in_the_name_of_a_shard_or_its_folders(tmp_path: Path,
     if split and " " in split:
         refused(tmp_path, DataError, split)
         return
-    found = read_annotations(tmp_path, val=0.0, test=0.0)
-    assert ([each.split for each in found.images], bool(found.notes)) == ([split or "train"], split is None)
+    found = read_annotations(tmp_path)
+    assert ([each.split for each in found.images], bool(found.notes)) == ([split or ""], split is None)
 
 
 def test_the_caption_of_a_sample_is_all_of_its_text(tmp_path: Path) -> None:
@@ -357,27 +364,10 @@ def test_what_is_not_read_is_said(tmp_path: Path, name: str) -> None:
     refused(tmp_path / name, MissingInputError, f"{tmp_path / name}: ")
 
 
-def test_photographs_of_a_group_get_one_split_however_it_is_written(tmp_path: Path) -> None:
+def test_a_group_has_one_name_however_it_is_written(tmp_path: Path) -> None:
     rows = ["a.bmp,x,cafe\u0301 ", "a.bmp,y,", "c.bmp,z,", "b.bmp,x,caf\u00e9"]
-    source = SOURCES["csv"].write(tmp_path, "\n".join(["file,caption,group", *rows]))
-    for seed in range(5):
-        found = read_annotations(source, "", "", 0.25, 0.25, seed)
-        splits = {each.image_id: each.split for each in found.images}
-        assert splits["a.bmp"] == splits["b.bmp"]
-        assert "1 images have no group" in found.notes[0]
-
-
-def test_a_folder_and_a_tar_file_of_it_get_the_same_splits(tmp_path: Path) -> None:
-    files = [f"s/{number}.jpg" for number in range(40)]
-    shard(tmp_path / "tar" / "0.tar", dict.fromkeys(files, b"x") | {f"s/{row}.txt": b"a" for row in range(40)})
-    (tmp_path / "s").mkdir()
-    for file in files:
-        (tmp_path / file).write_bytes(b"x")
-    (tmp_path / "captions.csv").write_text("\n".join(["file,caption", *(f"{file},a" for file in files)]))
-    packed, plain = read_annotations(tmp_path / "tar"), read_annotations(tmp_path / "captions.csv")
-    assert {each.file.removeprefix("0.tar/"): each.split for each in packed.images} == {
-        each.file: each.split for each in plain.images
-    }
+    found = read_annotations(SOURCES["csv"].write(tmp_path, "\n".join(["file,caption,group", *rows])))
+    assert found.groups == {"a.bmp": "caf\u00e9", "b.bmp": "caf\u00e9"}
 
 
 def test_which_source_is_meant_is_said_where_it_is_unclear(tmp_path: Path) -> None:
@@ -413,21 +403,33 @@ def test_images_without_captions_are_dropped_with_a_note() -> None:
     assert checked_annotations(found, Path()).notes == found.notes
 
 
-def test_the_hash_split_is_fixed_for_ever_and_told_with_its_shares(tmp_path: Path) -> None:
-    ids = [f"image-{number}" for number in range(5000)]
-    splits = hash_split(ids, 0.1, 0.1, 0)
+def test_the_hash_split_is_fixed_for_ever() -> None:
+    keys = [f"image-{number}" for number in range(5000)]
+    splits = hash_split(keys, 0.1, 0.1, 0)
     assert Counter(splits.values()) == {"train": 3958, "val": 534, "test": 508}
-    assert [splits[name] for name in ids[:12]] == ["test", *["train"] * 8, "val", "train", "train"]
-    assert hash_split(reversed(ids[:100]), 0.1, 0.1, 0) == {name: splits[name] for name in ids[:100]}
-    assert set(hash_split(ids, 0.1, 0.0, 1).values()) == {"train", "val"}
+    assert [splits[key] for key in keys[:12]] == ["test", *["train"] * 8, "val", "train", "train"]
+    assert hash_split(reversed(keys[:100]), 0.1, 0.1, 0) == {key: splits[key] for key in keys[:100]}
+    assert set(hash_split(keys, 0.1, 0.0, 1).values()) == {"train", "val"}
     for seed in range(20):  # no split of three images stays empty
-        assert set(hash_split(ids[:3], 0.1, 0.1, seed).values()) == {"train", "val", "test"}
+        assert set(hash_split(keys[:3], 0.1, 0.1, seed).values()) == {"train", "val", "test"}
     for val, test in ((0.5, 0.5), (0.9, 0.2), (float("nan"), 0.1)):
         with pytest.raises(UsageError, match="leave nothing for train"):
-            hash_split(ids, val, test, 0)
-    found = read_annotations(SOURCES["csv"].write(tmp_path, "file,caption\na.bmp,x\nb.bmp,y\n"), "", "", 0.5, 0.25, 3)
-    assert {each.image_id: each.split for each in found.images} == hash_split(["a.bmp", "b.bmp"], 0.5, 0.25, 3)
+            hash_split(keys, val, test, 0)
+
+
+def test_images_without_a_split_are_drawn_by_their_pixels_and_groups_by_their_names(tmp_path: Path) -> None:
+    source = SOURCES["csv"].write(tmp_path, "file,caption,group\na.bmp,x,\nb.bmp,y,p\nc.bmp,z,p\n")
+    found = read_annotations(source)
     assert "names no splits" in found.notes[0]
+    pixels = {"a.bmp": "1", "b.bmp": "2", "c.bmp": "3"}
+    drawn = draw_splits(found, pixels, 0.5, 0.25, 3)
+    expected = hash_split(["1", "p"], 0.5, 0.25, 3)
+    assert {each.file: each.split for each in drawn.images} == {
+        "a.bmp": expected["1"],
+        "b.bmp": expected["p"],
+        "c.bmp": expected["p"],
+    }
+    assert drawn.places == {"b.bmp": expected["p"], "c.bmp": expected["p"]}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
-from itrpipe.datasets.formats import read_annotations
+from itrpipe.datasets.formats.annotations import read_annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError

@@ -54,7 +54,6 @@ def images(ragged: bool = True) -> Images:
             "captions": [f"Caption {letter} of image {number} ." for letter in "abcde"],
             "labels": rng.integers(0, CLASSES, regions),
             "attributes": rng.integers(0, 400, regions),
-            "pixels": rng.integers(0, 256, (2, 3, 3), "u1"),
         }
         made.append({key: values.astype("<f4") for key, values in floats.items()} | more)
     return made
@@ -195,7 +194,7 @@ def packed_hdf5(folder: Path, made: Images) -> Path:
     padded = []
     for image in made:
         own = image | {"boxes": in_pixels(image)}
-        rubbish = {key: np.full_like(own[key], 77) for key in ARRAYS - {"count", *WHOLE}}
+        rubbish = {key: np.full_like(own[key], 77) for key in ARRAYS - {"count", "global"}}
         padded.append(own | {key: np.concatenate([own[key], *[more] * 5])[:5] for key, more in rubbish.items()})
     with h5py.File(folder / "theirs.H5", "w") as file:
         for name, values in stacked(padded, "names").items():
@@ -228,10 +227,9 @@ GRIDS: dict[Any, np.ndarray] = {
     (2, 2): np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]),
     (1, 4): np.array([[number / 4, 0, (number + 1) / 4, 1] for number in range(4)]),
 }
-WHOLE = {"global", "pixels"}
 SIZED, SCORED = {"regions", "count", "boxes", "size"}, {"regions", "count", "boxes", "labels", "scores"}
 LXMERT, PRECOMP = SIZED | SCORED | {"attributes", "attribute_scores"}, {"regions", "count", "global"}
-ARRAYS = SCORED | {"attributes", "attribute_scores"} | WHOLE
+ARRAYS = SCORED | {"attributes", "attribute_scores"} | {"global"}
 ALL = {"min_regions": 1, "max_regions": 100, "min_score": 0.2}
 NAMED = {"ids": "", "boxes": "fractions"}
 OTHER_NAMES = {"regions": "feats", "ids": "cocoid"}
@@ -306,7 +304,7 @@ def assert_equal(layout: Layout, rows: list[dict[str, np.ndarray]], made: Images
         regions = len(image["regions"])
         expected = image | {"count": regions} | {"boxes": GRIDS.get(layout.settings.get("grid", ()), image["boxes"])}
         for name, values in row.items():
-            beyond = name not in ("count", *WHOLE)
+            beyond = name not in ("count", "global")
             np.testing.assert_array_equal(values[:regions] if beyond else values, expected[name], err_msg=name)
             assert not beyond or not values[regions:].any()
 

@@ -21,14 +21,14 @@ from itrpipe.errors import DataError, DiskFullError, MissingInputError
 from itrpipe.features.embeddings import ORDER, embedding_writer
 from itrpipe.features.store import TYPES, FeatureFile, FeatureSpec, stored_rows, write_features
 
-ALL = FeatureSpec(3, 4, 5, boxes=True, labels=True, scores=True, attributes=True, pixels=(2, 3))
+ALL = FeatureSpec(3, 4, 5, boxes=True, labels=True, scores=True, attributes=True)
 N = 10
 IDS = [f"image {row}" for row in range(N)]
 
 
 def make_rows(n: int, spec: FeatureSpec = ALL) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    limits = {"<i2": (1, 3), "|u1": (0, 256)}
+    limits = {"<i2": (1, 3)}
     draw = lambda kind, shape: rng.integers(*limits[kind], shape) if kind in limits else rng.random(shape)  # noqa: E731
     return {name: draw(TYPES[name], (n, *shape)).astype(TYPES[name]) for name, shape in spec.items()}
 
@@ -47,7 +47,6 @@ def make_file(path: Path, spec: FeatureSpec = ALL) -> dict[str, np.ndarray]:
         (FeatureSpec(2, 8), "772846e3"),
         (FeatureSpec(global_dim=7), "9e4a237d"),
         (FeatureSpec(2, 1, boxes=True), "73c19692"),
-        (FeatureSpec(pixels=(4, 3)), "3bc738ac"),
     ],
 )
 def test_rows_come_back_as_written_and_the_bytes_never_change(tmp_path: Path, spec: FeatureSpec, digest: str) -> None:
@@ -129,7 +128,6 @@ VALUES = [
     ("labels", 40000, "labels with the value 40000; int16 from -1 to 32767"),
     ("labels", -1, ""),
     ("attributes", -2, "attributes with the value -2"),
-    ("pixels", 256, "pixels with the value 256; uint8 from 0 to 255"),
     ("boxes", 1.0, ""),
     ("boxes", 1.001, "boxes with the value 1.001; float32 from 0 to 1"),
     ("boxes", -0.001, "boxes with the value -0.001"),

@@ -222,7 +222,7 @@ def test_a_named_model_is_trained_first_and_found_again(
     sizes |= {"vision": "random", "text": "random"}
     told: dict[str, Any] = {f"train.model.{key}": value for key, value in sizes.items()}
     told |= {"train.epochs": 1, "train.batch_size": 16, "train.min_word_count": 1}
-    told |= {"backbone": "dual-encoder", "pixels.height": 32, "pixels.width": 32}
+    told["backbone"] = "dual-encoder"
     remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings=told))
     plan = done(command("index", "--dry-run", model="small"))
     assert "index follows when the model is trained" in plan

@@ -21,6 +21,7 @@ from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.extractors.base import channels_first
+from itrpipe.features.extractors.hog.extractor import GLOBAL_DIM
 from itrpipe.features.store import FeatureSpec
 from itrpipe.search.photos import photograph_features
 from tests.chains import ChainModel, Invoke, copied, done, only, refused, sets
@@ -145,11 +146,11 @@ PHOTOGRAPH = "source/flickr30k-images/1016.jpg"
 
 
 def test_features_of_a_photograph_come_from_every_extractor(
-    clip_chain: Path, finished_chain: Path, tmp_path: Path
+    scenes_chain: Path, finished_chain: Path, tmp_path: Path
 ) -> None:
-    manifest = json.loads((only(clip_chain, "extract/pixels") / "manifest.json").read_text())
-    small = {"kind": "pixels", "height": 8, "width": 8, "fit": "stretch"}
-    manifest |= {"conf": "scenes+pixels", "settings": {"scenes": {"kind": "scenes"}, "pixels": small}, "outputs": {}}
+    manifest = json.loads((only(scenes_chain, "extract/scenes") / "manifest.json").read_text())
+    small = {"kind": "hog", "grid": 2, "cell": 8}
+    manifest |= {"conf": "scenes+hog", "settings": {"scenes": {"kind": "scenes"}, "hog": small}, "outputs": {}}
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     with pytest.raises(DataError, match=r"--image .*1016\.jpg: .* are no images of scenes"):
         photograph_features(finished_chain / PHOTOGRAPH, tmp_path, "cpu")
@@ -157,13 +158,13 @@ def test_features_of_a_photograph_come_from_every_extractor(
     Image.new("RGB", (192, 144), (90, 120, 200)).save(drawing)
     features = photograph_features(drawing, tmp_path, "cpu")
     assert features.arrays["regions"].shape == (1, 12, 256)
-    assert features.arrays["pixels"].shape == (1, 8, 8, 3)
+    assert features.arrays["global"].shape == (1, GLOBAL_DIM)
     assert features.rows([str(drawing)]).tolist() == [0]
 
 
 @pytest.mark.parametrize(("count", "value", "message"), [(0, 0.0, "has no region"), (1, np.nan, "the value nan")])
 def test_a_photograph_without_usable_features_is_refused(
-    count: int, value: float, message: str, clip_chain: Path, finished_chain: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, value: float, message: str, scenes_chain: Path, finished_chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Detector:
         spec, batch = FeatureSpec(1, 2), 1
@@ -173,9 +174,9 @@ def test_a_photograph_without_usable_features_is_refused(
         def __call__(self, images: object, sizes: np.ndarray) -> dict[str, np.ndarray]:
             return {"regions": np.full((1, 1, 2), value, np.float32), "count": np.array([count])}
 
-    monkeypatch.setattr("itrpipe.features.extractors.pixels.extractor.build", lambda settings, device: Detector())
+    monkeypatch.setattr("itrpipe.features.extractors.scenes.extractor.build", lambda settings, device: Detector())
     with pytest.raises(DataError, match=rf"--image .*1016\.jpg.*{message}"):
-        photograph_features(finished_chain / PHOTOGRAPH, only(clip_chain, "extract/pixels"), "cpu")
+        photograph_features(finished_chain / PHOTOGRAPH, only(scenes_chain, "extract/scenes"), "cpu")
 
 
 def test_a_model_that_is_missing_is_trained_on_the_way(vsepp: ChainModel, chain: Path, invoke: Invoke) -> None:

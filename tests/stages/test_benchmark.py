@@ -20,11 +20,10 @@ from itrpipe.analysis.questions.benchmarks import pairs_of_scenes
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.declaration import EXTRACTORS
 from itrpipe.features.embeddings import SCORES, read_scores
-from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.data import SplitData, TokenTexts
+from itrpipe.training.data import FeatureSplitData, TokenTexts
 from itrpipe.training.saved import SavedModel, load_model
 from tests.chains import CLIP, FEW, ONCE, TINY_SSAMT, Invoke, copied, done, encoders_of, only, sets
 from tests.trained_model import pair_score
@@ -72,10 +71,10 @@ def test_a_pixel_model_reads_the_images_of_a_benchmark(
     saved = load_model(only(root, "train/zero-shot.dual-encoder"))
     rows, figures = scored(evaluated)
     assert len(rows) == 12
-    resize = Resize(32, 32, "stretch")
+    assert saved.images is not None
     for row in rows:
         with Image.open(folder / row["file"]) as image:
-            pixels = torch.from_numpy(resize(np.asarray(image)))[None]
+            pixels = saved.images.framed(np.asarray(image))[None]
         check_scores(saved, ImageBatch(torch.empty(1, 0, 0), pixels=pixels), row)
         assert row["right"] is (row["score"] > row["negative_score"])
     found = figures["local"]
@@ -152,7 +151,7 @@ def test_the_embedded_dataset_makes_its_own(drawn: Path, invoke: Invoke) -> None
     assert {"swap_att", "replace_obj", "replace_att"} <= set(found["categories"])
     saved, prepare = load_model(only(drawn, "train/triplet.vsepp")), only(drawn, "prepare/scenes")
     split = PreparedDataset.open(prepare).split("test")
-    data = SplitData(
+    data = FeatureSplitData(
         split, FeatureFile.open(only(drawn, "extract/scenes") / FEATURES), TokenTexts.of(split, saved.tokens)
     )
     places = {name: row for row, name in enumerate(split.image_ids.tolist())}

@@ -23,14 +23,14 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.mining import filters
 from itrpipe.models.declaration import backbone_names
-from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.dual_encoder.network import open_encoders
+from itrpipe.models.dual_encoder.network import JOINT
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.data import open_split
-from itrpipe.training.saved import CONFIG, MODEL, load_model
+from itrpipe.training.data import Sources, open_split
+from itrpipe.training.saved import MODEL, load_model
 from itrpipe.training.settings import TrainSettings, cited
 from tests.chains import CLIP, FEW, Invoke, copied, done, encoders_of, goes_on, history, only, refused, sets
 from tests.conftest import TINY_AOQ, Outcome, TinySource
+from tests.encoders import zoo
 
 FIND = importlib.util.find_spec
 SCALE = {"clip": 1 / np.exp(2.6592), "siglip": 1.0}
@@ -46,7 +46,7 @@ PART = [*LORA, "train.layer_decay=0.5", "train.average=wise-ft:0.5", "train.enco
 
 @pytest.fixture
 def root(clip_chain: Path, tmp_path: Path) -> Path:
-    """A data folder with pixels, and CLIP as it is; this test's own."""
+    """A data folder with CLIP as it is; this test's own."""
     return copied(clip_chain, tmp_path / "data")
 
 
@@ -147,13 +147,14 @@ def test_ways_of_training_are_cited() -> None:
 def test_adapters_leave_a_plain_model_that_needs_no_peft(
     root: Path, invoke: Invoke, saved_encoders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = load_file(only(root, "train/zero-shot.dual-encoder") / MODEL)
+    before = load_file(only(root, "train/zero-shot.dual-encoder") / JOINT / MODEL)
     frozen = [*LORA, "train.freeze=vision"]
     folder = tuned(invoke, root, saved_encoders, *frozen)
-    after = load_file(folder / MODEL)
+    after = load_file(folder / JOINT / MODEL)
     assert after.keys() == before.keys()
     moved = {name for name, value in after.items() if not np.array_equal(value, before[name])}
-    assert moved == {name for name in after if name.startswith("text.") and ("q_proj.w" in name or "v_proj.w" in name)}
+    adapted = {name for name in after if name.startswith("text_") and ("q_proj.w" in name or "v_proj.w" in name)}
+    assert moved == {*adapted, "logit_scale"}
     assert 0 < read_manifest(folder).metrics["trained_weights"] < sum(value.size for value in after.values()) / 20
     monkeypatch.setitem(sys.modules, "peft", None)  # an import of it would fail
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else FIND(name, *more))
@@ -165,15 +166,17 @@ def test_adapters_leave_a_plain_model_that_needs_no_peft(
 def test_interpolated_weights_lie_between_zero_shot_and_fine_tuned(
     root: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
 ) -> None:
-    before = load_file(only(root, "train/zero-shot.dual-encoder") / MODEL)
+    before = load_file(only(root, "train/zero-shot.dual-encoder") / JOINT / MODEL)
 
     def weights(name: str, *more: str) -> dict[str, np.ndarray]:
         each = copied(root, tmp_path / name)
         # One epoch, so that all choose it.
-        return load_file(tuned(invoke, each, saved_encoders, "clip-finetune.epochs=1", *more) / MODEL)
+        return load_file(tuned(invoke, each, saved_encoders, "clip-finetune.epochs=1", *more) / JOINT / MODEL)
 
     plain, half, none = (weights("plain"), *(weights(each, f"train.average=wise-ft:{each}") for each in ("0.5", "0")))
     for name, found in half.items():
+        if name == "logit_scale":  # that of training
+            continue
         np.testing.assert_allclose(found, 0.5 * before[name] + 0.5 * plain[name], atol=1e-7, err_msg=name)
         np.testing.assert_array_equal(none[name], before[name], err_msg=name)
 
@@ -186,41 +189,16 @@ def test_interrupted_fine_tuning_goes_on_to_the_same_bytes(root: Path, invoke: I
     goes_on(run, root, "clip-finetune.dual-encoder", 5, "epoch 2 after step 1")
 
 
-def test_photographs_that_are_stored_otherwise_than_a_model_was_trained_are_a_warning_with_its_command(
-    root: Path, saved_encoders: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def said(kind: str, *more: str) -> str:
-        shutil.rmtree(root / "tiny" / "train")
-        outcome = invoke("train", "--method", "zero-shot", *where(root, saved_encoders, kind=kind), *more)
-        assert outcome.code == 0, outcome.err
-        return " ".join((outcome.out + outcome.err).split())
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PreparedDataset, "sizes", lambda _: np.array([[40, 40], [30, 40], [0, 0]]))
-        assert "32 x 32 pixels (stretch), and the vision encoder was trained on 32 x 32 (crop)" in said("clip")
-    (told,) = [each for each in read_manifest(only(root, "train/zero-shot.*")).messages if "stretch" in each]
-    assert "stretch" not in said("siglip")
-    command, _, features = told.partition("itrpipe ")[2].partition(", and train with ")
-    assert "--set height=32 --set width=32 --set fit=crop" in command
-    done(invoke(*command.split(), *sets("height=32", "width=32", "workers=0"), "--data", root))
-    assert "stretch" not in said("clip", *features.split())
-    wide = ["--features", "pixels", "--name", "wide", *sets("height=32", "width=48", "workers=0")]
-    done(invoke("extract", "-d", "tiny", *wide, "--data", root))
-    of_wide = ["--features", "wide", "-d", "tiny", "--data", root, *sets(*encoders_of(saved_encoders, "clip"))]
-    assert "--set height=32 --set width=32" in " ".join(done(invoke("train", "-m", "zero-shot", *of_wide)).split())
-
-
 # Encoders of any kind
 
 
 BATCHES = ["train.batch_size=20", "train.min_word_count=1"]
 ONE = "train.epochs=1"
-PIXELS = ["pixels.height=32", "pixels.width=32", "extract.workers=0"]
 RANDOM = ["image_size=[32, 32]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random"]
 
 
 def train_encoders(invoke: Invoke, root: Path, *options: object, small: list[str]) -> Outcome:
-    given = [*BATCHES, *([] if "--features" in options else PIXELS), *small]
+    given = [*BATCHES, *small]
     return invoke("train", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", root, *options, *sets(*given))
 
 
@@ -233,26 +211,25 @@ def embedded_again(root: Path, folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Embeddings of the validation split by the model that the folder holds."""
     saved = load_model(folder)
     split = PreparedDataset.open(only(root, "prepare/files")).split("val")
-    features = FeatureFile.open(only(root, "extract/pixels") / FEATURES)
-    data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
+    sources = Sources(only(root, "prepare/files"))
+    data = open_split(split, sources.images(split), saved.tokens, saved.settings, saved.images)
     with torch.inference_mode():
         images = saved.model.encode_images(data.images(np.arange(data.num_images))).embedding
         texts = saved.model.encode_texts(data.texts(np.arange(data.num_captions))).embedding
     return images.numpy(), texts.numpy()
 
 
-def test_both_rounds_from_random_encoders_with_pixels_that_nobody_asked_for(defined: Path, invoke: Invoke) -> None:
+def test_both_rounds_from_random_encoders_without_features(defined: Path, invoke: Invoke) -> None:
     small = [*random_encoders(), *TINY_AOQ, ONE, "aoq.loss.sum_epochs=0"]
     done(train_encoders(invoke, defined, "--method", "aoq", small=small))
-    (extracted,) = defined.glob("tiny/extract/[!.]*")
-    assert read_manifest(extracted).settings == {"kind": "pixels", "height": 32, "width": 32, "fit": "stretch"}
+    assert not list(defined.glob("tiny/extract/[!.]*"))
     folder = only(defined, "train/aoq.dual-encoder")
     written = read_embeddings(folder / "embeddings.h5", "val")
     images, texts = embedded_again(defined, folder)
     np.testing.assert_allclose(images, written.images, atol=1e-3)  # stored in half precision
     np.testing.assert_allclose(texts, written.texts, atol=1e-3)
     given = ["--dataset", "tiny", "--data", defined]
-    small = [*BATCHES, *PIXELS, *small, FEW]
+    small = [*BATCHES, *small, FEW]
     out = done(invoke("evaluate", "--method", "aoq", "--backbone", "dual-encoder", *given, *sets(*small)))
     assert "✓ train/aoq.dual-encoder" in out
     assert only(defined, "train/triplet.dual-encoder")
@@ -267,7 +244,7 @@ def test_training_and_evaluation_say_how_much_of_the_captions_is_not_read(
         for sentence in image["sentences"] if image["split"] == "test" else ():
             sentence["raw"] = re.sub(r"\b(?=\w)", "zz", sentence["raw"])
     precomp_dataset.captions.write_text(json.dumps(content))
-    small = sets(*BATCHES, *PIXELS, *random_encoders("max_words=2"), ONE)
+    small = sets(*BATCHES, *random_encoders("max_words=2"), ONE)
     done(invoke("evaluate", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, *small))
     trained, evaluated = (only(defined, f"{stage}/triplet.dual-encoder") for stage in ("train", "evaluate"))
     said = [*read_manifest(trained).messages, *read_manifest(evaluated).messages]
@@ -286,19 +263,31 @@ def test_pretrained_encoders_in_folders_are_loaded_and_the_trained_model_needs_t
     named = ["--vision", root / "vit", "--text", root / "bert"]
     done(train_encoders(invoke, defined, *named, small=[ONE, "train.learning_rate=1e-9"]))
     folder = only(defined, "train/triplet.dual-encoder")
-    after = load_file(folder / MODEL)
-    encoders = open_encoders(DualEncoder(vision=str(root / "vit"), text=str(root / "bert")))
-    assert encoders.vision is not None
-    assert encoders.text is not None
-    before = {"vision": encoders.vision.state_dict(), "text": encoders.text.state_dict()}
-    for name, value in ((f"{side}.{name}", value) for side, state in before.items() for name, value in state.items()):
-        np.testing.assert_allclose(after[name], value, atol=1e-6, err_msg=name)
+    for name, side in (("vit", "vision"), ("bert", "text")):
+        after = load_file(folder / side / MODEL)
+        for key, value in load_file(root / name / MODEL).items():
+            np.testing.assert_allclose(after[key], value, atol=1e-6, err_msg=key)
     images, texts = embedded_again(defined, folder)
     shutil.rmtree(root)
     again = embedded_again(defined, folder)
     assert np.array_equal(images, again[0])
     assert np.array_equal(texts, again[1])
-    assert str(tmp_path) not in json.dumps(json.loads((folder / CONFIG).read_text())["networks"])
+    assert not any(str(root) in path.read_text() for path in folder.glob("*/*.json"))
+
+
+def test_a_convolutional_network_and_a_text_encoder_are_trained_as_one(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    cnn = zoo.save("mobilenet_v2", tmp_path / "cnn")
+    named = ["--method", "contrastive", "--vision", cnn, "--text", saved_encoders / "bert"]
+    done(train_encoders(invoke, defined, *named, small=[ONE, "train.model.embed_dim=8"]))
+    folder = only(defined, "train/contrastive.dual-encoder")
+    written = read_embeddings(folder / "embeddings.h5", "val")
+    shutil.rmtree(cnn)
+    images, texts = embedded_again(defined, folder)
+    np.testing.assert_allclose(images, written.images, atol=1e-3)  # stored in half precision
+    np.testing.assert_allclose(texts, written.texts, atol=1e-3)
+    assert images.std(axis=0).max() > 0.01
 
 
 def test_encoders_in_folders_count_by_content_and_not_by_place(
@@ -313,7 +302,7 @@ def test_encoders_in_folders_count_by_content_and_not_by_place(
     first = plan(saved_encoders)
     moved = copied(saved_encoders, tmp_path / "moved")
     assert plan(moved) == first
-    assert plan(moved, "train.model.augment=none") != first
+    assert plan(moved, "train.model.augment.flip=false") != first
     config = moved / "bert" / "config.json"
     config.write_text(config.read_text() + "\n")
     assert plan(moved) != first
@@ -334,19 +323,10 @@ def test_region_tokens_with_their_boxes_are_trained_and_loaded(defined: Path, in
     done(train_encoders(invoke, defined, "--features", "precomp", small=small))
     folder = only(defined, "train/triplet.dual-encoder")
     names = load_file(folder / MODEL)
-    assert {"vision.start", "vision.embedding.box.weight"} <= names.keys()
+    assert {"sides.vision.start", "sides.vision.embedding.box.weight"} <= names.keys()
     assert "project_images.weight" not in names
     (features,) = defined.glob(f"tiny/extract/*/{FEATURES}")
     written = read_embeddings(folder / "embeddings.h5", "val")
-    assert not list(defined.glob("tiny/extract/pixels-*"))
     rows = FeatureFile.open(features).rows(written.image_ids.tolist())
     found = itrpipe.load(folder, device="cpu").encode_images(features)[rows]
     np.testing.assert_allclose(found, written.images, atol=1e-6)
-
-
-@pytest.mark.usefixtures("any_hub")
-def test_pixels_do_not_make_the_choice_of_features_ambiguous(defined: Path, invoke: Invoke) -> None:
-    given = ["--dataset", "tiny", "--data", defined]
-    done(invoke("extract", "--features", "pixels", *given, *sets("height=32", "width=32", "workers=0")))
-    assert "extract/precomp-" in done(invoke("train", "--backbone", "vsepp", *given, "--dry-run"))
-    assert "✓ extract/pixels-" in done(invoke("train", "--backbone", "dual-encoder", *given, "--dry-run"))

@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embedders import Embedding
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
-from itrpipe.stages.prepare import image_root
 from tests.chains import FEW, Invoke, interrupted, made, only, refused
 from tests.encoders import zoo
 

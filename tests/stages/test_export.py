@@ -104,8 +104,6 @@ def test_a_tokenizer_goes_along(clip_chain: Path, saved_encoders: Path, tmp_path
     given = (
         "backbone=dual-encoder",
         *ONCE,
-        "pixels.height=32",
-        "pixels.width=32",
         *encoders_of(encoders, "vit", "bert"),
     )
     target = tmp_path / "out"
@@ -114,10 +112,11 @@ def test_a_tokenizer_goes_along(clip_chain: Path, saved_encoders: Path, tmp_path
     trained = only(root, "train/triplet.dual-encoder")
     written = read_embeddings(trained / "embeddings.h5", "test").scores()
     np.testing.assert_allclose(scores_of(target, trained), written, atol=1e-3)  # encoded in half precision
-    tokenizer = {f"tokenizer/{name}" for name in names_in(trained / "tokenizer")}
-    assert names_in(target) == FILES - {"vocab.json"} | tokenizer
-    assert set(json.loads((target / "config.json").read_text())["itrpipe"]["files"]["words"]) == tokenizer
-    assert "it takes the photograph, resized" in (target / "README.md").read_text()
+    inside = {f"{side}/{name}" for side in ("vision", "text") for name in names_in(trained / side)}
+    assert names_in(target) == FILES - {"vocab.json"} | inside
+    words = json.loads((target / "config.json").read_text())["itrpipe"]["files"]["words"]
+    assert words == ["text/tokenizer.json", "text/tokenizer_config.json"]
+    assert "it takes the photograph, as the image processor" in (target / "README.md").read_text()
 
 
 # The card

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from itrpipe.datasets.definition import load_definition
 from itrpipe.datasets.pictures import read_rgb
 from itrpipe.errors import DataError, DiskFullError, IncompleteError, LockedError
 from itrpipe.features import extraction
-from itrpipe.features.extractors.pixels.extractor import PixelExtractor
+from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor
+from itrpipe.features.extractors.hog.extractor import HogExtractor
 from itrpipe.features.extractors.vit.extractor import GridExtractor
 from itrpipe.features.store import FeatureFile
 from itrpipe.stages import extract as stage
@@ -26,7 +26,12 @@ from itrpipe.storage.artifact import read_manifest
 from tests.chains import Invoke, copied, done, only, refused, sets
 from tests.conftest import TINY, Outcome, TinySource
 
-PIXELS = ("--features", "pixels", *sets("height=6", "width=8", "workers=0"))
+HOG = ("--features", "hog", *sets("grid=2", "cell=8", "workers=0"))
+
+FRCNN = sets(
+    *("frcnn.weights=random", "frcnn.min_regions=3", "frcnn.max_regions=3", "frcnn.proposals=20", "workers=0"),
+    *("frcnn.short_side=64", "frcnn.long_side=96", "batch=3"),
+)
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ def vit(folder: Path, *more: str) -> list[str]:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty photographs are five parts."""
     monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
-    for kind in (GridExtractor, PixelExtractor):
+    for kind in (GridExtractor, HogExtractor, FrcnnExtractor):
         monkeypatch.setattr(kind, "batch", 4)
 
 
@@ -68,13 +73,9 @@ def failing_for(name: str) -> Callable[[Path], np.ndarray]:
 # Extractors
 
 
-def test_pixels_are_the_photographs_resized(prepared: Path, precomp_dataset: TinySource, invoke: Invoke) -> None:
+def test_features_are_named_once_and_made_once(prepared: Path, invoke: Invoke) -> None:
     refused(extract(invoke, prepared), 3, "--features")
-    assert "20/20 images" in done(extract(invoke, prepared, *PIXELS))
-    file = features_of(prepared, "pixels")
-    for image_id, pixels in zip(file.image_id, file.arrays["pixels"], strict=True):
-        with Image.open(precomp_dataset.images / f"{image_id}.jpg") as image:
-            np.testing.assert_array_equal(pixels, np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC)))
+    assert "20/20 images" in done(extract(invoke, prepared, *HOG))
     assert "up to date" in done(extract(invoke, prepared))
 
 
@@ -100,43 +101,39 @@ def test_what_extract_was_told_is_remembered_under_the_name(
 
     def run_beside_another(self: Any, job: Any) -> None:
         monkeypatch.setattr(stage.Extract, "run", run_alone)
-        done(extract(invoke, prepared, *PIXELS, "--name", "meanwhile"))
+        done(extract(invoke, prepared, *HOG, "--name", "meanwhile"))
         run_alone(self, job)
 
     monkeypatch.setattr(stage.Extract, "run", run_beside_another)
-    done(extract(invoke, prepared, *PIXELS, "--set", "fit=crop", "--name", "small"))
+    done(extract(invoke, prepared, *HOG, "--set", "cell=9", "--name", "small"))
     known = load_definition(prepared, "mine").features
     assert known.keys() == {"meanwhile", "small"}
-    assert known["small"].settings == {"height": 6, "width": 8, "fit": "crop"}
+    assert known["small"].settings == {"grid": 2, "cell": 9}
     assert "up to date" in extract(invoke, prepared, "--features", "small").out
-    changed = extract(invoke, prepared, "--features", "small", "--set", "fit=stretch", "--dry-run")
-    assert "fit crop → stretch" in changed.out
+    changed = extract(invoke, prepared, "--features", "small", "--set", "cell=8", "--dry-run")
+    assert "cell 9 → 8" in changed.out
     assert load_definition(prepared, "mine").features == known
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_two_extractors_fill_one_file_whoever_makes_its_parts(
-    prepared: Path, saved_encoders: Path, tmp_path: Path, invoke: Invoke
-) -> None:
-    """Regions come from the first, and each contributes what it writes alone."""
+def test_two_extractors_fill_one_file_whoever_makes_its_parts(prepared: Path, tmp_path: Path, invoke: Invoke) -> None:
+    """Each contributes what it writes alone."""
     shared = copied(prepared, tmp_path / "shared")
-    own = [f"vit.model={saved_encoders / 'vit'}", "weights=random", "workers=0", "height=6", "width=8", "batch=3"]
-    both = ["--features", "vit+pixels", *sets(*own)]
+    both = ["--features", "frcnn+hog", *FRCNN, *sets("hog.grid=2", "hog.cell=8")]
     done(extract(invoke, prepared, *both))
-    arrays = features_of(prepared, "vit+pixels").arrays
-    assert {"regions", "global", "pixels"} < arrays.keys()
-    done(extract(invoke, prepared, *vit(saved_encoders / "vit")))
-    for name, values in features_of(prepared, "vit").arrays.items():
+    arrays = features_of(prepared, "frcnn+hog").arrays
+    done(extract(invoke, prepared, "--features", "frcnn", *FRCNN))
+    for name, values in features_of(prepared, "frcnn").arrays.items():
         np.testing.assert_array_equal(values, arrays[name])
-    done(extract(invoke, prepared, *PIXELS))
-    np.testing.assert_array_equal(features_of(prepared, "pixels").arrays["pixels"], arrays["pixels"])
+    done(extract(invoke, prepared, *HOG))
+    np.testing.assert_array_equal(features_of(prepared, "hog").arrays["global"], arrays["global"])
 
     assert re.search(
         r"part 1/2 is done \(\d+ images\); \d of \d+ are left", done(extract(invoke, shared, *both, "--part", "1/2"))
     )
     assert not list(shared.glob("mine/extract/*/manifest.json"))
     assert "joining" in done(extract(invoke, shared, *both, "--part", "2/2"))
-    outputs = [read_manifest(only(root, "extract/vit+pixels")).outputs for root in (prepared, shared)]
+    outputs = [read_manifest(only(root, "extract/frcnn+hog")).outputs for root in (prepared, shared)]
     assert outputs[0] == outputs[1]
 
 
@@ -148,10 +145,10 @@ def test_images_that_fail_are_listed_and_make_a_code_of_their_own(
 ) -> None:
     """Between looking at the sources and decoding, a file may still go."""
     monkeypatch.setattr(extraction, "read_rgb", failing_for("1003.jpg"))
-    refused(extract(invoke, prepared, *PIXELS), IncompleteError.exit_code, "1003")
-    folder = only(prepared, "extract/pixels")
+    refused(extract(invoke, prepared, *HOG), IncompleteError.exit_code, "1003")
+    folder = only(prepared, "extract/hog")
     assert read_manifest(folder).failed == {"1003": "(flickr30k-images/1003.jpg) is broken"}
-    file = features_of(prepared, "pixels")
+    file = features_of(prepared, "hog")
     assert (len(file), "1003" in file.image_id) == (19, False)
     # It stays finished, and says again what is missing.
     assert extract(invoke, prepared).code == IncompleteError.exit_code
@@ -160,7 +157,7 @@ def test_images_that_fail_are_listed_and_make_a_code_of_their_own(
     refused(extract(invoke, prepared, "--set", "workers=0", "--strict"), 4, "1003.jpg: is broken")
     # What broke since is no image of the dataset: `prepare` runs again and says so too.
     os.truncate(precomp_dataset.images / "1003.jpg", 200)
-    assert "1 of 20 images" in done(extract(invoke, prepared, *PIXELS))
+    assert "1 of 20 images" in done(extract(invoke, prepared, *HOG))
 
 
 @pytest.mark.parametrize(("image", "trains"), [("1003", True), ("1018", False)])
@@ -237,5 +234,5 @@ def test_a_disk_that_is_too_small_is_found_out_before_anything_is_made(
 ) -> None:
     usage = shutil.disk_usage(prepared)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
-    assert extract(invoke, prepared, *PIXELS).code == DiskFullError.exit_code
+    assert extract(invoke, prepared, *HOG).code == DiskFullError.exit_code
     assert not list(prepared.glob("mine/extract/[!.]*"))

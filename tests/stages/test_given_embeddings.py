@@ -160,7 +160,7 @@ def test_without_a_dataset_files_are_all_that_is_needed(
     assert "embeddings/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     refused(invoke("gc"), 3, "embeddings")
     assert "no text" in invoke(*mine, "--drop-duplicates").err
-    assert "has no photographs" in invoke("extract", "--dataset", "embeddings", "--features", "pixels").err
+    assert "has no photographs" in invoke("extract", "--dataset", "embeddings", "--features", "hog").err
     tables = {"caption_id": [f"c{row}" for row in range(20)], "image_id": [f"i{row}" for row in owners]}
     tables |= {"text": ["a dog", *(f"text {row}" for row in range(18)), "A dog."], "embedding": texts.tolist()}
     pq.write_table(pa.table(tables), "captions.parquet")

@@ -298,7 +298,7 @@ def test_neither_the_order_of_images_nor_that_of_captions_matters(
     phrases = None
     if saved.settings.reads_phrases:
         phrases = CaptionPhrases.read(folders["parse"], saved.config["model"]["max_words"])
-    data = open_split(other, features, saved.tokens, saved.settings, saved.frame, phrases)
+    data = open_split(other, features, saved.tokens, saved.settings, saved.images, phrases)
     again = TrainedModel(saved.model, data, torch.device("cpu"), saved.config["score_precision"]).scores(data, 7)
     assert written.shape == (4, 20)
     scale, tolerance = np.abs(written).max(), 1e-5 if saved.config["score_precision"] == "fp32" else 1e-2

@@ -32,7 +32,7 @@ from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.synthesis.rules import open_rule_maker
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.synthesis.tagged import tagged_captions
-from itrpipe.training.data import SplitData, TokenTexts
+from itrpipe.training.data import FeatureSplitData, TokenTexts
 from itrpipe.training.saved import SavedModel, load_model
 from tests.chains import FEW, ONCE, UNITER, WRITTEN, Invoke, copied, done, made, only, refused, sets
 from tests.conftest import Outcome
@@ -211,7 +211,7 @@ def split_of(root: Path, name: str = "test") -> Split:
 def scores_one_by_one(root: Path, trained: Path, rows: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
     """Scores of sentences and of their captions, every pair on its own in a matrix of one image and one caption."""
     saved, split = load_model(trained), split_of(root)
-    data = SplitData(
+    data = FeatureSplitData(
         split, FeatureFile.open(only(root, "extract/scenes") / FEATURES), TokenTexts.of(split, saved.tokens)
     )
     texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))

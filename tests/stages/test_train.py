@@ -199,8 +199,7 @@ def test_joined_captions_stay_within_what_a_pretrained_encoder_reads(
 ) -> None:
     # Its twenty positions hold a caption of the dataset, but not two.
     named = ["--vision", saved_encoders / "clip", "--text", saved_encoders / "clip"]
-    pixels = ["pixels.height=32", "pixels.width=32", "extract.workers=0"]
-    small = [*ONCE, *pixels, "loss.generated_positives=joined", "model.max_words=15"]
+    small = [*ONCE, "loss.generated_positives=joined", "model.max_words=15"]
     done(train_positives(invoke, defined, *named, small=small))
     assert history(defined, "positives-triplet.dual-encoder")[0]["loss_positives"] > 0
 
@@ -208,7 +207,7 @@ def test_joined_captions_stay_within_what_a_pretrained_encoder_reads(
 def test_ends_are_what_the_tokenizer_puts_around_words(saved_encoders: Path, tmp_path: Path) -> None:
     from tokenizers import Tokenizer, processors
 
-    from itrpipe.models.dual_encoder.network import load_tokenizer
+    from itrpipe.encoders.encoder import load_tokenizer
 
     folder = copied(saved_encoders / "siglip", tmp_path / "without-start")
     made = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -401,15 +400,11 @@ GRID = {"grid": [2, 2]}
 @pytest.mark.parametrize(
     ("conf", "settings", "model", "lacks"),
     [
-        ("pixels", {}, ("backbone=vsrn",), "'vsrn' reads regions, which features 'mine' .made by pixels. do not hold"),
-        ("precomp", {}, (PIXELS,), r"reads pixels, .* give --features pixels"),
-        ("butd+resnet", {}, (PIXELS,), r"made by butd\+resnet"),
-        ("pixels", {}, (PIXELS, "train.model.images=regions", NARROW), "reads regions"),
-        ("pixels", {}, (PIXELS, "train.model.images=region-tokens"), "reads regions, .* --features hog"),
+        ("precomp", {}, (PIXELS,), "dual-encoder reads the photographs themselves, .* leave --features mine out"),
+        ("resnet", {}, (PIXELS, "train.model.images=region-tokens"), "reads the boxes"),
         ("frcnn", {}, (PIXELS, "train.model.images=global", NARROW), "reads global vectors"),
         ("butd", {}, ("method=ascl", "backbone=ascl"), "--set train.model.fusion=none"),
         ("precomp", {}, ("method=itm", "backbone=uniter"), r"reads the boxes of regions, .* --set precomp.grid="),
-        ("pixels+vit", {}, ("backbone=vsrn",), ""),
         ("butd+resnet", {}, ("method=ascl", "backbone=ascl"), ""),
         ("butd", {}, ("method=ascl", "backbone=ascl", "train.model.fusion=none"), ""),
         ("precomp", GRID, ("method=itm", "backbone=uniter"), ""),

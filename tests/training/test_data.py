@@ -17,13 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torchvision.transforms.v2 import functional as image_functional
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
+from itrpipe.encoders.encoder import load_tokenizer
+from itrpipe.encoders.images import ImageReader
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Batch, twins_drawn
@@ -38,7 +43,8 @@ from itrpipe.models.captions import (
     save_tokens,
 )
 from itrpipe.models.declaration import backbones
-from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.dual_encoder.declaration import Augment, DualEncoder
+from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.synthesis.bank import read_sentences
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -46,9 +52,9 @@ from itrpipe.synthesis.tokens import special_tokens, token_captions
 from itrpipe.testing import ToyPairs
 from itrpipe.training import assembly
 from itrpipe.training import augment as changes
-from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
-from itrpipe.training.data import PixelSplitData, SplitData, TokenTexts, epoch_batches, feed, open_split
-from itrpipe.training.distributed import OwnImages
+from itrpipe.training.augment import apply_changes, crop_boxes, draw_changes
+from itrpipe.training.data import FeatureSplitData, PixelSplitData, TokenTexts, epoch_batches, feed, open_split
+from itrpipe.training.distributed import OwnImages, World
 
 CPU = torch.device("cpu")
 IDS = ["a", "b", "c"]
@@ -163,23 +169,29 @@ def test_copies_run_beside_kernels_and_are_never_read_early() -> None:
     assert sums.tolist() == list(range(len(wide)))
 
 
-# Pixels
+# Photographs
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 12, 16, 3), dtype=np.uint8)
-IMAGES = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+PLAIN = Augment(scale=1.0, flip=False, randaugment=False)
+CROPPED = Augment(scale=0.5, flip=False, randaugment=False)
+FLIPPED = Augment(scale=0.5, flip=True, randaugment=False)
+FULL = Augment()
 
 
-@pytest.fixture
-def features(tmp_path: Path) -> FeatureFile:
-    """Pixels and global vectors of three images, in another order than the split's."""
-    path = tmp_path / "features.h5"
-    rows = {"pixels": PIXELS, "global": np.arange(15, dtype=np.float16).reshape(3, 5)}
-    write_features(path, IDS[::-1], FeatureSpec(0, 0, 5, pixels=(12, 16)), "pixels", [(np.arange(3), rows)])
-    return FeatureFile.open(path)
+def photographs(folder: Path, images: np.ndarray = PIXELS) -> ImageFiles:
+    for name, image in zip(IDS, images, strict=True):
+        Image.fromarray(image).save(folder / f"{name}.png")
+    sizes = np.array([image.shape[:2] for image in images])
+    return ImageFiles(folder, [f"{name}.png" for name in IDS], sizes)
 
 
-def opened(features: FeatureFile, kind: str, frame: tuple[int, int] = (12, 16)) -> PixelSplitData:
-    return PixelSplitData(split_of(TEXTS), features, CAPTIONS, frame, kind)
+def reader(height: int, width: int, **options: Any) -> ImageReader:
+    size = {"height": height, "width": width}
+    return ImageReader(transformers.ViTImageProcessor(size=size, resample=3, **options))
+
+
+def opened(folder: Path, augment: Augment, frame: tuple[int, int] = (12, 16)) -> PixelSplitData:
+    return PixelSplitData(split_of(TEXTS), photographs(folder), CAPTIONS, reader(*frame), augment)
 
 
 def pixels(data: PixelSplitData, *rng: np.random.Generator) -> torch.Tensor:
@@ -189,80 +201,123 @@ def pixels(data: PixelSplitData, *rng: np.random.Generator) -> torch.Tensor:
     return found
 
 
-def test_images_come_as_they_are_stored_or_in_the_size_of_the_frame(features: FeatureFile) -> None:
+def test_images_come_whole_as_the_image_processor_makes_them(tmp_path: Path) -> None:
     for frame in ((12, 16), (6, 8)):
-        found = opened(features, "full", frame).images(np.array([2, 0])).pixels
+        found = opened(tmp_path, FULL, frame).images(np.array([2, 0, 2])).pixels
         assert found is not None
-        assert torch.equal(found, resize(IMAGES[[0, 2]], frame))  # stored the other way round
-        assert (found.shape, found.dtype) == ((2, 3, *frame), torch.uint8)
+        expected = reader(*frame).processor(list(PIXELS[[2, 0, 2]]), return_tensors="pt")["pixel_values"]
+        torch.testing.assert_close(reader(*frame).normalised(found), expected, atol=1e-5, rtol=0)
+        assert (found.shape, found.dtype) == ((3, 3, *frame), torch.uint8)
 
 
-def test_only_batches_with_a_generator_change_and_equal_generators_change_alike(features: FeatureFile) -> None:
-    data = opened(features, "full")
-    assert torch.equal(pixels(data), IMAGES[[2, 1, 0]])
+def test_only_batches_with_a_generator_change_and_equal_generators_change_alike(tmp_path: Path) -> None:
+    data = opened(tmp_path, FULL)
+    assert torch.equal(pixels(data), torch.from_numpy(PIXELS).permute(0, 3, 1, 2))
     first, again, other = (pixels(data, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, pixels(data))
-    assert torch.equal(pixels(opened(features, "none"), np.random.default_rng(1)), pixels(data))
+    assert torch.equal(pixels(opened(tmp_path, PLAIN), np.random.default_rng(1)), pixels(data))
+
+
+def test_several_processes_see_what_one_sees(tmp_path: Path) -> None:
+    rows = np.array([2, 0, 1, 2, 1])
+    data = opened(tmp_path, FULL)
+    whole = data.pairs(rows, rows, np.random.default_rng(3))[0].pixels
+    assert whole is not None
+    parts = []
+    for rank in range(2):
+        data.train_on(World(rank, 2), CPU)
+        part = data.pairs(rows, rows, np.random.default_rng(3))[0]
+        assert part.pixels is not None
+        parts.append(part.pixels)
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_a_crop_is_cut_out_of_the_photograph_and_resized_once(tmp_path: Path) -> None:
+    data = opened(tmp_path, CROPPED, (6, 8))
+    found = pixels(data, np.random.default_rng(0))
+    boxes = crop_boxes(np.array([[12, 16]] * 3), (6, 8), 0.5, np.random.default_rng(0))
+    for image, (top, left, height, width), frame in zip(PIXELS, boxes, found, strict=True):
+        part = Image.fromarray(image[top : top + height, left : left + width])
+        expected = np.asarray(part.resize((8, 6), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+        assert np.abs(frame.numpy().astype(int) - expected).max() <= 1
+
+
+def test_frames_that_are_no_bytes_are_changed_as_bytes_and_normalised(tmp_path: Path) -> None:
+    """A processor that rescales before it resizes makes real numbers."""
+    floats = ImageReader(transformers.DINOv3ViTImageProcessor(size={"height": 6, "width": 8}))
+    data = PixelSplitData(split_of(TEXTS), photographs(tmp_path), CAPTIONS, floats, FULL)
+    assert not floats.in_bytes
+    assert pixels(data).dtype == torch.float32
+    assert pixels(data, np.random.default_rng(0)).dtype == torch.uint8
+    data = PixelSplitData(split_of(TEXTS), photographs(tmp_path), CAPTIONS, floats, Augment(scale=1.0))
+    changed = floats.normalised(pixels(data, np.random.default_rng(5)))
+    assert bool(changed.isfinite().all())
+    plain = PixelSplitData(split_of(TEXTS), photographs(tmp_path), CAPTIONS, floats, PLAIN)
+    assert torch.equal(pixels(plain, np.random.default_rng(0)), pixels(plain))
+
+
+def test_a_photograph_of_another_size_or_none_is_named(tmp_path: Path) -> None:
+    data = opened(tmp_path, FULL)
+    Image.fromarray(PIXELS[0, :5]).save(tmp_path / "b.png")
+    with pytest.raises(DataError, match=r"b\.png has 16 x 5 pixels and had 16 x 12 .*; restore it"):
+        data.images(np.array([0, 1]))
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(DataError, match=r"b\.png is not there; restore it"):
+        data.pairs(np.array([1]), np.array([1]), np.random.default_rng(0))
 
 
 @settings(max_examples=40)
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**32))
-def test_crops_lie_within_the_image(height: int, width: int, seed: int) -> None:
-    boxes = crop_boxes(8, height, width, np.random.default_rng(seed))
+@given(st.integers(1, 60), st.integers(1, 60), st.floats(0.05, 1), st.integers(0, 2**32))
+def test_crops_lie_within_the_image(height: int, width: int, scale: float, seed: int) -> None:
+    sizes = np.array([[height, width]] * 8)
+    boxes = crop_boxes(sizes, (32, 24), scale, np.random.default_rng(seed))
     assert (boxes >= [0, 0, 1, 1]).all()
     assert (boxes[:, :2] + boxes[:, 2:] <= [height, width]).all()
 
 
 def test_crops_have_the_areas_and_shapes_of_the_paper() -> None:
-    boxes = crop_boxes(2000, 384, 384, np.random.default_rng(0))
+    boxes = crop_boxes(np.array([[384, 384]] * 2000), (32, 32), 0.5, np.random.default_rng(0))
     shares, ratios = boxes[:, 2] * boxes[:, 3] / 384**2, boxes[:, 3] / boxes[:, 2]
     for values, low, high in ((shares, 0.5, 1.0), (ratios, 0.75, 4 / 3)):
         assert (values.min(), values.max()) == (pytest.approx(low, abs=0.05), pytest.approx(high, abs=0.05))
     assert (boxes[:, :2].max(axis=0) > 80).all()
-
-
-@pytest.mark.parametrize("frame", [(24, 20), (70, 90)])
-def test_products_of_matrices_crop_and_resize_as_torchvision_does(frame: tuple[int, int]) -> None:
-    """But for rounding: torchvision's own way for bytes rounds between the axes, and here it computes in floats."""
-    images = torch.randint(0, 256, (8, 3, 40, 50), dtype=torch.uint8)
-    boxes = crop_boxes(8, 40, 50, np.random.default_rng(0))
-    boxes[0] = (0, 0, 40, 50)
-    found = resampled(images, frame, boxes)
-    assert found.dtype == torch.uint8
-    for image, (top, left, height, width), mine in zip(images, boxes, found, strict=True):
-        part = image[:, top : top + height, left : left + width].float()
-        bicubic = image_functional.InterpolationMode.BICUBIC
-        expected = image_functional.resize(part, list(frame), bicubic, antialias=True).clamp(0, 255)
-        assert (mine.float() - expected).abs().max() <= 0.51
+    (wide,) = crop_boxes(np.array([[90, 200]]), (32, 32), 0.9, np.random.default_rng(0))
+    assert wide.tolist() == [0, 40, 90, 120]  # nothing that keeps 90 % has the shape
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("kind", ["crop", "flip", "full"])
-def test_a_gpu_changes_images_as_a_processor_does(kind: str) -> None:
+@pytest.mark.parametrize("augment", [FLIPPED, FULL])
+def test_a_gpu_changes_images_as_a_processor_does(augment: Augment) -> None:
     rows = torch.arange(48, dtype=torch.float32)
     smooth = (rows[:, None] + rows).expand(32, 3, 48, 48) * 2 + torch.arange(32)[:, None, None, None]
-    images, drawn = smooth.to(torch.uint8), draw_changes(np.ones(32, bool), (48, 48), kind, np.random.default_rng(0))
-    here, there = augment(images, (32, 32), drawn), augment(images.cuda(), (32, 32), drawn).cpu()
+    images = smooth.to(torch.uint8)
+    drawn = drawn_for(32, augment)
+    here, there = apply_changes(images, drawn), apply_changes(images.cuda(), drawn).cpu()
     near = (here.float() - there.float()).abs() <= 2
-    assert near.float().mean() > (0.97 if kind == "full" else 0.9999)  # equalising tells neighbours apart
+    assert near.float().mean() > (0.97 if augment.randaugment else 0.9999)  # equalising tells neighbours apart
+
+
+def drawn_for(count: int, augment: Augment) -> changes.Changes:
+    sizes = np.array([[40, 40]] * count)
+    return draw_changes(sizes, np.ones(count, bool), (40, 40), augment, np.random.default_rng(0))
 
 
 def test_every_other_operation_is_left_out() -> None:
-    drawn = draw_changes(np.ones(4000, bool), (40, 40), "full", np.random.default_rng(0))
+    drawn = drawn_for(4000, FULL)
     assert np.bincount(drawn.operations.ravel(), minlength=10).min() > 700
     assert [(drawn.signs == sign).mean() for sign in (0, 1, -1)] == pytest.approx([0.5, 0.25, 0.25], abs=0.02)
-    assert not draw_changes(np.ones(50, bool), (40, 40), "flip", np.random.default_rng(0)).signs.any()
+    assert not drawn_for(50, FLIPPED).signs.any()
 
 
 def test_operations_are_as_strong_as_their_level_says() -> None:
     image = torch.from_numpy(np.random.default_rng(5).integers(0, 256, (3, 40, 60), dtype=np.uint8))
     numbers, signs = np.divmod(np.arange(20), 2)
     operations, directions = (np.stack([each, 0 * each], axis=1) for each in (numbers, 1 - 2 * signs))
-    drawn = changes.Changes(np.tile([0, 0, 40, 60], (20, 1)), np.zeros(20, bool), operations, directions)
-    found = augment(image.expand(20, -1, -1, -1), (40, 60), drawn)
+    drawn = changes.Changes(None, np.zeros(20, bool), operations, directions)
+    found = apply_changes(image.expand(20, -1, -1, -1), drawn)
     brightness, sharpness = image_functional.adjust_brightness, image_functional.adjust_sharpness
     pointwise = [image, image_functional.autocontrast(image), image_functional.equalize(image)]
     for number, expected in enumerate([*pointwise, brightness(image, 1.36), sharpness(image, 1.36)]):
@@ -282,21 +337,23 @@ def test_operations_are_as_strong_as_their_level_says() -> None:
         assert number != 4 or (moved[:, 0, 0] == 128).all()
 
 
-def test_global_vectors_stand_for_images(features: FeatureFile) -> None:
-    data = SplitData(split_of(TEXTS), features, CAPTIONS, "global")
+def test_global_vectors_stand_for_images(tmp_path: Path) -> None:
+    """Their rows are in another order than the split's."""
+    path = tmp_path / "features.h5"
+    rows = {"global": np.arange(15, dtype=np.float16).reshape(3, 5)}
+    write_features(path, IDS[::-1], FeatureSpec(0, 0, 5), "test", [(np.arange(3), rows)])
+    data = FeatureSplitData(split_of(TEXTS), FeatureFile.open(path), CAPTIONS, "global")
     found = data.images(np.array([0, 2])).global_
     assert found is not None
     assert found.tolist() == [[10, 11, 12, 13, 14], [0, 1, 2, 3, 4]]
     assert (data.image_dim, data.region_counts.tolist()) == (5, [1, 1, 1])
 
 
-def test_features_without_pixels_are_refused(tmp_path: Path) -> None:
+def test_features_that_are_not_there_are_refused(tmp_path: Path) -> None:
     write_features(tmp_path / "features.h5", IDS, FeatureSpec(2, 4), "none", [])
     file = FeatureFile.open(tmp_path / "features.h5")
-    with pytest.raises(DataError, match=r"holds no pixels.*give --features pixels"):
-        opened(file, "none")
     with pytest.raises(DataError, match="holds no global vectors"):
-        SplitData(split_of(TEXTS), file, CAPTIONS, "global")
+        FeatureSplitData(split_of(TEXTS), file, CAPTIONS, "global")
 
 
 # Captions as token ids
@@ -315,11 +372,10 @@ def test_captions_are_cleaned(text: str, expected: str) -> None:
 
 
 def pieces(root: Path, max_tokens: int = 40, reading: Reading = READING) -> PieceIds:
-    from itrpipe.models.dual_encoder.network import load_tokenizer
-
     return PieceIds(load_tokenizer(root / "bert"), reading, max_tokens)
 
 
+WHOLE = Reading(cleaned=False, max_words=40)
 TWO_WORDS, AS_PREPARED = Reading(cleaned=True, max_words=2), Reading(cleaned=False, max_words=6)
 CASES: list[tuple[Callable[[Path], CaptionTokens], list[int], list[int], tuple[int, str] | None]] = [
     (pieces, [8, 6, 4, 10], [2, 3], (0, "30 words or 40 tokens")),
@@ -351,18 +407,17 @@ def test_captions_have_ids_between_two_ends_and_those_that_are_cut_are_counted(
 
 def test_what_reads_captions_is_saved_with_the_model(saved_encoders: Path, tmp_path: Path) -> None:
     readers: dict[str, tuple[CaptionTokens, Any]] = {
-        "pieces": (pieces(saved_encoders), DualEncoder()),
+        "pieces": (pieces(saved_encoders, reading=WHOLE), Uniter(max_words=40)),
         "words": (WordIds(VOCABULARY, READING), DualEncoder(text="random")),
         "vocabulary": (VOCABULARY, Vsrn()),
     }
     for name, (reader, model) in readers.items():
         (tmp_path / name).mkdir()
         save_tokens(tmp_path / name, reader)
-        again = load_tokens(tmp_path / name, model, 40)
+        again = load_tokens(tmp_path / name, model)
         assert again == reader
         assert np.array_equal(again.encode_split(split_of(TEXTS))[0], reader.encode_split(split_of(TEXTS))[0])
-    assert load_tokens(tmp_path / "pieces", DualEncoder(max_words=3), 40) != readers["pieces"][0]
-    assert load_tokens(tmp_path / "pieces", DualEncoder(), 7) != readers["pieces"][0]
+    assert load_tokens(tmp_path / "pieces", Uniter(max_words=7)) != readers["pieces"][0]
 
 
 # Tokens that are masked, and stored sentences
@@ -449,23 +504,16 @@ def test_twins_are_drawn_of_each_kind_alike_and_mirrors_only_where_images_can_be
 READERS_OF_PIXELS = [name for name, declared in backbones().items() if "pixels" in declared().reads()]
 
 
-@pytest.mark.parametrize("kind", ["none", "crop", "flip", "full"])
+@pytest.mark.parametrize("augment", [PLAIN, CROPPED, FLIPPED, FULL])
 @pytest.mark.parametrize("backbone", READERS_OF_PIXELS)
-def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone: str, kind: str) -> None:
+def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone: str, augment: Augment) -> None:
     """Three pictures that are bright on the left; one text of a, all of c, and no text of b name sides."""
     bright = np.zeros((3, 12, 16, 3), dtype=np.uint8)
     bright[:, :, :8] = 255
-    write_features(
-        tmp_path / "features.h5",
-        IDS,
-        FeatureSpec(0, 0, 0, pixels=(12, 16)),
-        "pixels",
-        [(np.arange(3), {"pixels": bright})],
-    )
     texts = ["a dog", "a dog at the Left", "a dog upright", "the right-hand side"]
-    split, settings = split_of(texts, [0, 0, 1, 2]), backbones()[backbone]().model_copy(update={"augment": kind})
+    split, settings = split_of(texts, [0, 0, 1, 2]), backbones()[backbone]().model_copy(update={"augment": augment})
     words = WordIds(OWN_WORDS, READING)
-    data: Any = open_split(split, FeatureFile.open(tmp_path / "features.h5"), words, settings, (12, 16))
+    data: Any = open_split(split, photographs(tmp_path, bright), words, settings, reader(12, 16))
     row = Sentence("c1", "a", "a dog", (), None, None, None, None, "side", "a", "a dog", "a cat")
     write_part(tmp_path / "part.parquet", [row], {"kept": 1})
     join_parts([tmp_path / "part.parquet"], tmp_path)
@@ -481,7 +529,7 @@ def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone:
     for image, caption in ((0, 0), (0, 1), (2, 3)):
         assert shows_left(data.pairs(np.full(100, image), np.full(100, caption), rng)[0]).all()
     turned = ~shows_left(data.pairs(np.full(100, 1), np.full(100, 2), rng)[0])
-    assert bool(30 < turned.sum() < 70) == (kind in ("flip", "full"))
+    assert bool(30 < turned.sum() < 70) == augment.flip
 
 
 def test_mirrored_images_have_left_as_right() -> None:

@@ -123,7 +123,7 @@ def assert_alike(one: Path, two: Path, most: float = 1e-5) -> None:
 def extracted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with what training reads."""
     root = tmp_path_factory.mktemp("ranks") / "data"
-    for made in (SCENES, ("parse", *sets("tagger=lexicon")), ("extract", "-f", "pixels"), ("extract", "-f", "scenes")):
+    for made in (SCENES, ("parse", *sets("tagger=lexicon")), ("extract", "-f", "scenes")):
         app([*made, "--data", str(root)], standalone_mode=False)
     return root
 

@@ -20,6 +20,7 @@ from itrpipe.training.settings import method_of
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
     from itrpipe.synthesis.blind import Trigrams
+    from itrpipe.training.data import Sources
     from itrpipe.training.saved import SavedModel
 
 
@@ -96,20 +97,33 @@ class EvaluatedModel:
         """
         return open_input(self.trained, self.manifest, name)
 
-    def data(self, parse: Path | None = None) -> Any:
-        """Open the evaluated split as the model reads it.
+    def sources(self, parse: Path | None = None) -> Sources:
+        """Return what the model was trained on.
 
         Args:
             parse: folder of scene graphs, for models that read phrases.
 
         Raises:
+            MissingInputError: it was removed since.
+        """
+        from itrpipe.training.data import Sources
+
+        extracted = self.existing("extract") if "extract" in self.manifest.inputs else None
+        return Sources(self.existing("prepare"), extracted, parse)
+
+    def data(self, parse: Path | None = None) -> Any:
+        """Open the evaluated split as the model reads it.
+
+        Args:
+            parse: see `sources`.
+
+        Raises:
             MissingInputError: what the model was trained on was removed since.
         """
-        from itrpipe.training.data import Sources, reopened
+        from itrpipe.training.data import reopened
 
-        sources = Sources(self.existing("prepare"), self.existing("extract"), parse)
         split = self.settings.split
-        return reopened(self.saved, sources, [split])[split]
+        return reopened(self.saved, self.sources(parse), [split])[split]
 
 
 BLIND = "without the image"

@@ -1,6 +1,7 @@
 """Accuracy on benchmarks: how many hard negatives score below the captions that are true of the image; ties are wrong.
 
-Images that the dataset does not have are read by the extractors that made the features which the model was trained on.
+Images that the dataset does not have are read by the extractors that made the features which the model was trained on,
+or by the model itself.
 
 Shapes: P pairs, E examples.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow as pa
 from itrpipe.analysis.questions.base import BESIDE, BLIND, EvaluatedModel, blind_number, trigrams_of
 from itrpipe.datasets.benchmarks import SUITES, Benchmark, Pair, named, read_benchmark
 from itrpipe.datasets.image_check import check_images
-from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import Interval, as_figures, group_mean_interval, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -28,6 +29,10 @@ from itrpipe.storage.artifact import BENCHMARKS, SCENES_FILE, read_manifest
 from itrpipe.storage.disk import make_folder, require_space
 from itrpipe.storage.tables import rows_of, write_table
 from itrpipe.synthesis.blind import FEWEST, Pairs, Trigrams, blind_accuracy, blind_points, refined
+
+if TYPE_CHECKING:
+    from itrpipe.features.extraction import ImageFiles
+    from itrpipe.training.data import SplitImages
 
 BENCHMARK_PAIRS = "benchmark_pairs.parquet"
 _TIED = 1e-6
@@ -101,7 +106,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     from itrpipe.analysis.sentences import compared, sentence_parser
 
     parse = sentence_parser(evaluation)
-    extract = evaluation.existing("extract")
+    sources = evaluation.sources()
     trigrams = trigrams_of(evaluation, split)
     figures, tables = {}, []
     for asked in map(named, evaluation.settings.benchmark):
@@ -110,21 +115,24 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
             benchmark = read_benchmark(asked)
             measures = SUITES[name].measures
             pairs = benchmark.pairs
-            ids, features = _features_of(benchmark, name, evaluation, extract)
+            ids, photographs = _photographs_of(benchmark, name, evaluation)
+            pictures: SplitImages = photographs
+            if sources.extract is not None:
+                pictures = _features_of(photographs, name, evaluation, sources.extract)
             images = np.unique([pair.file for pair in pairs], return_inverse=True)[1]
         else:
             measures = ("pairs",)
             pairs = pairs_of_scenes(evaluation, split, trigrams)
-            features = FeatureFile.open(extract / FEATURES)
             ids = [pair.file for pair in pairs]
             images = _rows_of(ids, split)
+            pictures = sources.images(_split_of(ids, sources.prepare, evaluation.settings.split))
         table = pa.Table.from_pylist([pair._asdict() for pair in pairs], _PAIRS)
         image_ids = pa.array(ids, pa.string())
         captions = pa.table({"image_id": image_ids, "text": table["caption"]})
         negatives = pa.table({"image_id": image_ids, "text": table["negative"]})
         shown = Split("test", pa.table({"image_id": image_ids.unique()}), captions)
         rows = np.arange(len(pairs))
-        negative_scores, scores = compared(evaluation, parse, shown, features, negatives, rows, name)
+        negative_scores, scores = compared(evaluation, parse, shown, pictures, negatives, rows, name)
         categories = np.array(table["category"].to_pylist())
         groups = np.array(table["group"].to_pylist())
         texts = Pairs(table["caption"].to_pylist(), table["negative"].to_pylist(), images)
@@ -193,23 +201,28 @@ def pairs_of_scenes(evaluation: EvaluatedModel, split: SplitScores, trigrams: Tr
     return pairs
 
 
+def _split_of(image_ids: Sequence[str], prepare: Path, split: str) -> Split:
+    """Return the images of these ids, each once, in this order, with the captions of their whole split."""
+    whole = PreparedDataset.open(prepare).split(split)
+    rows = rows_of(pa.array(image_ids, pa.string()).unique(), whole.images["image_id"])
+    return Split(split, whole.images.take(pa.array(rows)), whole.captions)
+
+
 def _rows_of(image_ids: Sequence[str], split: SplitScores) -> np.ndarray:
     """Return the rows of images in a split; int64."""
     return rows_of(pa.array(image_ids, pa.string()), pa.array(split.image_ids, pa.string()))
 
 
-def _features_of(
-    benchmark: Benchmark, name: str, evaluation: EvaluatedModel, extract: Path
-) -> tuple[list[str], FeatureFile]:
-    """Extract the images of a benchmark as those of the dataset were; every image, or part of one, once.
+def _photographs_of(benchmark: Benchmark, name: str, evaluation: EvaluatedModel) -> tuple[list[str], ImageFiles]:
+    """Check the images of a benchmark; every image, or part of one, counts once.
 
     Returns:
-        Id of each pair's image, and the features.
+        Id of each pair's image, and the images in the order in which the pairs name them.
 
     Raises:
-        DataError: an image cannot be read, or an extractor finds nothing in it; or the extractors are not as they were.
+        DataError: an image cannot be read.
     """
-    from itrpipe.features.extraction import ImageFiles, extractions, join_features, notes_of
+    from itrpipe.features.extraction import ImageFiles
 
     job = evaluation.job
     parts = list(dict.fromkeys((pair.file, pair.box) for pair in benchmark.pairs))
@@ -226,6 +239,24 @@ def _features_of(
     sizes = boxes[:, [3, 2]] - boxes[:, [1, 0]]
     has_boxes = any(box is not None for _, box in parts)
     images = ImageFiles(benchmark.root.absolute(), files, sizes, boxes=boxes if has_boxes else None)
+    return [ids[pair.file, pair.box] for pair in benchmark.pairs], images
+
+
+def _features_of(images: ImageFiles, name: str, evaluation: EvaluatedModel, extract: Path) -> FeatureFile:
+    """Extract the images of a benchmark as those of the dataset were.
+
+    Args:
+        images: likewise; their ids are their rows.
+        name: of the benchmark.
+        evaluation: of the model.
+        extract: features that the model was trained on.
+
+    Raises:
+        DataError: an extractor finds nothing in an image; or the extractors are not as they were.
+    """
+    from itrpipe.features.extraction import extractions, join_features, notes_of
+
+    job = evaluation.job
     manifest = read_manifest(extract)
     settings = feature_settings(manifest.settings).model_validate(manifest.settings)
     passes = extractions(passes_of(manifest.conf, settings), images, device=job.execution.device)
@@ -234,13 +265,14 @@ def _features_of(
             f"{extract} was not made by the extractor as it is now ({other[0]}), so that the images of a benchmark "
             "would be read by another one; extract the dataset again, or leave --benchmark out"
         )
+    ids = [str(row) for row in range(len(images.files))]
     path = job.work / "benchmark_features" / name / FEATURES
     make_folder(path.parent)
     require_space(path, sum(work.spec.bytes_needed(len(ids)) for work in passes.values()), path.name)
     made = []
     for extractor, work in passes.items():
         made += job.made(work, f"benchmarks/{name}/{extractor}").paths
-    failed = join_features(path, list(ids.values()), made, "+".join(passes))
+    failed = join_features(path, ids, made, "+".join(passes))
     if failed:
         row = min(failed)
         raise DataError(
@@ -248,7 +280,7 @@ def _features_of(
             f"({images.root / images.files[row]}: {failed[row]}); evaluate with other features, or without this "
             "benchmark"
         )
-    return [ids[pair.file, pair.box] for pair in benchmark.pairs], FeatureFile.open(path)
+    return FeatureFile.open(path)
 
 
 class ScoredPairs(NamedTuple):

@@ -22,7 +22,6 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import as_figures, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import DISCRIMINATION
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
@@ -131,14 +130,14 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     parse = sentence_parser(evaluation)
     rows = PreparedDataset.open(evaluation.existing("prepare")).split(evaluation.settings.split)
     rows = rows.without(np.setdiff1d(rows.image_ids, split.image_ids).tolist())
-    features = FeatureFile.open(evaluation.existing("extract") / FEATURES)
+    pictures = evaluation.sources().images(rows)
     trigrams = trigrams_of(evaluation, split)
     found = {}
     for name in evaluation.settings.discriminate:
         kept, owners = kept_sentences(evaluation.job.inputs[f"{SENTENCES}{name}"].folder, rows)
         scores = captions = np.empty(0, dtype=np.float32)
         if len(kept):
-            scores, captions = compared(evaluation, parse, rows, features, kept, owners, name)
+            scores, captions = compared(evaluation, parse, rows, pictures, kept, owners, name)
         images = rows.caption_image[owners]
         pairs = Pairs([rows.texts[row] for row in owners.tolist()], kept["text"].to_pylist(), images)
         kinds = np.array(kept["kind"].to_pylist(), str)

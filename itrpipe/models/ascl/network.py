@@ -36,13 +36,15 @@ Shapes: B images, T captions, N pairs, R regions, W words, D width, G width of t
 d = D / H; N items of Q queries over C items of S context vectors.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from itrpipe.encoders.encoder import Encoder
 from itrpipe.errors import DataError
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.base import (
@@ -61,7 +63,7 @@ from itrpipe.models.base import (
     unit_vectors,
 )
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_tower
+from itrpipe.models.dual_encoder.network import Encoders, open_text, random_text
 from itrpipe.models.scan.network import NORM_EPSILON
 
 RELEASED_SCALES = 4.0, 9.0
@@ -104,14 +106,14 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
     by_rows = SCORERS
 
-    def __init__(self, settings: Ascl, text: TextTower, image_dim: int, global_dim: int) -> None:
+    def __init__(self, settings: Ascl, text: Encoder, image_dim: int, global_dim: int) -> None:
         super().__init__()
         width = settings.embed_dim
         self.settings = settings
         self.text = text
         self.global_dim = global_dim
         self.project_regions = nn.Linear(image_dim, width)
-        self.project_words = nn.Linear(text.width, width)
+        self.project_words = nn.Linear(text.text_width, width)
         self.project_whole = self.fusion = None
         if settings.fusion != "none":
             if not global_dim:
@@ -140,8 +142,9 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
         Without `text_ends` the first and last token of captions are left out; a caption of nothing else keeps its last.
         """
-        states = self.text.tokens(texts.tokens, texts.lengths)
         lengths = texts.lengths
+        states = self.text.read(texts.tokens, lengths).last_hidden_state[:, : texts.tokens.shape[1]]
+        states = states.masked_fill(~first_places(texts.tokens, lengths)[..., None], 0)
         words = at_least_single(self.project_words(states))
         if self.settings.text_ends:
             return WordEncoding(words, lengths)
@@ -168,10 +171,6 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
     def embed_texts(self, texts: WordEncoding) -> Tensor:
         """Mean words [T, D] of unit length."""
         return unit_vectors(mean_of_first(texts.words, texts.lengths))
-
-    def description(self) -> dict[str, Any]:
-        """The text network without its weights, and G, for `restored`."""
-        return {"text": self.text.description(), "global_dim": self.global_dim}
 
 
 @dataclass(frozen=True)
@@ -318,28 +317,21 @@ def _cosines(inner: Tensor, squared: Tensor) -> Tensor:
     return inner * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
 
 
-def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> Encoders:
-    """Loads the text encoder, unless it is a random one, which waits for the vocabulary.
+def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False, trained: Path | None = None) -> Encoders:
+    """Open the text encoder, unless it is a random one, which waits for the vocabulary.
 
     Args:
         settings: the options of the model.
         global_dim: G; 0 for features without such a vector.
         boxes: whether regions have boxes; not read.
+        trained: folder of a trained model, whose text encoder is opened.
 
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
         DataError: a file is damaged, or weights are of another network.
-        UsageError: a model type is not supported.
+        UsageError: it is no text encoder.
     """
-    if settings.text == RANDOM:
-        return Encoders(global_dim=global_dim)
-    opened = pretrained_text(settings.text, settings.text_revision, "mean")
-    return replace(opened, scale=None, global_dim=global_dim)
-
-
-def restored(description: Mapping[str, Any]) -> Encoders:
-    """The encoders of a trained model's `description`, their weights still random."""
-    return Encoders(text=restored_tower(description["text"]), global_dim=description["global_dim"])
+    return replace(open_text(settings, "mean", trained), global_dim=global_dim)
 
 
 def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encoders) -> AsclEncoder:

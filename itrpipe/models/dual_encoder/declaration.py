@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from itrpipe.config import Settings
 from itrpipe.models.declaration import RANDOM, WIDEST, BackboneSettings, Depth, Dropout, Length, Width
 from itrpipe.papers import CLIP, FNE, SIGLIP, Paper
 
@@ -15,11 +16,22 @@ FROZEN_DROPOUT = 0.3
 """Ours: on Flickr8k, heads on frozen vectors of both sides gain 12 RSum by it; without, they soon overfit."""
 
 
+class Augment(Settings):
+    """Changes of training images, which are drawn anew for every batch."""
+
+    scale: float = Field(
+        default=0.5, gt=0, le=1, description="Smallest share of a photograph's area that a random crop keeps; 1: none."
+    )
+    flip: bool = Field(default=True, description="Mirror half of the images whose captions name no sides.")
+    randaugment: bool = Field(default=True, description="RandAugment: two operations, each on half of the images.")
+
+
 class DualEncoder(BackboneSettings):
     """A vision encoder and a text encoder of transformers, trained end to end. Source: FNE §3.1, A.2.
 
-    A pretrained encoder is a hub id or a folder; a joint model such as CLIP is named as both. `random` is a small one
-    of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
+    A pretrained encoder is a hub id or a folder, of any type that transformers has an `AutoModel` of; a joint model
+    such as CLIP is named as both. `random` is a small one of the given size with random weights: a ViT, or a BERT that
+    reads our own vocabulary of words.
     """
 
     papers = (FNE,)
@@ -51,19 +63,17 @@ class DualEncoder(BackboneSettings):
     )
     image_pool: Literal["auto", "mean", "cls", "own"] = Field(
         default="auto",
-        description="Image vector: mean of all tokens, first token, or own: of CLIP and SigLIP (auto), or a pooler's.",
+        description="Image vector: the network's own, mean of all tokens, or the first; auto: own where it has one.",
     )
-    text_pool: Literal["auto", "mean", "mean-all", "cls", "eot", "own"] = Field(
+    text_pool: Literal["auto", "mean", "mean-all", "cls", "last", "own"] = Field(
         default="auto",
-        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or own, as of images.",
+        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or the network's own; "
+        "auto: as its folder says, else own of a joint model, else mean.",
     )
-    normalisation: Literal["auto", "own", "clip"] = Field(
-        default="auto",
-        description="Mean and deviation of colours: the encoder's own (auto: of CLIP and SigLIP), else CLIP's.",
+    normalisation: Literal["own", "clip"] = Field(
+        default="own", description="Mean and deviation of colours: those of the encoder's image processor, or CLIP's."
     )
-    augment: Literal["none", "crop", "flip", "full"] = Field(
-        default="full", description="Changes of training images: random crops, and flips, and RandAugment."
-    )
+    augment: Augment = Field(default_factory=Augment, description="Changes of training images.")
     clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
     max_words: Length = Field(default=30, description="Words kept of a caption.")
     gradient_checkpointing: bool = Field(
@@ -86,7 +96,8 @@ class DualEncoder(BackboneSettings):
         """Return options of encoders that there are not, and of projections where there are none."""
         unused: list[str] = []
         if self.images != "pixels":
-            unused += ["vision", "vision_revision", "normalisation", "augment"]
+            unused += ["vision", "vision_revision", "normalisation"]
+            unused += [f"augment.{name}" for name in Augment.model_fields]
         if self.images in FROZEN:
             unused.append("image_pool")
         if not self.embed_dim:
@@ -104,11 +115,6 @@ class DualEncoder(BackboneSettings):
     def sees_sides(self) -> bool:
         """By pixels, or by the boxes of region tokens."""
         return self.images in ("pixels", "region-tokens")
-
-    def without(self, missing: str) -> str:
-        """Frozen features."""
-        frozen = "train on frozen features with --set train.model.images=regions --set train.model.embed_dim=512"
-        return frozen if missing == "pixels" else ""
 
     def joint(self) -> str:
         """The pretrained model that is named as both, such as CLIP."""

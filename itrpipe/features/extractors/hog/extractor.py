@@ -9,15 +9,16 @@ the mean colour of 2 x 2 parts. The global vector is the same without the means,
 """
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
-from itrpipe.features.extractors.base import Extractor, Images
+from itrpipe.features.extractors.base import Extractor, Images, channels_first
 from itrpipe.features.extractors.hog.declaration import Hog
-from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FeatureSpec
 
 ORIENTATIONS = 9
@@ -52,7 +53,7 @@ class HogExtractor(Extractor):
         side = settings.grid * settings.cell
         self._grid = grid
         self._device = device
-        self.transform = Resize(side, side, "stretch")
+        self.transform = partial(stretched, side)
         self.spec = FeatureSpec(grid * grid, REGION_DIM, GLOBAL_DIM, boxes=True)
         edges = np.linspace(0, 1, grid + 1, dtype=np.float32)
         top, left = np.meshgrid(edges[:-1], edges[:-1], indexing="ij")
@@ -82,6 +83,12 @@ class HogExtractor(Extractor):
 
 
 build = HogExtractor
+
+
+def stretched(side: int, image: np.ndarray) -> np.ndarray:
+    """Stretch an image [H, W, 3] uint8 to a square [3, side, side], by bicubic interpolation with antialiasing."""
+    resized = Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC)
+    return channels_first(np.asarray(resized))
 
 
 def gradient_votes(lightness: Tensor) -> Tensor:

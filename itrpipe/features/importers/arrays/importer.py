@@ -58,7 +58,7 @@ class ArraysSource(Source):
         self.spec = FeatureSpec.of({name: array.shape[1:] for name, array in found.items()})
         odd = (self.spec.keys() ^ found.keys()) - {"count"}
         if odd or not found:
-            alone = ", ".join(sorted(odd)) or "no regions, global or pixels"
+            alone = ", ".join(sorted(odd)) or "no regions or global"
             raise DataError(f"{path} holds {listed}, which are no whole features ({alone}); name the rest with map.")
         known = [name for name in (called.get("image_id"), *_ID_NAMES) if name in places]
         if settings.ids:
@@ -84,7 +84,7 @@ class ArraysSource(Source):
         if self.spec.regions:
             rows.setdefault("count", np.full(len(entries), self.spec.regions))
             beyond = np.arange(self.spec.regions) >= rows["count"][:, None]  # [n, R]
-            for name in rows.keys() - {"count", "global", "pixels"}:
+            for name in rows.keys() - {"count", "global"}:
                 rows[name][beyond] = 0
         if self._in_pixels:
             rows["size"] = sizes

@@ -1,0 +1,1 @@
+"""Formats of datasets, a file a format; `annotations` recognises them and reads a dataset."""

@@ -1,0 +1,178 @@
+"""Columns of a table: which of them hold photographs, captions, ids, splits and groups."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator
+
+from itrpipe.config import Settings
+from itrpipe.errors import DataError, UsageError
+
+_IMAGE = (
+    "file",
+    "image",
+    "file_name",
+    "filename",
+    "image_file_name",
+    "image_file",
+    "image_path",
+    "image_name",
+    "img_path",
+    "filepath",
+    "file_path",
+    "path",
+    "img",
+    "photo",
+    "photograph",
+    "picture",
+    "image_bytes",
+    "bytes",
+    "jpg",
+    "jpeg",
+    "png",
+    "webp",
+)
+_CAPTIONS = (
+    "captions",
+    "caption",
+    "texts",
+    "text",
+    "sentences",
+    "sentence",
+    "sentence_list",
+    "title",
+    "description",
+)
+_ID = ("image_id", "img_id", "cocoid", "imgid")
+_ROW_ID = "id"
+"""Counts only where every row has a photograph of its own: beside names of files it may be that of the caption."""
+_ADDRESS = re.compile(r"(.*_)?ur[li]|url_.*")
+
+
+def _names(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class ColumnSettings(Settings):
+    """Names of the columns of a table, for those that are not recognised.
+
+    Attributes:
+        image: names of files, or photographs.
+        captions: one or several.
+        id: of the image.
+        split: of the image.
+        group: of images that get one split.
+    """
+
+    image: str = ""
+    captions: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    id: str = ""
+    split: str = ""
+    group: str = ""
+
+
+class Columns(NamedTuple):
+    """Columns of one table by what they hold; empty where it has none."""
+
+    image: str
+    captions: tuple[str, ...]
+    id: str
+    split: str
+    group: str
+
+    def names(self) -> list[str]:
+        """Return the names of all these columns, each once."""
+        return [*filter(None, dict.fromkeys([self.image, *self.captions, self.id, self.split, self.group]))]
+
+
+def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool], settings: ColumnSettings) -> Columns:
+    """Recognise the columns of a table by their names.
+
+    Args:
+        path: the table, for messages.
+        names: of its columns.
+        pictures: columns that hold bytes; true where a path stands beside them, which photographs alone have.
+        settings: columns that the user has named.
+
+    Raises:
+        UsageError: a column that the user has named is not there.
+        DataError: none holds photographs or captions.
+    """
+    plain = {}
+    for name in names:
+        plain.setdefault(_plain(name), name)
+
+    def chosen(name: str) -> str:
+        if _plain(name) not in plain:
+            raise UsageError(f"{path}: has no column {name!r}; it has {', '.join(plain.values())}")
+        return plain[_plain(name)]
+
+    image = chosen(settings.image) if settings.image else _image_column(plain, pictures)
+    captions = tuple(map(chosen, settings.captions)) or _caption_columns(plain)
+    lacking = []
+    if not image:
+        lacking.append(("photographs", "--column image=COLUMN"))
+    if not captions:
+        lacking.append(("captions", "--column captions=COLUMN"))
+    if not image:
+        addresses = [name for name in plain if _ADDRESS.fullmatch(name)]
+        if addresses:
+            raise DataError(address_line(path, plain[addresses[0]]))
+    if lacking:
+        raise DataError(
+            f"{path}: no column is known to hold {' or '.join(what for what, _ in lacking)} among "
+            f"{', '.join(plain.values())}; name it with {' '.join(option for _, option in lacking)}"
+        )
+    ids = _ID
+    if image in pictures:
+        ids = (*_ID, _ROW_ID)
+    image_id = next((plain[name] for name in ids if name in plain and plain[name] != image), "")
+    return Columns(
+        image,
+        captions,
+        chosen(settings.id) if settings.id else image_id,
+        chosen(settings.split) if settings.split else plain.get("split", ""),
+        chosen(settings.group) if settings.group else plain.get("group", ""),
+    )
+
+
+def address_line(path: Path, column: str) -> str:
+    """Return the line that refuses photographs on the web."""
+    return (
+        f"{path}: column {column} holds addresses, which are not fetched; fetch the photographs, for example with "
+        f"`img2dataset --url_list {path.name} --url_col {column} --output_format webdataset`, and prepare its folder"
+    )
+
+
+def _plain(name: str) -> str:
+    """Return a column's name in the one form that names are compared in."""
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def _image_column(plain: Mapping[str, str], pictures: Mapping[str, bool]) -> str:
+    """Return the column of photographs: bytes rather than names of files; empty where there is none."""
+    known = [plain[name] for name in _IMAGE if name in plain]
+    inside = [name for name in known if name in pictures]
+    if inside:
+        return inside[0]
+    with_path = [name for name, has_path in pictures.items() if has_path]
+    if len(with_path) == 1:
+        return with_path[0]
+    return known[0] if known else ""
+
+
+def _caption_columns(plain: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the column of captions, or all of a numbered kind, such as `caption_0` to `caption_4`."""
+    for word in _CAPTIONS:
+        if word in plain:
+            return (plain[word],)
+        numbered = {}
+        for name in plain:
+            match = re.fullmatch(rf"{word}_?(\d+)", name)
+            if match:
+                numbered[int(match[1])] = plain[name]
+        if numbered:
+            return tuple(numbered[number] for number in sorted(numbered))
+    return ()

@@ -1,0 +1,157 @@
+"""Caption files of published datasets: Karpathy's JSON, COCO's own, and those of Flickr8k and Flickr30k."""
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import NotRequired
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
+
+from itrpipe.datasets.archives import ENDINGS
+from itrpipe.datasets.captions import CaptionRecord
+from itrpipe.datasets.formats.base import FoundImage, Read
+from itrpipe.datasets.formats.columns import ColumnSettings
+from itrpipe.datasets.paths import image_key
+from itrpipe.datasets.source_files import STRICT, Id, files_present, load_json, text_lines
+from itrpipe.errors import DataError
+
+
+@STRICT
+class _Sentence(TypedDict):
+    sentid: Id
+    raw: str
+
+
+@STRICT
+class _KarpathyImage(TypedDict):
+    filename: str
+    split: str
+    sentences: list[_Sentence]
+    filepath: NotRequired[str]
+    cocoid: NotRequired[Id | None]
+
+
+@STRICT
+class _KarpathyFile(TypedDict):
+    images: list[_KarpathyImage]
+
+
+def read_karpathy(path: Path, restval: str, columns: ColumnSettings) -> Read:
+    """Reads Karpathy's files: images with their split, their sentences and, of COCO, its id and folder.
+
+    The images lie in `images/` or beside the JSON, in `flickr30k-images/` or in `Flicker8k_Dataset/`; those of COCO in
+    `train2014/` and `val2014/` below any of these, or all together in one of them. Image ids are file stems, or COCO's
+    own where the file has them; caption ids are `sentid`.
+
+    Source: A. Karpathy and L. Fei-Fei, Deep visual-semantic alignments, 2015 (splits).
+    """
+    images, captions, restvals, note = [], [], 0, ""
+    for index, record in enumerate(load_json(path, TypeAdapter(_KarpathyFile))["images"]):
+        split, file = record["split"], record["filename"]
+        if split == "restval":
+            restvals += 1
+            note = f"{restvals:,} restval images {'dropped' if restval == 'drop' else 'added to train'}"
+            if restval == "drop":
+                continue
+            split = "train"
+        image_id = record.get("cocoid")
+        if image_id is None:
+            image_id = image_key(PurePosixPath(file).stem)
+        images.append(FoundImage(image_id, file, split, f"image {index}", record.get("filepath", "")))
+        for sentence in record["sentences"]:
+            captions.append(CaptionRecord(sentence["sentid"], image_id, sentence["raw"]))
+    return Read(images, captions, note)
+
+
+@STRICT
+class _CocoImage(TypedDict):
+    id: Id
+    file_name: str
+
+
+@STRICT
+class _CocoCaption(TypedDict):
+    id: Id
+    image_id: Id
+    caption: str
+
+
+@STRICT
+class _CocoFile(TypedDict):
+    images: list[_CocoImage]
+    annotations: list[_CocoCaption]
+
+
+def read_coco(path: Path, restval: str, columns: ColumnSettings) -> Read:
+    """Reads one of COCO's own caption files, of train or val, as its name says.
+
+    The images lie in `train2014/` and `val2014/` (or the year of the file name), or in `images/` with or without these
+    folders, below the folder that holds `annotations/`. Ids are COCO's numbers as text. COCO publishes no captions of
+    its test images, so val is all that can be evaluated on.
+    """
+    content, folder = load_json(path, TypeAdapter(_CocoFile)), path.stem.removeprefix("captions_")
+    images = []
+    for index, image in enumerate(content["images"]):
+        images.append(FoundImage(image["id"], image["file_name"], folder[:-4], f"image {index}", folder))
+    captions = [CaptionRecord(each["id"], each["image_id"], each["caption"]) for each in content["annotations"]]
+    return Read(images, captions, "COCO publishes no test captions, so there is no test split")
+
+
+_SPLIT_LISTS = {
+    "train": ("Flickr_8k.trainImages.txt", "train.txt"),
+    "val": ("Flickr_8k.devImages.txt", "val.txt"),
+    "test": ("Flickr_8k.testImages.txt", "test.txt"),
+}
+_TOKEN_LINE = re.compile(r"(?P<name>[^#\t]+)#(?P<number>\d+)\t(?P<caption>.*)")
+# The second bar is optional: the published results.csv lacks it in one row (image 2199200615.jpg).
+_PIPE_LINE = re.compile(r"(?P<name>[^|]+)\|\s*(?P<number>\d+)\s*(?:\|\s*|\s)(?P<caption>.*)")
+
+
+def has_pipe_header(path: Path) -> bool:
+    return re.match(r"image_name\s*\|", next(text_lines(path), "")) is not None
+
+
+def read_flickr(path: Path, restval: str, columns: ColumnSettings) -> Read:
+    """Reads Flickr8k's and Flickr30k's own caption files.
+
+    `Flickr8k.token.txt` and `results_20130124.token` hold `name.jpg#number<TAB>caption` per line; `results.csv` holds
+    `image_name| comment_number| comment` under that header. Split lists lie beside them: the names of Flickr8k's
+    (`Flickr_8k.trainImages.txt`, `.devImages.txt`, `.testImages.txt`) or `train.txt`, `val.txt`, `test.txt`, one
+    image a line, with or without `.jpg`. Images that no list names are left out, which a note counts. Image ids are
+    file stems, caption ids `name.jpg#number`.
+    """
+    pipes = has_pipe_header(path)
+    pattern = _PIPE_LINE if pipes else _TOKEN_LINE
+    form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
+    images = {}
+    captions = []
+    for number, line in enumerate(text_lines(path), start=1):
+        if not line.strip() or (pipes and number == 1):
+            continue
+        match = pattern.fullmatch(line.strip("\r\n"))
+        if match is None:
+            raise DataError(
+                f"{path}: line {number} is {line.strip()[:60]!r}, expected {form}; correct or delete the line"
+            )
+        file = image_key(match["name"])
+        image_id = PurePosixPath(file).stem
+        images.setdefault(file, FoundImage(image_id, file, None, f"line {number}"))
+        captions.append(CaptionRecord(f"{file}#{match['number']}", image_id, match["caption"].strip()))
+    lists = {}
+    splits = {}
+    for split, names in _SPLIT_LISTS.items():
+        for file in files_present(path.parent, names)[:1]:
+            lists[split] = file
+            for name in map(image_key, filter(str.strip, text_lines(file))):
+                image_id = PurePosixPath(name).stem if name.lower().endswith(ENDINGS) else name
+                other = splits.setdefault(image_id, split)
+                if other != split:
+                    raise DataError(f"{file}: image {image_id} is in {lists[other].name} too; keep it in one list")
+    if not lists:
+        return Read([*images.values()], captions)
+    listed = [image._replace(split=splits[image.image_id]) for image in images.values() if image.image_id in splits]
+    captions = [caption for caption in captions if caption.image_id in splits]
+    unlisted, note = len(images) - len(listed), ""
+    if unlisted:
+        note = f"{unlisted:,} images in none of {', '.join(file.name for file in lists.values())} left out"
+    return Read(listed, captions, note)

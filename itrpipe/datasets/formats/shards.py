@@ -1,0 +1,108 @@
+"""WebDataset's tar files: samples of a photograph and its captions."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NotRequired
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
+
+from itrpipe.datasets.archives import ENDINGS, TAR
+from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
+from itrpipe.datasets.formats.columns import ColumnSettings
+from itrpipe.datasets.formats.splits import split_in_name
+from itrpipe.datasets.source_files import STRICT, validated
+from itrpipe.datasets.tars import read_tar_member, tar_members
+from itrpipe.errors import DataError
+from itrpipe.storage.disk import reading
+
+
+def find_shards(source: Path) -> list[Path]:
+    """Returns the tar files below a folder, but for hidden ones, or the one that the source is."""
+    if source.is_file():
+        return [source] if source.suffix.lower() == TAR else []
+    found = []
+    for folder, folders, names in os.walk(source):
+        found += [Path(folder, name) for name in names if name.lower().endswith(TAR)]
+        for name in folders:
+            path = Path(folder, name)
+            # Such a link is not followed, but refused where it leads to tar files.
+            if path.is_symlink() and not path.resolve().is_relative_to(source.resolve()):
+                found += path.glob("*.[tT][aA][rR]")
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+
+
+def read_shards(source: Path, restval: str, columns: ColumnSettings) -> Read:
+    """Reads WebDataset's tar files, all below a folder, or one.
+
+    Files of a sample have one key, which ends at the first full stop: an image, and its caption, which is all of
+    `KEY.txt`, or in `KEY.json` is `caption`, or several are `captions`. The name of a shard, or of a folder that it
+    lies in, has the name of its split between other characters than letters, as `cc3m-train-00000.tar` or
+    `validation/0.tar`. An image is called as its file in the tar file, see `identified`.
+    """
+    images = []
+    captions = []
+    left_out = {}
+    root = source if source.is_dir() else source.parent
+    for archive in find_shards(source):
+        name = archive.relative_to(root).as_posix()
+        with reading(archive, "a tar file", "fetch or make it again"):
+            try:
+                split = split_in_name(name)
+                names = tar_members(archive)
+            except DataError as error:
+                raise DataError(f"{archive} {error}") from error
+        samples: dict[str, dict[str, str]] = {}  # key -> ending -> name
+        for member in names:
+            folder, _, file = member.rpartition("/")
+            key, _, ending = file.partition(".")
+            samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = member
+        for key, files in samples.items():
+            file = next((files[ending] for ending in ENDINGS if ending in files), "")
+            texts = _captions_of_sample(archive, files) if file else []
+            if not texts:
+                lacks = f"have no photograph ({', '.join(ENDINGS)})"
+                if file:
+                    lacks = "have a photograph and no caption; write it into KEY.txt, or into KEY.json as caption"
+                elif any(ending.endswith(ENDINGS) for ending in files):
+                    lacks = "have names with further full stops; a key ends at the first one, so rename them"
+                left_out.setdefault(lacks, []).append(f"{name[: -len(TAR)]}/{key}")
+                continue
+            captions += [(len(images), text) for text in texts]
+            images.append(FoundImage(file, f"{name}/{file}", split, f"{name}: {key}"))
+    note = "; ".join(f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items())
+    if note and not images:
+        raise DataError(f"{source}: no sample has a photograph and a caption: {note}")
+    images, splits_note = without_lone_train(images)
+    notes = [f"left out: {note}" if note else "", splits_note]
+    return Read(*identified(images, captions), "; ".join(filter(None, notes)))
+
+
+@STRICT
+class _Sample(TypedDict):
+    caption: NotRequired[str | None]
+    captions: NotRequired[list[str] | None]
+
+
+_SAMPLE = TypeAdapter(_Sample)
+
+
+def _captions_of_sample(archive: Path, files: Mapping[str, str]) -> list[str]:
+    """Returns the captions of a sample; blank ones are none."""
+    for ending in (".txt", ".json"):
+        if ending not in files:
+            continue
+        where = archive / files[ending]
+        with reading(where, "captions in UTF-8", "make the file again"):
+            content = read_tar_member(archive, files[ending]).decode("utf-8-sig")
+        if ending == ".txt":
+            # The end of a file's last line is no part of its text.
+            texts = [re.sub(r"\r?\n\Z", "", content)]
+        else:
+            sample = validated(_SAMPLE.validate_json, content, where)
+            texts = sample.get("captions") or [sample.get("caption") or ""]
+        if any(text.strip() for text in texts):
+            return texts
+    return []

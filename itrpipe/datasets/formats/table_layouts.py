@@ -1,0 +1,144 @@
+"""Tables of a source: which of its files they are, and which split a table is."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from itrpipe.datasets.formats.splits import split_in_name
+from itrpipe.datasets.formats.table_files import ARROW, PARQUET
+from itrpipe.datasets.source_files import OBJECT, files_present, load_json
+from itrpipe.errors import DataError, MissingInputError, UsageError
+
+CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt")
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Names of the tables of an image folder, as `datasets` reads it."""
+_TEXT = (".csv", ".tsv", ".jsonl")
+_SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
+"""Written by `datasets` above the folders of splits, last into a folder that is saved, and into its cache."""
+_NUMBERED = re.compile(r"(?P<name>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\b.*")
+
+
+class Table(NamedTuple):
+    """One file of a source.
+
+    Attributes:
+        path: the file.
+        split: that its name or folder says; None where neither does.
+    """
+
+    path: Path
+    split: str | None
+
+    @property
+    def is_metadata(self) -> bool:
+        """Return whether it is the table of an image folder, which names files in its own folder."""
+        return self.path.name in _METADATA
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table, as the ending of its name says."""
+    return path.is_file() and path.suffix.lower() in (*_TEXT, PARQUET, ARROW)
+
+
+def called_tables(source: Path) -> list[Path]:
+    """Return the tables of a source that are called as tables of captions are."""
+    paths = files_present(source, CAPTION_FILES)
+    if not paths and source.is_dir():
+        paths = files_present(source, [*_METADATA, *(f"*/{name}" for name in _METADATA)])
+    return paths
+
+
+def find_tables(source: Path) -> list[Table]:
+    """Find the tables of a source: the file itself, or what lies in the folder.
+
+    Taken are the first of: `captions.csv` and its kind; `metadata.csv` or `.jsonl`, also in folders of splits; Parquet
+    and Arrow anywhere below; the only other table, or one for each split.
+
+    Raises:
+        UsageError: there are several tables and no splits in their names.
+        MissingInputError: files are missing, of several that are numbered.
+        DataError: a name has several splits.
+    """
+    if source.is_file():
+        return [_table(source, source.name)]
+    paths = called_tables(source)
+    if not paths:
+        packed = _column_tables(source)
+        if packed:
+            return packed
+        paths = files_present(source, [f"*{ending}" for ending in _TEXT])
+    tables = [_table(path, path.relative_to(source).as_posix()) for path in paths]
+    splits = {table.split for table in tables}
+    if len(tables) > 1 and (None in splits or len(splits) < len(tables)):
+        names = ", ".join(path.relative_to(source).as_posix() for path in paths)
+        raise UsageError(f"{source}: holds {len(tables)} data files ({names}); name one of them as the source")
+    return tables
+
+
+def _table(path: Path, name: str) -> Table:
+    try:
+        return Table(path, split_in_name(name))
+    except DataError as error:
+        raise DataError(f"{path} {error}") from error
+
+
+def _column_tables(source: Path) -> list[Table]:
+    """Return the Parquet and Arrow files below a folder, without what is left over there, or was remembered.
+
+    Raises:
+        MissingInputError: some of them are not there.
+    """
+    tables = []
+    for folder, folders, names in os.walk(source):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        place = Path(folder)
+        if _SPLITS in names:
+            _refuse_unsaved_splits(place)
+        packed = [name for name in names if name.lower().endswith((PARQUET, ARROW)) and not name.startswith(".")]
+        if _STATE in names:
+            files = load_json(place / _STATE, OBJECT).get("_data_files", [])
+            packed = [name for name in packed if {"filename": name} in files]
+        # `datasets` remembers what it computes beside what it reads, in such files.
+        packed = sorted(name for name in packed if not name.startswith("cache-"))
+        _refuse_gaps(place, packed)
+        dataset = ""
+        if packed and _INFO in names:
+            # Files in the cache of `datasets` are called after the dataset and the split.
+            dataset = f"{load_json(place / _INFO, OBJECT).get('dataset_name')}-"
+        for name in packed:
+            called = place.relative_to(source) / name.removeprefix(dataset)
+            tables.append(_table(place / name, called.as_posix()))
+    return tables
+
+
+def _refuse_unsaved_splits(folder: Path) -> None:
+    """Refuse a folder that `datasets` has not saved to its end.
+
+    Raises:
+        MissingInputError: a split is not there.
+    """
+    for split in load_json(folder / _SPLITS, OBJECT).get("splits", []):
+        if not (folder / str(split) / _STATE).is_file():
+            raise MissingInputError(f"{folder}: its split {split} was not saved to its end; save the dataset again")
+
+
+def _refuse_gaps(folder: Path, names: Sequence[str]) -> None:
+    """Refuse files of which some are missing, as their numbers tell.
+
+    Raises:
+        MissingInputError: there are such files.
+    """
+    numbers = {}
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match:
+            numbers.setdefault((match["name"], match["count"]), set()).add(int(match["number"]))
+    for (name, count), present in numbers.items():
+        missing = sorted(set(range(int(count))) - present)
+        if missing:
+            raise MissingInputError(
+                f"{folder / name}-{missing[0]:05d}-of-{count}: {len(missing):,} of {int(count):,} such files are not "
+                "there; fetch them, or name one file as the source"
+            )

@@ -1,0 +1,267 @@
+"""Tables of photographs and captions: what their rows say."""
+
+import ast
+import json
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
+from itrpipe.datasets.formats.columns import Columns, ColumnSettings, address_line, choose_columns
+from itrpipe.datasets.formats.splits import split_in_name, split_of_word
+from itrpipe.datasets.formats.table_files import ARROW, PARQUET, ColumnTable, TextTable, open_table
+from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, Table, find_tables
+from itrpipe.datasets.paths import ImageRoot, image_key
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.printable import printable
+
+_ADDRESS = re.compile(r"(https?|s3|gs)://", re.IGNORECASE)
+_NO_COMMA = re.compile(r"(?<=[\'\"])\s+(?=[\'\"])")
+_RESTVAL = "restval"
+_SHOWN = 60
+
+
+def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
+    """Reads a table of captions, or all those of a source, as `find_tables` finds them.
+
+    A row has a photograph or the path of one, captions, and optionally an id, `split` or `group`; see
+    `choose_columns`. Files lie beside the table or above their folder `images/`; those that `metadata.csv` names, in
+    its own folder. Photographs inside a table have the path `FILE.parquet/COLUMN/ROW`. An image is called as the table
+    names it, see `identified`. It has the one split and group that its rows name, and a group is in one split, too.
+
+    Raises:
+        DataError: a value is none of its column, rows contradict each other, or none has a photograph and a caption.
+        UsageError, MissingInputError: see `find_tables` and `choose_columns`.
+    """
+    tables = find_tables(source)
+    if not tables:
+        raise MissingInputError(f"{source}: none of {', '.join(CAPTION_FILES)} is there; name the file or its folder")
+    path = tables[0].path if len(tables) == 1 else source
+    root = source if source.is_dir() else source.parent
+    images: list[FoundImage] = []
+    captions = []
+    row_of = {}
+    left_out = {}
+    restvals = 0
+    has_ids = False
+    has_splits = False
+    kinds = set()
+    for table in tables:
+        file = open_table(table.path)
+        if not file.names:
+            continue
+        columns = choose_columns(table.path, file.names, file.pictures, settings)
+        reader = _RowReader(path, root, table, file, columns)
+        kinds.add(reader.is_inside)
+        has_ids |= bool(columns.id)
+        has_splits |= bool(columns.split)
+        for number, row in file.rows(columns.names()):
+            where = f"{file.unit} {number}"
+            if table.path != path:
+                where = f"{table.path.relative_to(root).as_posix()}: {where}"
+            texts = reader.captions(where, row)
+            if row[columns.image] is None or not texts:
+                lacks = "no photograph" if row[columns.image] is None else "no caption"
+                left_out.setdefault(lacks, []).append(where)
+                continue
+            image = reader.image(where, number, row)
+            if image.split == _RESTVAL:
+                restvals += 1
+                if restval == "drop":
+                    continue
+                image = image._replace(split="train")
+            place = len(images)
+            key = reader.key(image)
+            if key:
+                place = row_of.setdefault(key, place)
+            if place < len(images):
+                images[place] = _joined(path, images[place], image)
+            else:
+                images.append(image)
+            captions += [(place, text) for text in texts]
+    _refuse_divided_groups(path, images)
+    if len(kinds) > 1:
+        raise DataError(f"{source}: some of its tables hold photographs, others name files; prepare one kind")
+    notes = [
+        f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out" for lacks, rows in left_out.items()
+    ]
+    if notes and not images:
+        raise DataError(f"{source}: no row has a photograph and a caption: {'; '.join(notes)}")
+    if restvals:
+        notes.append(f"{restvals:,} restval images {'dropped' if restval == 'drop' else 'added to train'}")
+    if not has_splits:
+        images, note = without_lone_train(images)
+        notes += filter(None, [note])
+    named, records = identified(images, captions, are_ids=has_ids)
+    return Read(named, records, "; ".join(notes), is_located=kinds == {True}, path=path)
+
+
+def packed_tables(source: Path, settings: ColumnSettings) -> list[Path]:
+    """Return the tables of a source if the photographs lie in them; none where a table names files.
+
+    Raises:
+        DataError, UsageError, MissingInputError: see `read_tables`.
+    """
+    paths = []
+    for table in find_tables(source):
+        if table.path.suffix.lower() not in (PARQUET, ARROW):
+            return []
+        file = open_table(table.path)
+        columns = choose_columns(table.path, file.names, file.pictures, settings)
+        if file.names_files(columns.image):
+            return []
+        paths.append(table.path)
+    return paths
+
+
+@dataclass
+class _RowReader:
+    """Reads the rows of one table.
+
+    Attributes:
+        path: of the table or of the source, for messages.
+        root: of the dataset.
+        table: the file and its split.
+        file: the same, opened.
+        columns: what they hold.
+    """
+
+    path: Path
+    root: Path
+    table: Table
+    file: TextTable | ColumnTable
+    columns: Columns
+
+    def __post_init__(self) -> None:
+        path = self.table.path.relative_to(self.root)
+        self._folder = "" if path.parent == Path() else path.parent.as_posix()
+        self._inside = f"{path.as_posix()}/{self.columns.image}"
+        self.is_inside = not self.file.names_files(self.columns.image)
+        if self.is_inside:
+            ImageRoot(self.root, self.table.path).resolve(f"{self._inside}/0", "column")
+
+    def image(self, where: str, number: str, row: Mapping[str, Any]) -> FoundImage:
+        """Return the photograph of a row; its id is the name that the table gives it, or empty.
+
+        Raises:
+            DataError: the photograph lies elsewhere, or a value is no text.
+        """
+        columns = self.columns
+        name = image_key(self._text(where, row, columns.image))
+        if _ADDRESS.match(name) and not self.is_inside:
+            raise DataError(address_line(self.table.path, columns.image))
+        image_id = name
+        if columns.id:
+            value = row[columns.id]
+            image_id = str(value) if type(value) is int else self._text(where, row, columns.id)
+        split = self.table.split
+        if columns.split:
+            split = None
+            if row[columns.split] is not None:
+                split = split_of_word(self._text(where, row, columns.split).strip())
+        group = ""
+        if columns.group and row[columns.group] is not None:
+            group = unicodedata.normalize("NFC", self._text(where, row, columns.group).strip())
+        if self.is_inside:
+            return FoundImage(image_id, f"{self._inside}/{number}", split, self.table.path.name, group=group)
+        if not self.table.is_metadata:
+            return FoundImage(image_id, name, split, where, self._folder, group)
+        if split is None and not columns.split:
+            split = split_in_name(PurePosixPath(name).parent.as_posix())
+        file = f"{self._folder}/{name}" if self._folder else name
+        return FoundImage(image_id, file, split, where, group=group)
+
+    def key(self, image: FoundImage) -> str:
+        """Return the key of all rows of a photograph; empty where each row has a photograph of its own."""
+        if not self.is_inside:
+            return image.file
+        return image.image_id if self.columns.id else ""
+
+    def captions(self, where: str, row: Mapping[str, Any]) -> list[str]:
+        """Return the captions of a row; none where all of its cells are null.
+
+        Raises:
+            DataError: a cell holds neither a text nor a list of texts.
+        """
+        texts = []
+        for column in self.columns.captions:
+            value = row[column]
+            if self.file.unit == "line" and isinstance(value, str) and value.startswith("["):
+                value = self._listed(where, value, column)
+            values = value if isinstance(value, list) else [value]
+            for item in values:
+                # A sentence of Karpathy's is an object with its words.
+                text = item.get("raw") if isinstance(item, dict) else item
+                if text is not None:
+                    texts.append(self._text(where, {column: text}, column))
+        if len(self.columns.captions) > 1:
+            # Cells are left empty where a photograph has fewer captions.
+            texts = [text for text in texts if text]
+        return texts
+
+    def _text(self, where: str, row: Mapping[str, Any], column: str) -> str:
+        value = row[column]
+        if not isinstance(value, str):
+            shown = printable(repr(value)[:_SHOWN])
+            raise DataError(f"{self.path}: {where} {column} is {shown}, expected text")
+        return value
+
+    def _listed(self, where: str, cell: str, column: str) -> str | list[str]:
+        """Return the texts that a cell lists, as JSON or Python writes it; a cell that lists none, as it is."""
+        try:
+            values = json.loads(cell)
+        except ValueError:
+            try:
+                values = ast.literal_eval(cell)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                return cell
+        if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+            return cell
+        # Python joins texts that no comma divides, as NumPy writes them.
+        if _NO_COMMA.search(cell):
+            raise DataError(
+                f"{self.path}: {where} {column} is a list without commas, {printable(cell[:_SHOWN])}; write it as JSON"
+            )
+        return values
+
+
+def _joined(path: Path, first: FoundImage, other: FoundImage) -> FoundImage:
+    """Return the image that two rows are of.
+
+    Raises:
+        DataError: they give it two splits, groups or ids.
+    """
+    place = f"{path}: {other.where}: image {other.file}"
+    if other.split != first.split:
+        raise DataError(f"{place} is in the splits {first.split!r} and {other.split!r}; give it one")
+    if other.image_id != first.image_id:
+        raise DataError(
+            f"{place} has the ids {first.image_id!r} ({first.where}) and {other.image_id!r}; give it one, or name "
+            "another column with --column id=COLUMN"
+        )
+    if first.group and other.group not in ("", first.group):
+        raise DataError(f"{place} is in the groups {first.group!r} ({first.where}) and {other.group!r}; give it one")
+    if other.group and not first.group:
+        return first._replace(group=other.group, where=other.where)
+    return first
+
+
+def _refuse_divided_groups(path: Path, images: Sequence[FoundImage]) -> None:
+    """Refuse a group that is in two splits.
+
+    Raises:
+        DataError: there is one.
+    """
+    first_of = {}
+    for image in images:
+        if not image.group:
+            continue
+        first = first_of.setdefault(image.group, image)
+        if image.split != first.split:
+            raise DataError(
+                f"{path}: {image.where}: group {image.group!r} is in the splits {first.split!r} ({first.where}) and "
+                f"{image.split!r}; put it into one"
+            )

@@ -1,1 +1,0 @@
-"""Decoded images."""
