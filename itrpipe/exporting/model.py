@@ -39,7 +39,7 @@ FILES = {
     "config.json": "every setting, the sizes to build the model again, and the features that it reads",
     "open_clip_model.safetensors": "the same weights as open_clip names them",
     "open_clip_config.json": "how open_clip builds them",
-    "adapter/": "what LoRA has learned: `PeftModel.from_pretrained` of peft adds it to the model that training began with",
+    "adapter/": "what LoRA has learned, for `PeftModel.from_pretrained` of peft and the model that training began with",
     "metrics.json": "protocol → metric → value, low, high",
     "embeddings/*.parquet": "ids and `embedding` of `images` and `captions` of the evaluated split",
     "embeddings/*.npy": "embeddings of `images` and `captions` of the evaluated split: [rows, width]",
