@@ -214,13 +214,15 @@ def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) ->
 def reads_side(config: dict[str, Any], side: str) -> bool:
     """Tell whether a network reads images (`vision`) or captions (`text`), as its configuration says.
 
-    A network that reads tokens has a vocabulary, and a joint one a configuration for each side. One of timm also says
-    how images are prepared.
+    A network of images has sizes of these, one of captions a vocabulary, and a joint one a configuration for each side.
     """
     if f"{side}_config" in config:
         return True
     has_vocabulary = "vocab_size" in config
-    return has_vocabulary if side == "text" else not has_vocabulary
+    sees = "image_size" in config or "num_channels" in config
+    if side == "text":
+        return has_vocabulary and not sees
+    return sees or not has_vocabulary
 
 
 def refuse_pickles(folder: Path) -> None:

@@ -174,7 +174,7 @@ def own_vector(found: Any) -> Tensor | None:
         vectors = vectors.flatten(1)
     if vectors.ndim != 2:
         raise UsageError(
-            f"the network returns {type(found).__name__} with {list(vectors.shape)} in place of one vector for each "
+            f"the network returns {type(found).__name__} with {list(vectors.shape)} instead of one vector for each "
             "image or caption, and how it is pooled is not known; choose another model"
         )
     return vectors
