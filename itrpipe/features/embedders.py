@@ -45,6 +45,9 @@ class Embedder(ABC):
     """
 
     @abstractmethod
+    def __init__(self, folder: Path, device: str) -> None: ...
+
+    @abstractmethod
     def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return vectors [N, D] float32 of images [H, W, 3] uint8 RGB."""
 
@@ -92,7 +95,8 @@ class OpenClipEmbedder(Embedder):
 
         name = f"local-dir:{folder}"
         with quiet(), reading(folder, "a model of open_clip", _AGAIN):
-            self._model, self._processor = open_clip.create_model_from_pretrained(name, device=device)
+            opened: Any = open_clip.create_model_from_pretrained(name, device=device)
+            self._model, self._processor = opened
             self._tokenizer = open_clip.get_tokenizer(name)
         self._model.eval()
         self._device = device
@@ -100,8 +104,7 @@ class OpenClipEmbedder(Embedder):
     @torch.inference_mode()
     def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return vectors [N, D] float32 of images [H, W, 3] uint8 RGB."""
-        processor: Any = self._processor
-        frames = torch.stack([processor(Image.fromarray(image)) for image in images])
+        frames = torch.stack([self._processor(Image.fromarray(image)) for image in images])
         return self._model.encode_image(frames.to(self._device)).float().cpu().numpy()
 
     @torch.inference_mode()
