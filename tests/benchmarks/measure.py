@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 
-def paired(ours: Callable[[], object], limit: Callable[[], object], rounds: int = 5) -> tuple[float, float]:
+def paired(
+    ours: Callable[[], object],
+    limit: Callable[[], object],
+    rounds: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[float, float]:
     """Median seconds of `ours` and of `limit` over alternating rounds, after one warm-up of each."""
     ours()
     limit()
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for function, kept in zip((ours, limit), seconds, strict=True):
-            start = time.perf_counter()
+            start = clock()
             function()
-            kept.append(time.perf_counter() - start)
+            kept.append(clock() - start)
     return statistics.median(seconds[0]), statistics.median(seconds[1])
 
 

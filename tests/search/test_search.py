@@ -21,7 +21,6 @@ from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.extractors.base import channels_first
-from itrpipe.features.extractors.hog.extractor import GLOBAL_DIM
 from itrpipe.features.store import FeatureSpec
 from itrpipe.search.photos import photograph_features
 from tests.chains import ChainModel, Invoke, copied, done, only, refused, sets
@@ -149,16 +148,17 @@ def test_features_of_a_photograph_come_from_every_extractor(
     scenes_chain: Path, finished_chain: Path, tmp_path: Path
 ) -> None:
     manifest = json.loads((only(scenes_chain, "extract/scenes") / "manifest.json").read_text())
-    small = {"kind": "hog", "grid": 2, "cell": 8}
-    manifest |= {"conf": "scenes+hog", "settings": {"scenes": {"kind": "scenes"}, "hog": small}, "outputs": {}}
+    small = {"kind": "frcnn", "weights": "random", "min_regions": 3, "max_regions": 3, "min_score": 0, "nms": 0.3}
+    small |= {"proposals": 20, "short_side": 64, "long_side": 96, "precision": "fp32"}
+    manifest |= {"conf": "frcnn+scenes", "settings": {"frcnn": small, "scenes": {"kind": "scenes"}}, "outputs": {}}
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     with pytest.raises(DataError, match=r"--image .*1016\.jpg: .* are no images of scenes"):
         photograph_features(finished_chain / PHOTOGRAPH, tmp_path, "cpu")
     drawing = tmp_path / "drawing.png"
     Image.new("RGB", (192, 144), (90, 120, 200)).save(drawing)
     features = photograph_features(drawing, tmp_path, "cpu")
-    assert features.arrays["regions"].shape == (1, 12, 256)
-    assert features.arrays["global"].shape == (1, GLOBAL_DIM)
+    assert features.arrays["regions"].shape == (1, 3, 1024)
+    assert features.arrays["global"].shape == (1, 96)
     assert features.rows([str(drawing)]).tolist() == [0]
 
 

@@ -105,13 +105,13 @@ def test_what_extract_was_told_is_remembered_under_the_name(
         run_alone(self, job)
 
     monkeypatch.setattr(stage.Extract, "run", run_beside_another)
-    done(extract(invoke, prepared, *HOG, "--set", "cell=9", "--name", "small"))
+    done(extract(invoke, prepared, *HOG[:2], *sets("grid=2", "cell=12", "workers=0"), "--name", "small"))
     known = load_definition(prepared, "mine").features
     assert known.keys() == {"meanwhile", "small"}
-    assert known["small"].settings == {"grid": 2, "cell": 9}
+    assert known["small"].settings == {"grid": 2, "cell": 12}
     assert "up to date" in extract(invoke, prepared, "--features", "small").out
     changed = extract(invoke, prepared, "--features", "small", "--set", "cell=8", "--dry-run")
-    assert "cell 9 → 8" in changed.out
+    assert "cell 12 → 8" in changed.out
     assert load_definition(prepared, "mine").features == known
 
 
