@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from typer import Argument, Option
 
@@ -26,6 +26,38 @@ _IN_FOLDER = {
 }
 
 
+class EmbedderName(NamedTuple):
+    """A model of another library, as `--model` names it.
+
+    Attributes:
+        library: configuration of `embeddings`.
+        model: hub id or folder.
+        revision: branch, tag or commit of the hub id; empty where none is named.
+    """
+
+    library: str
+    model: str
+    revision: str
+
+
+def embedder_of(name: str) -> EmbedderName | None:
+    """Read `st:ID`, `st:ID@REVISION`, or `oc:` before either, with a folder as ID perhaps; None for another name.
+
+    An id of sentence-transformers without an owner is one of its own models.
+    """
+    for prefix, library in EMBEDDER_PREFIXES.items():
+        if not name.startswith(prefix):
+            continue
+        model = name.removeprefix(prefix)
+        if Path(model).expanduser().is_dir():
+            return EmbedderName(library, model, "")
+        model, _, revision = model.partition("@")
+        if library == SENTENCE_TRANSFORMERS and "/" not in model:
+            model = f"{SENTENCE_TRANSFORMERS}/{model}"
+        return EmbedderName(library, model, revision)
+    return None
+
+
 @dataclass
 class GivenOptions(ModelOptions):
     """Options of every command that takes embeddings in the place of a trained model, from files or of `st:ID`."""
@@ -42,13 +74,13 @@ class GivenOptions(ModelOptions):
         Measure | None,
         Option(help="With --embeddings: cosine (default), inner-product or order."),
     ] = None
-    embedder: str | None = field(default=None, init=False)
+    embedder: EmbedderName | None = field(default=None, init=False)
 
     def complete(self) -> None:
         """Take the settings of the model of `--model`; an embedder of another library is none of the dataset's."""
-        named = self.named
-        if embedder_of(named or "") is not None:
-            self.named, self.embedder = None, named
+        self.embedder = embedder_of(self.named or "")
+        if self.embedder is not None:
+            self.named = None
         super().complete()
 
     def defined(self, split: str) -> DatasetDefinition | None:
@@ -68,7 +100,7 @@ class GivenOptions(ModelOptions):
         """
         if self.embeddings is None:
             self._refuse_further(("captions", "owners") if self.embedder else ("captions", "owners", "name", "measure"))
-            if self.embedder:
+            if self.embedder is not None:
                 return self._defined_by_embedder(self.embedder)
             self.choose()
             return None
@@ -118,16 +150,17 @@ class GivenOptions(ModelOptions):
                 other = "model" if option == "named" else option
                 raise UsageError(f"--{other} and {flag} both name a model; leave one of them out")
 
-    def _defined_by_embedder(self, embedder: str) -> DatasetDefinition:
+    def _defined_by_embedder(self, embedder: EmbedderName) -> DatasetDefinition:
         """Define the embeddings of all splits by a model of another library, and name them after it."""
-        self._refuse_other_models(f"--model {embedder}", OF_TRAINING)
-        library, model = embedder_of(embedder) or ("", "")
-        name = self.name or re.sub(r"[^a-z0-9_-]+", "-", model.rstrip("/").rpartition("/")[2].lower()).strip("-")
-        known = self._call_embeddings(name)
-        about = {"model": whole_file(model)}
+        self._refuse_other_models(f"--model {embedder.model}", OF_TRAINING)
+        own = embedder.model.rstrip("/").rpartition("/")[2].lower()
+        known = self._call_embeddings(self.name or re.sub(r"[^a-z0-9_-]+", "-", own).strip("-"))
+        about = {"model": whole_file(embedder.model)}
+        if embedder.revision:
+            about["revision"] = embedder.revision
         if self.measure:
             about["measure"] = self.measure
-        definition = StageDefinition(conf=library, settings=about)
+        definition = StageDefinition(conf=embedder.library, settings=about)
         return known.adding(embeddings={f"{self.backbone}.{split}": definition for split in SPLITS})
 
     def _call_embeddings(self, name: str | None) -> DatasetDefinition:
@@ -174,19 +207,6 @@ class GivenOptions(ModelOptions):
         if self.owners is not None:
             places["owners"] = place_of("--owners", self.owners)
         return GivenFiles(**places)
-
-
-def embedder_of(model: str) -> tuple[str, str] | None:
-    """Return library and model of `st:ID` or `oc:ID`, or of a folder in the place of an id; None of another name.
-
-    An id of sentence-transformers without an owner is one of its own models.
-    """
-    for prefix, library in EMBEDDER_PREFIXES.items():
-        if model.startswith(prefix):
-            name = model.removeprefix(prefix)
-            is_short = library == SENTENCE_TRANSFORMERS and "/" not in name and not Path(name).is_dir()
-            return library, f"{SENTENCE_TRANSFORMERS}/{name}" if is_short else name
-    return None
 
 
 def _in_folder(folder: Path) -> dict[str, str]:

@@ -15,11 +15,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+import itrpipe
+from itrpipe.cli.embeddings import embedder_of
 from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embedders import Embedding
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
-from tests.chains import FEW, Invoke, interrupted, made, only, refused
+from tests.chains import FEW, Invoke, done, interrupted, made, only, refused
 from tests.encoders import zoo
 
 SMALL = ["--set=num_texts=5", "--set=num_images=3"]
@@ -101,6 +103,8 @@ def test_a_dataset_is_embedded_once_as_the_library_does_and_mined_and_evaluated(
     assert f"✓ evaluate/{evaluated.name}" in again.out, again.err
     planned = invoke("train", "--method", "aoq", "--backbone", "vsepp", "--negatives-from", name, *where, "--dry-run")
     assert re.search(rf"✓ embeddings/given-{name}\.train", planned.out), planned.err
+    done(invoke("report", *where))
+    assert itrpipe.Project(chain, "tiny").evaluate(model, bootstrap_samples=100).folder == evaluated
 
 
 def test_what_cannot_embed_is_refused_when_it_is_planned_or_opened(
@@ -121,3 +125,12 @@ def test_what_cannot_embed_is_refused_when_it_is_planned_or_opened(
     reader = zoo.save("bert", tmp_path / "bert")
     chain = Path(shutil.copytree(finished_chain / "data", tmp_path / "data"))
     refused(invoke("evaluate", "--dataset", "tiny", "--data", chain, "--model", f"st:{reader}"), 2, "no images")
+
+
+def test_an_embedder_is_named_by_library_id_and_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own@1").mkdir()
+    assert embedder_of("st:clip-ViT-B-32") == ("sentence-transformers", "sentence-transformers/clip-ViT-B-32", "")
+    assert embedder_of("st:some/model@refs/pr/1") == ("sentence-transformers", "some/model", "refs/pr/1")
+    assert embedder_of("oc:own@1") == ("open-clip", "own@1", "")
+    assert embedder_of("clip") is None
