@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from itrpipe.errors import DataError, MissingInputError, reason_of
+from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.storage.disk import reading
 
 CONFIG = "config.json"
@@ -32,6 +32,7 @@ TOKENIZERS = (
 """Files of which a tokenizer has at least one."""
 READERS = {"vision": PROCESSORS, "text": TOKENIZERS}
 """Side of a model -> files of which its folder has at least one."""
+_READ = {"vision": "images", "text": "captions"}
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "open_clip*.safetensors")
 _FETCHED = (
     *("*.json", "*.txt", "*.model", "*.jinja", *_WEIGHTS),
@@ -201,14 +202,18 @@ def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) ->
     if "model_type" not in config and _OF_TIMM not in config:
         raise DataError(f"{folder / CONFIG} names no model_type, and so is of no model of transformers; name another")
     for side in sides:
-        lack = ""
+        what = _READ[side]
         if not reads_side(config, side):
-            lack = f"{CONFIG} is of a model of type '{config.get('model_type', 'timm')}', which reads none"
-        elif not (side == "vision" and _OF_TIMM in config) and not has_any(folder, READERS[side]):
-            lack = f"it has none of {', '.join(READERS[side])}"
-        if lack:
-            what = {"vision": "images", "text": "captions"}[side]
-            raise MissingInputError(f"{folder} is no encoder of {what}: {lack}; name another model")
+            raise UsageError(
+                f"{folder} is no encoder of {what}: a network of type '{config.get('model_type', 'timm')}' reads none; "
+                "name another model"
+            )
+        if side == "vision" and _OF_TIMM in config:  # it says how images are prepared
+            continue
+        if not has_any(folder, READERS[side]):
+            raise MissingInputError(
+                f"{folder} is no encoder of {what}: it has none of {', '.join(READERS[side])}; name another model"
+            )
 
 
 def reads_side(config: dict[str, Any], side: str) -> bool:
