@@ -48,7 +48,7 @@ class Encoder(nn.Module):
 
     Attributes:
         network: as given.
-        images, texts: the readers.
+        images, texts: the readers; None where the network is not asked about such.
         image_width, text_width: D of each side; 0 where there is none.
         image_pool: the pooling that is used.
     """
@@ -62,8 +62,8 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
-        self.images = image_reader
-        self.texts = text_reader
+        self.images: Any = image_reader
+        self.texts: Any = text_reader
         self.image_pool = image_pool
         self.image_width = 0
         self.text_width = 0

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
+from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.storage.disk import reading
 
 CONFIG = "config.json"
@@ -204,7 +204,7 @@ def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) ->
     for side in sides:
         what = _READ[side]
         if not reads_side(config, side):
-            raise UsageError(
+            raise MissingInputError(
                 f"{folder} is no encoder of {what}: a network of type '{config.get('model_type', 'timm')}' reads none; "
                 "name another model"
             )

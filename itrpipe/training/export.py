@@ -124,8 +124,6 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     Raises:
         NoEquivalent: the class for any two does not embed as they do.
     """
-    assert vision.images is not None
-    assert text.texts is not None
     if text.texts.tokenizer is None:
         raise NoEquivalent("its captions are words of a vocabulary of its own")
     pools = vision.image_pool, text.texts.pool
@@ -148,8 +146,8 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
         vision.network.config, text.network.config, projection_dim=model.embed_dim
     )
     network = transformers.VisionTextDualEncoderModel(config, vision.network, text.network)
-    network.visual_projection.weight = model.project_images.weight
-    network.text_projection.weight = model.project_texts.weight
+    network.visual_projection.load_state_dict(model.project_images.state_dict())
+    network.text_projection.load_state_dict(model.project_texts.state_dict())
     return Encoder(network.eval(), vision.images, TextReader(text.texts.tokenizer, "own", text.texts.max_tokens, []))
 
 
@@ -253,8 +251,7 @@ def open_clip_config(joint: JointModel) -> dict[str, Any]:
     if joint.architecture != "CLIPModel":
         raise NoEquivalent(f"a {joint.architecture} is made of other networks there")
     saved = joint.saved
-    assert saved.images is not None
-    images = saved.images.processor
+    images = joint.encoder.images.processor
     config = joint.encoder.network.config
     vision = config.vision_config.to_dict()
     text = config.text_config.to_dict()

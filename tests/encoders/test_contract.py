@@ -16,7 +16,7 @@ from torch import Tensor
 
 from itrpipe.encoders.encoder import TEXT, VISION, Encoder, open_encoder
 from itrpipe.encoders.folders import READERS, require_model
-from itrpipe.errors import UsageError
+from itrpipe.errors import MissingInputError, UsageError
 from tests.encoders import zoo
 
 IMAGES = [np.random.default_rng(row).integers(0, 256, (50 - row, 40, 3), dtype=np.uint8) for row in range(3)]
@@ -181,7 +181,7 @@ def test_the_configuration_shows_that_a_model_reads_one_side_alone(
     require_model(str(folder), sides=(own,))
     other = TEXT if own == VISION else VISION
     (folder / READERS[other][0]).write_text("{}", encoding="utf-8")
-    with pytest.raises(UsageError, match="reads none"):
+    with pytest.raises(MissingInputError, match="reads none"):
         require_model(str(folder), sides=(other,))
 
 

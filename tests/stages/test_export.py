@@ -62,8 +62,11 @@ def names_in(folder: Path) -> set[str]:
 
 def scores_of(folder: Path, trained: Path) -> np.ndarray:
     """Scores by the model of a folder of the test split that another artifact was trained beside."""
-    prepare, extract = (existing_input(trained, read_manifest(trained), name) for name in ("prepare", "extract"))
-    opened = TrainedModel.open(folder, Sources(prepare, extract), "test", "cpu")
+    manifest = read_manifest(trained)
+    inputs = {
+        name: existing_input(trained, manifest, name) for name in ("prepare", "extract") if name in manifest.inputs
+    }
+    opened = TrainedModel.open(folder, Sources(**inputs), "test", "cpu")
     return opened.scores(opened.data, 64)
 
 

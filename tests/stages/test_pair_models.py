@@ -112,7 +112,7 @@ def test_saved_encoders_of_transformers_are_read_and_none_is_downloaded_for_a_pl
     chosen = ("--text", saved_encoders / "bert")
     refused(train_ascl(invoke, drawn, "ascl", *chosen), 2, "loss.max_tokens = 62", "40 tokens")
     done(train_ascl(invoke, drawn, "ascl", *chosen, *sets("loss.max_tokens=40")))
-    assert (only(drawn, "train/ascl.ascl") / "tokenizer").is_dir()
+    assert (only(drawn, "train/ascl.ascl") / "text" / "tokenizer.json").is_file()
     done(train_ascl(invoke, drawn, "ascl", "--text", "nobody/no-such-model", *sets("loss.max_tokens=40"), "--dry-run"))
 
 
