@@ -5,6 +5,7 @@ Shapes: N images, T captions, D width.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -61,7 +62,9 @@ class SentenceTransformersEmbedder(Embedder):
 
     def __init__(self, folder: Path, device: str) -> None:
         from sentence_transformers import SentenceTransformer
+        from tqdm import tqdm
 
+        tqdm.set_lock(threading.RLock())  # its own is a semaphore, which a worker that is ended would leave behind
         with quiet(), reading(folder, "an embedder", _AGAIN):
             self._model = SentenceTransformer(
                 str(folder),
