@@ -35,8 +35,9 @@ _NO_MEMORY = (
 )
 
 _KEPT_PRODUCTS = "128"
-"""Compiled products of bfloat16 that oneDNN keeps, some MiB each, where its own limit is 1,024. Captions of another
-length are another product, and a training needs again only those of its last steps."""
+"""Compiled products of bfloat16 that torch and oneDNN each keep, of some MiB, where they would keep 1,024. Captions of
+another length need other products; a network of images, fewer than so many."""
+_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 app = typer.Typer(
     name="itrpipe",
@@ -56,7 +57,8 @@ def _root(
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
     data: Path | None = typer.Option(None, "--data", help="Folder of all artifacts, for any command."),
 ) -> None:
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_PRODUCTS)  # read when the first one is computed
+    for cache in _CACHES:
+        os.environ.setdefault(cache, _KEPT_PRODUCTS)  # read when the first product is computed
     if version:
         typer.echo(f"itrpipe {__version__}")
         raise typer.Exit
