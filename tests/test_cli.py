@@ -137,7 +137,7 @@ def test_few_compiled_products_are_kept_unless_the_user_says_how_many(
     monkeypatch.setenv(other, "")
     monkeypatch.delenv(other)
     assert invoke("--version").code == 0
-    assert (os.environ[own], os.environ[other]) == ("64", "128")
+    assert (os.environ[own], os.environ[other]) == ("64", "32")
 
 
 # Mistakes of the user: those that need no arrangement of their own are in test_refusals.py

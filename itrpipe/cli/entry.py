@@ -34,9 +34,9 @@ _NO_MEMORY = (
     "failed to map segment",  # of a library
 )
 
-_KEPT_PRODUCTS = "128"
-"""Compiled products of bfloat16 that torch and oneDNN each keep, of some MiB, where they would keep 1,024. Captions of
-another length need other products; a network of images, fewer than so many."""
+_KEPT_PRODUCTS = "32"
+"""Compiled products of bfloat16 that torch and oneDNN each keep, where they would keep 1,024. Each holds memory of the
+size of its result, and captions of another length need others; the layers of one length find theirs again."""
 _CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 app = typer.Typer(
