@@ -154,8 +154,7 @@ def define(root: Path, source: TinySource) -> None:
 @pytest.fixture
 def any_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model of the hub can be fetched, as far as plans ask; nothing is."""
-    for place in ("features.hub", "encoders.folders"):
-        monkeypatch.setattr(f"itrpipe.{place}._ask", lambda model, revision: None)
+    monkeypatch.setattr("itrpipe.encoders.folders._ask", lambda model, revision: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

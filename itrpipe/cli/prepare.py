@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -61,7 +61,7 @@ class Prepare(RunOptions):
         stage, overrides = remembered("prepare", defined, definition.prepare, overrides)
         return self.run_stage("prepare", overrides, definition=definition.model_copy(update={"prepare": stage}))
 
-    def _columns(self) -> dict[str, str | list[str]]:
+    def _columns(self) -> dict[str, Any]:
         """Return the settings of the columns that were named.
 
         Raises:

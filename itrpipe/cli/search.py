@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import File, JsonOption, Split, Text
+from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
@@ -121,7 +122,7 @@ class Search(SearchOptions):
         image = own = None
         if self.image:
             for image in (Path(self.image).expanduser(), photos / self.image):
-                if os.path.isfile(image):
+                if os.path.isfile(image) or in_archive(image):
                     break
             else:
                 raise MissingInputError(

@@ -14,14 +14,14 @@ import contextlib
 import os
 import re
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from itrpipe.datasets.tars import has_tar_member, read_tar_member, tar_members
 from itrpipe.errors import DataError, reason_of
@@ -67,7 +67,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 def in_archive(path: Path) -> tuple[Path, str] | None:
     """Return the file that a path leads into, and the member's name; None of other paths."""
     for archive in path.parents:
-        if archive.suffix.lower() in ARCHIVES and archive.is_file():
+        if archive.suffix.lower() in ARCHIVES and os.path.isfile(archive):
             return archive, path.relative_to(archive).as_posix()
     return None
 
@@ -124,9 +124,9 @@ def read_member(archive: Path, name: str) -> bytes | str:
         columns = ", ".join(table.schema.names)
         raise DataError(f"is not in {archive.name}, which has {table.starts[-1]:,} rows of {columns}")
     column, row = place
-    piece = int(np.searchsorted(table.starts, row, "right")) - 1
+    piece = bisect_right(table.starts, row) - 1
     cells = _recent.get((table, column, piece), lambda: table.read(column, piece))
-    content = cells[row - int(table.starts[piece])].as_py()
+    content = cells[row - table.starts[piece]].as_py()
     path = None
     if isinstance(content, dict):
         path = content.get("path")
@@ -144,12 +144,12 @@ class _Table:
 
     Attributes:
         schema: columns and their types.
-        starts: first row of each piece that is read at a time, and last the number of rows; int64 [P + 1].
+        starts: first row of each piece that is read at a time, and last the number of rows.
         read: returns the cells of a column in a piece.
     """
 
     schema: pa.Schema
-    starts: np.ndarray
+    starts: list[int]
     read: Callable[[str, int], pa.ChunkedArray | pa.Array]
 
     def find(self, name: str) -> tuple[str, int] | None:
@@ -217,8 +217,8 @@ def _open_arrow(archive: Path) -> _Table:
     return _Table(reader.schema, _starts(map(len, batches)), lambda column, number: batches[number].column(column))
 
 
-def _starts(counts: Iterable[int]) -> np.ndarray:
-    return np.cumsum([0, *counts])
+def _starts(counts: Iterable[int]) -> list[int]:
+    return list(accumulate(counts, initial=0))
 
 
 @contextlib.contextmanager

@@ -155,6 +155,8 @@ def merge_equal_pictures(
             joined.append((owner, image._replace(split=owner.split)))
         elif earlier is not image:
             apart.append((earlier, image))
+    if not joined:
+        return annotations, joined, apart
     images = [image for image in annotations.images if owners[image.image_id] is image]
     captions = [each._replace(image_id=owners[each.image_id].image_id) for each in annotations.captions]
     return replace(annotations, images=images, captions=captions), joined, apart

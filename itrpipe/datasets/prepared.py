@@ -23,13 +23,13 @@ from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.storage.arrays import Rows
-from itrpipe.storage.tables import TableFile, read_table, rows_of, write_table
+from itrpipe.storage.tables import TableFile, read_table, rows_of, table_writer, write_table
 
 IMAGES_FILE = "images.parquet"
 CAPTIONS_FILE = "captions.parquet"
 _REMEDY = "run itrpipe prepare again"
 LEAKED = "{:,} pictures are in two splits, so that scores may be too high; leaks.tsv of the dataset lists them"
-_CAPTIONS_AT_ONCE = 65_536
+_CAPTIONS_AT_ONCE = 16_384
 _TEXT, _INT, _WORDS = pa.string(), pa.int32(), pa.list_(pa.string())
 _IMAGES = pa.schema({"image_id": _TEXT, "file": _TEXT, "split": _TEXT, "width": _INT, "height": _INT, "sha256": _TEXT})
 _CAPTIONS = pa.schema({"caption_id": _TEXT, "image_id": _TEXT, "split": _TEXT, "text": _TEXT, "tokens": _WORDS})
@@ -69,10 +69,16 @@ def write_tables(
     order = np.argsort([SPLITS.index(name) for name in images["split"]], kind="stable")
     owners = np.argsort(order)[owners]
     known = known.take(order).combine_chunks()
-    of_images = known["image_id"].take(owners), known["split"].take(owners)
-    told = pa.table([caption_ids, *of_images, texts, list(map(tokenize, texts))], schema=_CAPTIONS)
     write_table(folder / IMAGES_FILE, known)
-    write_table(folder / CAPTIONS_FILE, told.take(np.argsort(owners, kind="stable")).combine_chunks())
+    of_images = known["image_id"].take(owners), known["split"].take(owners)
+    told = pa.table([caption_ids, *of_images, texts], schema=_CAPTIONS.remove(_CAPTIONS.get_field_index("tokens")))
+    told = told.take(np.argsort(owners, kind="stable"))
+    with table_writer(folder / CAPTIONS_FILE, _CAPTIONS) as writer:
+        # The words of all captions would take more memory than all else.
+        for start in range(0, len(told), _CAPTIONS_AT_ONCE):
+            part = told.slice(start, _CAPTIONS_AT_ONCE)
+            tokens = [tokenize(text) for text in part["text"].to_pylist()]
+            writer.write_table(part.append_column("tokens", pa.array(tokens, _WORDS)))
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _read_index(archive: Path) -> pa.Table:
     schema = pa.schema({"name": pa.string(), "offset": pa.int64(), "size": pa.int64()})
     index = pa.table({"name": names, "offset": offsets, "size": sizes}, schema=schema).sort_by("name")
     sorted_names = index["name"]
-    doubled = pc.index(pc.equal(sorted_names[1:], sorted_names[:-1]), True).as_py()
+    doubled = pc.index(pc.call_function("equal", [sorted_names[1:], sorted_names[:-1]]), True).as_py()
     if doubled >= 0:
         raise DataError(f"holds {sorted_names[doubled]} twice; give each file a name of its own")
     return index

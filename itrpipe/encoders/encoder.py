@@ -92,7 +92,10 @@ class Encoder(nn.Module):
 
     def encode_images(self, frames: Tensor) -> Tensor:
         """Return vectors [B, D] of frames [B, 3, h, w]."""
-        seen = self.see(frames)
+        return self.pooled(self.see(frames))
+
+    def pooled(self, seen: Seen) -> Tensor:
+        """Return the vectors [B, D] of images that the network has seen."""
         if self.image_pool == "own":
             assert seen.own is not None
             return seen.own
@@ -231,37 +234,54 @@ def open_encoder(
     network = open_network(folder)
     image_reader = text_reader = None
     if VISION in sides:
-        processor = _opened("AutoImageProcessor", folder, "an image processor")
-        with reading(folder, "an image processor", _AGAIN):
-            image_reader = ImageReader(processor)
+        image_reader = open_images(folder)
     if TEXT in sides:
         text_reader = _open_texts(folder, network, text_pool)
-    return Encoder(network, image_reader, text_reader, image_pool), notes
+    with reading(folder, "an encoder", "the network and what prepares its inputs do not belong together"):
+        return Encoder(network, image_reader, text_reader, image_pool), notes
 
 
-def open_network(folder: Path) -> Any:
+def open_config(folder: Path, kind: str = "AutoModel") -> Any:
+    """Open the configuration of a network.
+
+    Args:
+        folder: of the model, here.
+        kind: class of transformers that opens the network.
+
+    Raises:
+        DataError: the file is damaged.
+        UsageError: the class knows no such network.
+    """
+    import transformers  # it is large, and most models have no such network
+
+    config = _opened("AutoConfig", folder, "a configuration")
+    if type(config) not in getattr(transformers, kind)._model_mapping:
+        raise UsageError(f"{folder}: transformers has no {kind} of type '{config.model_type}'; choose another model")
+    vars(config).pop("itrpipe", None)  # of `itrpipe export`, about a model that this one began with
+    # A configuration can name an implementation that would be downloaded from the hub as code.
+    config._attn_implementation = None
+    config.return_dict = True
+    return config
+
+
+def open_network(folder: Path, kind: str = "AutoModel") -> Any:
     """Open a network with its weights, in float32, on the CPU, in evaluation mode.
 
     A pooler that the weights lack is left out, because it would be random.
 
     Args:
-        folder: of the model, here.
+        folder, kind: see `open_config`.
 
     Raises:
         DataError: a file is damaged, or weights are of another network or not finite.
-        UsageError: transformers has no `AutoModel` of this type.
+        UsageError: the class knows no such network.
     """
-    import transformers  # it is large, and most models have no such network
+    import transformers  # see `open_config`
 
     weights = folder / SAFETENSORS[0]
-    config = _opened("AutoConfig", folder, "a configuration")
-    if type(config) not in transformers.AutoModel._model_mapping:  # pyright: ignore[reportAttributeAccessIssue]
-        raise UsageError(f"{folder}: transformers has no AutoModel of type '{config.model_type}'; choose another model")
-    vars(config).pop("itrpipe", None)  # of `itrpipe export`, about a model that this one began with
-    # A configuration can name an implementation that would be downloaded from the hub as code.
-    config._attn_implementation = None
+    config = open_config(folder, kind)
     with quiet(), reading(weights, "weights", _AGAIN):
-        network, report = transformers.AutoModel.from_pretrained(
+        network, report = getattr(transformers, kind).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
@@ -271,7 +291,10 @@ def open_network(folder: Path) -> Any:
             ignore_mismatched_sizes=True,  # they are in the report
             output_loading_info=True,
         )
-    wrong = [f"'{name}' {list(found)} is {list(due)} by config.json" for name, found, due in report["mismatched_keys"]]
+    wrong = [
+        f"'{name}' {list(found)} is {list(due)} by config.json"
+        for name, found, due in sorted(report["mismatched_keys"])
+    ]
     for name in sorted(report["missing_keys"]):
         if name.partition(".")[0] == _POOLER:
             network.pooler = None
@@ -284,6 +307,32 @@ def open_network(folder: Path) -> Any:
         )
     refuse_not_finite(weights, network, "download the weights again")
     return network.eval()
+
+
+def open_images(folder: Path) -> ImageReader:
+    """Open the image processor of a model.
+
+    Raises:
+        DataError: its file is damaged.
+        UsageError: it makes frames of different sizes.
+    """
+    processor = _opened("AutoImageProcessor", folder, "an image processor")
+    with reading(folder, "an image processor", _AGAIN):
+        return ImageReader(processor)
+
+
+def refuse_other_tokens(folder: Path, tokenizer: Any, network: Any) -> None:
+    """Refuse a tokenizer of another network.
+
+    Raises:
+        DataError: it has more tokens than the network embeds.
+    """
+    embedded = network.config.get_text_config().vocab_size
+    if len(tokenizer) > embedded:
+        raise DataError(
+            f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {embedded:,}; they do not "
+            f"belong together, {_AGAIN}"
+        )
 
 
 def is_joint(network: Any) -> bool:
@@ -305,12 +354,7 @@ def refuse_not_finite(where: Path, network: nn.Module, remedy: str) -> None:
 
 def _open_texts(folder: Path, network: Any, wanted: texts.Pool) -> TextReader:
     tokenizer = load_tokenizer(folder)
-    embedded = network.config.get_text_config().vocab_size
-    if len(tokenizer) > embedded:
-        raise DataError(
-            f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {embedded:,}; they do not "
-            f"belong together, {_AGAIN}"
-        )
+    refuse_other_tokens(folder, tokenizer, network)
     pool, layers, limit = read_modules(folder)
     if pool is None:
         pool = "own" if is_joint(network) else "mean"
@@ -346,7 +390,7 @@ def _opened(kind: str, folder: Path, what: str) -> Any:
         MissingInputError: a library that it needs is not installed.
         DataError: a file is damaged.
     """
-    import transformers  # see `open_network`
+    import transformers  # see `open_config`
 
     with quiet(), reading(folder, what, _AGAIN):
         try:

@@ -22,7 +22,7 @@ _SIDE = 64
 """Of images that a processor is tried with, in pixels."""
 _WHITE = 255
 _OF_A_BYTE = 1e-2
-_INTERPOLATIONS = {
+_INTERPOLATIONS: dict[int, InterpolationMode] = {
     Image.Resampling.NEAREST: InterpolationMode.NEAREST,
     Image.Resampling.BILINEAR: InterpolationMode.BILINEAR,
     Image.Resampling.BOX: InterpolationMode.BOX,
@@ -31,10 +31,17 @@ _INTERPOLATIONS = {
 
 
 class Grid(NamedTuple):
-    """Cells of a frame: how many rows and columns there are."""
+    """Cells of a frame, row by row from its upper left corner.
+
+    Attributes:
+        rows, columns: how many.
+        height, width: of a cell, in pixels of the frame.
+    """
 
     rows: int
     columns: int
+    height: float
+    width: float
 
 
 class Seen(NamedTuple):
@@ -80,30 +87,32 @@ class ImageReader(nn.Module):
         # Processors name their colours and sizes in many ways; what they do to an image tells all of it.
         black = self.pixels(np.zeros((_SIDE, _SIDE, 3), np.uint8))
         white = self.pixels(np.full((_SIDE, _SIDE, 3), _WHITE, np.uint8))
-        if not bool((white.isfinite() & black.isfinite() & (white != black)).all()):
+        coloured = self.pixels(np.tile(np.array([0, 1, 2], np.uint8) * (_WHITE // 2), (_SIDE, _SIDE, 1)))
+        noise = self.pixels(np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8))
+        if black.ndim != 3 or noise.shape != black.shape:
+            raise UsageError(
+                f"the image processor {type(processor).__name__} makes images of different sizes, or patches of them, "
+                "which cannot lie in one batch; set a height and a width in its preprocessor_config.json"
+            )
+        self.frame = (black.shape[1], black.shape[2])
+        row, column = self.frame[0] // 2, self.frame[1] // 2  # the middle, since a frame may have margins
+        shift = black[:, row, column].view(3, 1, 1)
+        scale = (white[:, row, column].view(3, 1, 1) - shift) / _WHITE
+        if not (scale.isfinite() & shift.isfinite() & (scale != 0)).all():
             raise DataError(
                 f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_std and "
                 "rescale_factor in its preprocessor_config.json"
             )
-        scale = ((white - black) / _WHITE)[:, :1, :1]
-        shift = black[:, :1, :1]
         self.register_buffer("scale", scale, persistent=False)
         self.register_buffer("shift", shift, persistent=False)
         # Frames are made on the processor, wherever the network is, and a module moves no tuple.
         self._on_host = scale.clone(), shift.clone()
-        self.frame = (black.shape[1], black.shape[2])
-        coloured = self.pixels(np.tile(np.array([0, 1, 2], np.uint8) * (_WHITE // 2), (_SIDE, _SIDE, 1)))
-        self.colours = ((coloured - black) / (white - black))[:, 0, 0].mul(2).round().int().tolist()
-        self.interpolation = _INTERPOLATIONS.get(getattr(processor, "resample", None), InterpolationMode.BICUBIC)
-        noise = np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8)
-        tall = self.pixels(noise)
-        if tall.shape != black.shape:
-            raise UsageError(
-                f"the image processor {type(processor).__name__} makes images of different sizes, which cannot lie in "
-                "one batch; set a height and a width in its preprocessor_config.json"
-            )
-        levels = (tall - self.shift) / self.scale
+        self.colours = (self.levels(coloured)[:, row, column] / (_WHITE // 2)).round().int().tolist()
+        self.interpolation = _INTERPOLATIONS.get(getattr(processor, "resample", -1), InterpolationMode.BICUBIC)
+        levels = self.levels(noise)
         self.in_bytes = bool((levels - levels.round()).abs().max() < _OF_A_BYTE)
+        # Most processors can be asked for bytes, which takes a quarter of the time.
+        self._gives_bytes = self.in_bytes and hasattr(processor, "do_rescale") and hasattr(processor, "do_normalize")
 
     def pixels(self, image: np.ndarray) -> Tensor:
         """Return what the processor makes of an image [H, W, 3] uint8 RGB: [3, h, w] float32, normalised."""
@@ -111,15 +120,29 @@ class ImageReader(nn.Module):
 
     def framed(self, image: np.ndarray) -> Tensor:
         """Return the frame of an image [H, W, 3] uint8 RGB: [3, h, w], uint8 where that loses nothing."""
-        pixels = self.pixels(image)
-        return self.as_bytes(pixels) if self.in_bytes else pixels
+        if not self.in_bytes:
+            return self.pixels(image)
+        if not self._gives_bytes:
+            return self.as_bytes(self.pixels(image))
+        found = self.processor(
+            np.require(image, requirements="W"),  # torch warns of memory that it may not write to
+            do_rescale=False,
+            do_normalize=False,
+            input_data_format="channels_last",
+            return_tensors="pt",
+        )
+        return found["pixel_values"][0].to(torch.uint8)
 
     def as_bytes(self, frames: Tensor) -> Tensor:
         """Return frames [..., 3, h, w] as bytes; those of pixels are rounded."""
         if frames.dtype == torch.uint8:
             return frames
+        return self.levels(frames).round_().clamp_(0, _WHITE).to(torch.uint8)
+
+    def levels(self, pixels: Tensor) -> Tensor:
+        """Return pixels [..., 3, h, w] as levels of 0 to 255, not rounded, on the CPU."""
         scale, shift = self._on_host
-        return ((frames - shift) / scale).round_().clamp_(0, _WHITE).to(torch.uint8)
+        return (pixels - shift) / scale
 
     def cropped(self, image: np.ndarray, box: np.ndarray) -> Tensor:
         """Return a part of an image as a frame [3, h, w] uint8, resized in the way of the processor.
@@ -136,7 +159,7 @@ class ImageReader(nn.Module):
         """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""
         if frames.dtype != torch.uint8:
             return frames
-        return frames * self.scale + self.shift
+        return frames.float().mul_(self.scale).add_(self.shift)  # in one place: fresh memory costs more than the sums
 
     def seen(self, found: Any, patch: int) -> Seen:
         """Return what a network has made of frames.
@@ -148,7 +171,8 @@ class ImageReader(nn.Module):
         states = found.last_hidden_state
         own = own_vector(found)
         if states.ndim == 4:  # [B, D', rows, columns]
-            grid = Grid(*states.shape[2:])
+            rows, columns = states.shape[2:]
+            grid = Grid(rows, columns, self.frame[0] / rows, self.frame[1] / columns)
             return Seen(states.flatten(2).transpose(1, 2), own, grid)
         return Seen(states, own, self._grid(states.shape[1], patch))
 
@@ -158,7 +182,7 @@ class ImageReader(nn.Module):
         side = patch
         while (height // side) * (width // side) > tokens:
             side += 1
-        return Grid(height // side, width // side)
+        return Grid(height // side, width // side, side, side)
 
 
 def own_vector(found: Any) -> Tensor | None:

@@ -100,24 +100,6 @@ class RegionSettings(FeatureSettings):
         return value
 
 
-class NetworkSettings(FeatureSettings):
-    """A vision network of transformers.
-
-    Attributes:
-        model: hub id or local folder with config.json and preprocessor_config.json.
-        revision: branch, tag or commit of the hub id.
-        weights: `pretrained`, or `random` for trying things out.
-        precision: of the network.
-    """
-
-    holds = REGIONS | {"global"}
-
-    model: str
-    revision: str
-    weights: Literal["pretrained", "random"]
-    precision: Precision
-
-
 def names_a_file(key: str, value: object) -> bool:
     """Tell whether the value of a setting may be a file or folder of this machine."""
     return key in (*_FILES, "ids") and isinstance(value, str) and value not in _NO_FILES

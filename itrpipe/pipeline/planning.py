@@ -50,6 +50,8 @@ def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> N
 
 
 SOURCE_CACHE = "sources.json"
+_REQUIRED = "required by the step that reads it"
+"""Origin of settings."""
 _WITHOUT_DATASET = ("index", "report")
 """Stages that read no prepared dataset."""
 
@@ -274,7 +276,7 @@ class Planner:
 
         backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
         resolved = resolve(declaration, conf, backbones=backbone_names(), backbone=backbone, dataset=self.dataset)
-        resolved.merge(need.settings, "required by the step that reads it")
+        resolved.merge(need.settings, _REQUIRED)
         values = {**resolved.values, "backbone": backbone}
         known = {*resolved.origins, *setting_keys(stage.settings_class(values), values)}
         self.settings |= known
@@ -292,10 +294,9 @@ class Planner:
             self.read.add(override)
             resolved.merge({key: override.value}, override.origin)
         settings = bind(stage.settings_class(resolved.values), resolved, f"{need.stage} {need.conf}")
-        if fill and self._reads_features(need, settings) and not resolved.values["features"]:
-            made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
-            unasked = [name for name in WITHOUT_CHOICE if name in made]  # but read by a model
-            resolved.merge({"features": self.definition.default_features(self.dataset, unasked)}, "dataset.json")
+        if fill and "features" in resolved.values:
+            features, origin = self._features_of(need, settings, resolved.origins["features"])
+            resolved.merge({"features": features}, origin)
             settings = bind(type(settings), resolved, f"{need.stage} {need.conf}")
         return settings, bind(stage.execution, execution, need.stage), resolved
 
@@ -316,26 +317,33 @@ class Planner:
             if override.scope in scopes or (override.scope == EVERYWHERE and override.key in execution):
                 yield override
 
-    def _reads_features(self, need: Need, settings: Any) -> bool:
-        """Tell whether a step, or the model that it reads, reads features of the dataset.
+    def _features_of(self, need: Need, settings: Any, origin: str) -> tuple[str, str]:
+        """Return the features that a step reads, or the model that it is about, and what chose them.
+
+        They are the dataset's only ones where none are named, and none for a model that reads photographs.
 
         Raises:
-            UsageError: features are named for a model that reads photographs.
+            UsageError: the dataset has several and none are named, or some are named for a model of photographs.
+            MissingInputError: the dataset has none.
         """
-        if not hasattr(settings, "features") or is_given(getattr(settings, "backbone", "")):
-            return False
         training = settings
+        if is_given(getattr(settings, "backbone", "")):
+            return settings.features, origin
         if need.stage != "train" and hasattr(settings, "method"):
             model = Need("train", settings.method, {"backbone": settings.backbone})
             training, _, _ = self.configure(model, requested=False)
-        if not getattr(training, "reads_photographs", False):
-            return True
+        if getattr(training, "reads_photographs", False):
+            if settings.features and origin != _REQUIRED:
+                raise UsageError(
+                    f"{need.conf} of {training.backbone} reads the photographs themselves, and no features; leave "
+                    f"--features {settings.features} out, or name a --backbone that reads features"
+                )
+            return "", origin
         if settings.features:
-            raise UsageError(
-                f"{need.conf} of {training.backbone} reads the photographs themselves, and no features; leave "
-                f"--features {settings.features} out, or name a --backbone that reads features"
-            )
-        return False
+            return settings.features, origin
+        made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
+        unasked = [name for name in WITHOUT_CHOICE if name in made]  # but read by a model
+        return self.definition.default_features(self.dataset, unasked), "dataset.json"
 
 
 def pinned_step(root: Path, manifest: Manifest) -> Step:

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import UsageError
@@ -155,7 +156,7 @@ class Gallery:
     Attributes:
         about: what is looked at: a dataset, or a folder.
         model: the model.
-        images: embeddings [N, D] of the images, or their features for a model that scores pairs.
+        images: embeddings [N, D] of the images, or their features or files for a model that scores pairs.
         image_ids: N, of a dataset, or paths of photographs.
         files: N, relative to the root of the source.
         splits: N, of each image; `folder` of photographs in one.
@@ -167,7 +168,7 @@ class Gallery:
 
     about: str
     model: RetrievalModel
-    images: np.ndarray | Stored
+    images: np.ndarray | Stored | list[Path]
     image_ids: list[str]
     files: list[str]
     splits: list[str]
@@ -200,15 +201,17 @@ class Gallery:
         owners = []
         features = graphs = None
         if not model.embeds:
-            features = FeatureFile.open(open_input(trained, manifest, "extract") / FEATURES)
+            if "extract" in manifest.inputs:
+                features = FeatureFile.open(open_input(trained, manifest, "extract") / FEATURES)
             if model.saved.settings.reads_phrases:
                 graphs = open_input(trained, manifest, "parse")
         for name in [split] if split else dataset.splits:
             each = dataset.split(name)
-            if features is None:
+            known = each.image_ids
+            if model.embeds:
                 embedded.append(read_embeddings(trained / EMBEDDINGS, name))
                 known = embedded[-1].image_ids
-            else:
+            elif features is not None:
                 known = features.image_id
             if name == "train":
                 each = each.without(np.setdiff1d(each.image_ids, known).tolist())
@@ -218,9 +221,14 @@ class Gallery:
             gallery.splits += [name] * len(each.files)
             gallery.caption_ids += each.caption_ids.tolist()
             gallery.texts += each.texts
-            if features is not None:
-                gallery.images, gallery.sentences = Stored(features, gallery.image_ids), Captions(each, graphs)
-        if features is None:
+            if not model.embeds:
+                gallery.sentences = Captions(each, graphs)
+        if features is not None:
+            gallery.images = Stored(features, gallery.image_ids)
+        elif not model.embeds:
+            root = image_root(prepared)
+            gallery.images = [root / file for file in gallery.files]
+        else:
             gallery.images = np.concatenate([each.images for each in embedded])
             gallery.sentences = [each.texts for each in embedded]
         gallery.owners = np.concatenate(owners)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
+from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.prepared import Split, given_split
 from itrpipe.encoders.folders import CONFIG, fetch_folder
 from itrpipe.engine.work import resolve_device
@@ -278,7 +279,7 @@ class RetrievalModel:
             UsageError, DataError: see `score`.
         """
         options = {"batch_size": batch_size, "progress": progress}
-        if isinstance(query, str) and not os.path.isfile(query):
+        if isinstance(query, str) and not (os.path.isfile(query) or in_archive(Path(query))):
             scores = self.score(cast(Any, candidates), [query], **options)[:, 0]
         else:
             scores = self.score([query], cast(Any, candidates), **options)[0]

@@ -344,7 +344,8 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
             features = FeatureFile.open(extracted / FEATURES)
             features.rows([found[0][0]])  # an image without features is told here, and not in the midst of a batch
         return Shown(*found[0], features)
-    if os.path.isfile(image):  # unlike Path.is_file, no error for what cannot be a path
+    # Unlike Path.is_file, this raises no error for what cannot be a path.
+    if os.path.isfile(image) or in_archive(Path(image)):
         path = Path(image)
         if extracted is not None:
             features = photograph_features(path, extracted, device)

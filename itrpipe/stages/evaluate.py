@@ -8,10 +8,10 @@ from pydantic import Field
 from itrpipe.analysis.questions.base import SENTENCES, EvaluatedModel, answer_questions
 from itrpipe.analysis.settings import SCORED, EvaluateSettings, check_asked, check_photographs, models_label
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
+from itrpipe.encoders.folders import require_model
 from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import passes_of, read_model
-from itrpipe.features.hub import require_reachable
 from itrpipe.models.declaration import settings_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
@@ -80,7 +80,7 @@ class Evaluate(Stage):
         if extracted is not None:
             check_photographs(settings, passes_of("", extracted.settings))
         if settings.language_model:
-            require_reachable(settings.language_model)
+            require_model(settings.language_model, sides=("text",))
 
     def run(self, job: Job) -> None:
         """Write metrics.json, both files of rankings, the answers of `analysis.questions`, and all of it as text."""

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, image_root
+from itrpipe.encoders.folders import require_model
 from itrpipe.engine.run import Device, OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS, feature_settings, passes_of
-from itrpipe.features.hub import require_reachable
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file, source_of
 from itrpipe.storage.artifact import NOTES, DigestCache
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
@@ -55,7 +55,7 @@ class Extract(Stage):
         """Refuses extractors whose model is neither here nor on the hub."""
         for part in passes_of("", step.settings).values():
             for model, revision in part.from_hub().items():
-                require_reachable(model, revision)
+                require_model(model, revision)
 
     def needs(self, settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
         """The images and captions.

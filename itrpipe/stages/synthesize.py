@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition
+from itrpipe.encoders.folders import require_model
 from itrpipe.engine.run import Device, SharedExecution
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import UsageError
-from itrpipe.features.hub import require_reachable
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import SCENES_FILE, STATISTICS, open_artifact
@@ -47,7 +47,7 @@ class Synthesize(Stage):
         """Refuses a language model that is neither here nor on the hub."""
         settings: Any = step.settings
         if settings.language_model:
-            require_reachable(settings.language_model)
+            require_model(settings.language_model, sides=("text",))
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
         """Return the settings of the configuration's maker.

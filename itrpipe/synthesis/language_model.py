@@ -1,4 +1,4 @@
-"""Fluency of sentences: their perplexity by a GPT-2 of transformers.
+"""Fluency of sentences: their perplexity by a language model of transformers, such as GPT-2.
 
 Source: TAGS-DC, Table 3, which gives it of captions, of its synthetic sentences and of those of VSE-C.
 """
@@ -12,20 +12,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from itrpipe.encoders.encoder import open_tokenizer
-from itrpipe.errors import DataError, UsageError
-from itrpipe.features.hub import Kind
-from itrpipe.features.towers import open_network
+from itrpipe.encoders.encoder import load_tokenizer, open_network, refuse_other_tokens
+from itrpipe.encoders.folders import find_folder
+from itrpipe.encoders.texts import positions_of
+from itrpipe.errors import UsageError
 from itrpipe.synthesis.sentences import SentenceFile
 
-_KINDS = {"gpt2": Kind("GPT2LMHeadModel")}
-_REVISION = "main"
 _BATCH = 32
 _DIGITS = 2
 
 
 class LanguageModel:
-    """A GPT-2 with its tokenizer.
+    """A network that predicts every token of a text from those before it, with its tokenizer.
 
     Args:
         name: hub id or folder.
@@ -34,26 +32,29 @@ class LanguageModel:
 
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
-        DataError: a file is damaged, or two do not belong together.
-        UsageError: it is another kind of model, or its tokenizer has no start token.
+        DataError: a file is damaged, weights are a pickle, or two files do not belong together.
+        UsageError: it reads what comes after a token, too, or its tokenizer has no start token.
     """
 
     def __init__(
         self, name: str, device: torch.device | str = "cpu", warn: Callable[[str], object] = lambda note: None
     ) -> None:
-        self._tokenizer = open_tokenizer(name, _REVISION)
-        folder, _, network, notes = open_network(name, _REVISION, _KINDS)
+        folder, notes = find_folder(name, sides=("text",))
         for note in notes:
             warn(note)
-        self._network, config = network.to(device).eval(), network.config
-        if len(self._tokenizer) > config.vocab_size:
-            raise DataError(
-                f"{folder}: the tokenizer has {len(self._tokenizer):,} tokens and the network embeds "
-                f"{config.vocab_size:,}; they do not belong together, download the model again."
-            )
+        network = open_network(folder, "AutoModelForCausalLM")
+        self._tokenizer = load_tokenizer(folder)
+        refuse_other_tokens(folder, self._tokenizer, network)
+        self._network = network.to(device)
+        self._device = device
+        self._longest = positions_of(network)
         if self._tokenizer.bos_token_id is None:
             raise UsageError(f"{folder}: the tokenizer has no start token, which sentences begin with; name a GPT-2")
-        self._device, self._longest = device, config.n_positions
+        if self._reads_ahead():
+            raise UsageError(
+                f"{folder}: {type(network).__name__} reads what comes after a token, too, so that it gives no "
+                "perplexity; name a GPT-2"
+            )
 
     @torch.inference_mode()
     def perplexities(self, texts: Sequence[str], advance: Callable[[int], object] = lambda texts: None) -> np.ndarray:
@@ -69,7 +70,7 @@ class LanguageModel:
         if not len(texts):
             return found
         ids = []
-        for tokens in self._tokenizer(list(texts))["input_ids"]:
+        for tokens in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]:
             ids.append(torch.tensor([self._tokenizer.bos_token_id, *tokens][: self._longest]))
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         for first in range(0, len(order), _BATCH):
@@ -81,6 +82,14 @@ class LanguageModel:
             found[rows] = (losses.sum(dim=1) / (tokens[:, 1:] >= 0).sum(dim=1)).exp().cpu().numpy()
             advance(len(rows))
         return found
+
+    @torch.inference_mode()
+    def _reads_ahead(self) -> bool:
+        """Tell whether what follows a token changes what is predicted of it, as in networks for masked tokens."""
+        start = self._tokenizer.bos_token_id
+        other = (start + 1) % len(self._tokenizer)
+        logits = self._network(torch.tensor([[start, start], [start, other]], device=self._device)).logits[:, 0]
+        return not torch.allclose(logits[0], logits[1], atol=1e-4)
 
 
 def fluency(

@@ -16,7 +16,8 @@ from extraction import PHOTOGRAPH
 from measure import apart, most_memory, paired, show
 from PIL import Image
 
-from itrpipe.features.frames import load_preprocessing
+from itrpipe.encoders.encoder import open_images
+from itrpipe.features.extractors.vision.frames import Framing
 from itrpipe.features.importers.precomp import importer as precomp
 from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.features.store import FeatureFile, FeatureSpec, stored_rows, write_features
@@ -37,9 +38,9 @@ GIB = 2**30
 )
 def test_the_transform_against_resizing_alone(processor: Any, tmp_path: Path) -> None:
     processor.save_pretrained(tmp_path)
-    transform = load_preprocessing(tmp_path).framing
+    transform = Framing(open_images(tmp_path))
     pixels = np.random.default_rng(0).integers(0, 256, (*PHOTOGRAPH, 3), dtype=np.uint8)
-    height, width = transform(pixels).shape[:2]
+    _, height, width = transform(pixels).shape
 
     def limit() -> None:
         np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))

@@ -40,7 +40,7 @@ from itrpipe.encoders.images import ImageReader
 from itrpipe.encoders.texts import TextReader
 from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
-from itrpipe.features.extractors.vit.declaration import Vit
+from itrpipe.features.extractors.vision.declaration import Vision
 from itrpipe.methods.aoq import method as aoq
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.base import Batch, Method
@@ -445,7 +445,7 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
 
     from itrpipe.features.extractors.butd import extractor as butd
     from itrpipe.features.extractors.frcnn import extractor as frcnn
-    from itrpipe.features.extractors.vit import extractor as vit
+    from itrpipe.features.extractors.vision import extractor as vision
     from tests.benchmarks.extraction import whole_and_forward, write_photographs
 
     # Processors without bfloat16 units take a minute for a detector's convolutions.
@@ -467,8 +467,8 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
         )
         config.save_pretrained(folder)
         ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
-        encoder = Vit(kind="vit", model=str(folder), revision="main", weights="random", precision=precision)
-        kinds = [("vit", vit.build, encoder, scale.encoded, 64), ("frcnn", frcnn.build, detector, scale.detected, 8)]
+        encoder = Vision(kind="vision", model=str(folder), revision="main", weights="random", precision=precision)
+        kinds = [("vit", vision.build, encoder, scale.encoded, 64), ("frcnn", frcnn.build, detector, scale.detected, 8)]
         kinds += [("butd", butd.build, published, scale.detected, 8)] if scale.short_side >= 600 else []
         for kind, build, settings, count, batch in kinds:
             images = write_photographs(folder, count, scale.photograph)

@@ -16,6 +16,8 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -87,10 +89,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def write_world(prepared: Path, photographs: Path, files: list[str], owners: list[int], texts: list[str]) -> None:
     random = np.random.default_rng(1)
     facts = {}
-    for file in files:
+    for row, file in enumerate(files):
         path = photographs / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)
+        image = Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        image.save(path, "PNG" if row == 2 else "JPEG")
         facts[file] = ImageFacts(file_digest(path), 8, 8)
     images = [ImageRecord(f"i{row}", file, "train") for row, file in enumerate(files)]
     captions = [
@@ -174,17 +177,25 @@ def without_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.usefixtures("without_shards")
-def test_photographs_in_a_tar_file_are_opened_like_those_in_a_folder(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+@pytest.mark.parametrize("archive", ["shard.tar", "shard.parquet"])
+def test_photographs_in_an_archive_are_opened_like_those_in_a_folder(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, archive: str
 ) -> None:
     """Every image that a trainer opens has the pixels that the same row has of a folder."""
     packed = dataclasses.replace(world, folder=tmp_path)
     photographs = tmp_path / "photographs"
-    files = [f"shard.tar/{Path(file).name}" for file in world.files]
+    names = [Path(file).name for file in world.files]
+    if archive == "shard.parquet":
+        names = [f"image/{row}" for row in range(len(names))]
+    files = [f"{archive}/{name}" for name in names]
     write_world(tmp_path / "prepared", photographs, files, world.owners, world.texts)
-    (photographs / "shard.tar").rename(tmp_path / "unpacked")
-    with tarfile.open(photographs / "shard.tar", "w") as tar:
-        tar.add(tmp_path / "unpacked", ".")
+    unpacked = (photographs / archive).rename(tmp_path / "unpacked")
+    if archive == "shard.tar":
+        with tarfile.open(photographs / archive, "w") as tar:
+            tar.add(unpacked, ".")
+    else:
+        contents = [(unpacked / name).read_bytes() for name in names]
+        pq.write_table(pa.table({"image": contents}), photographs / archive, row_group_size=2)
     for name in ("mined", "sentences"):
         (tmp_path / name).symlink_to(world.folder / name)
 

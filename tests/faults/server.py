@@ -70,13 +70,13 @@ def make_parts_small() -> None:
     from itrpipe.datasets import image_check
     from itrpipe.features import extraction
     from itrpipe.features.extractors.scenes.extractor import ScenesExtractor
-    from itrpipe.features.extractors.vit import extractor as vit
+    from itrpipe.features.extractors.vision import extractor as vision
     from itrpipe.features.importers import base
     from itrpipe.scene_graph import build as parsing
     from itrpipe.scenes import build
 
     extraction.BATCHES_PER_PART, base.IMAGES_PER_PART = 1, 4
-    ScenesExtractor.batch = vit.GridExtractor.batch = 4
+    ScenesExtractor.batch = vision.GridExtractor.batch = 4
     image_check._IMAGES = build._SCENES = 4
     parsing.CHUNK = 16
 

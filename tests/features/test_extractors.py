@@ -14,7 +14,6 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-import transformers as t
 from torchvision.ops import box_iou
 
 from itrpipe.features.declaration import EXTRACTORS
@@ -22,35 +21,21 @@ from itrpipe.features.extraction import plan_batches, stack
 from itrpipe.scenes.build import generate
 from itrpipe.scenes.paint import paint
 from itrpipe.scenes.world import KINDS
+from tests.encoders import zoo
 
 GOLDEN = Path(__file__).with_name("golden_extractors.json")
 CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 SIZES = ((30, 50), (50, 30), (48, 48))
 
-NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] = CASES["networks"]
-"""Extractor, class and configuration of a network, name and settings of its image processor."""
+NETWORKS = ("vit", "dinov2_with_registers", "clip", "resnet", "timm_wrapper")
+"""Vision networks of the zoo."""
 OTHERS: dict[str, dict[str, Any]] = CASES["others"]
 NAMES = (*NETWORKS, *OTHERS)
 
 
-def filled(model: Any) -> Any:
-    """A network whose weights are functions of their place, whatever a library draws at random."""
-    tensors = [*model.named_parameters(), *(each for each in model.named_buffers() if each[1].is_floating_point())]
-    for number, (name, tensor) in enumerate(tensors):
-        wave = torch.sin(torch.arange(tensor.numel()).float() * (0.7 + 0.013 * number)).view(tensor.shape)
-        is_scale = tensor.ndim == 1 and name.endswith(("weight", "running_var"))
-        tensor.data = 1 + 0.2 * wave if is_scale else (0.1 if tensor.ndim == 1 else 0.3) * wave
-    return model.eval()
-
-
 def save(name: str, folder: Path) -> Path:
-    """Saves the network of a case as transformers does it, if it has one."""
-    if name in NETWORKS:
-        _, architecture, config, (processor, settings) = NETWORKS[name]
-        made = getattr(t, architecture)
-        filled(made(made.config_class(**config))).save_pretrained(folder)
-        getattr(t, f"{processor}ImageProcessor")(**settings).save_pretrained(folder)
-    return folder
+    """Save the network of a case as transformers does it, if it has one."""
+    return zoo.save(name, folder) if name in NETWORKS else folder
 
 
 def settings_of(kind: str, **changes: Any) -> Any:
@@ -61,7 +46,7 @@ def built(name: str, model: Path | str = "", **changes: Any) -> Any:
     """The extractor of a case, its network in a folder or of the hub."""
     kind, values = name.partition("_")[0], OTHERS.get(name)
     if values is None:
-        kind, values = NETWORKS[name][0], {"weights": "pretrained", "precision": "fp32"}
+        kind, values = "vision", {"weights": "pretrained", "precision": "fp32"}
         values |= {"model": str(model), "revision": "main"}
     return EXTRACTORS.module(kind).build(settings_of(kind, **{**values, **changes}), torch.device("cpu"))
 
@@ -137,8 +122,12 @@ def test_every_extractor(name: str, opened: Callable[[str], Any]) -> None:
             # Rounding depends on the size of the batch, and can exchange regions that only fill up a drawing's.
             few = slice(3) if name == "scenes" and each != "count" else ...
             assert_near(rows[each][row][few], values[0][few], 2e-2 if name == "scenes" else 2e-3)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_numbers_are_those_recorded(name: str, opened: Callable[[str], Any]) -> None:
     recorded = json.loads(GOLDEN.read_text())[name]
-    found = summary(rows)
+    found = summary(rows_of(opened(name), pictures(name)))
     assert {each: value[0] for each, value in found.items()} == {each: value[0] for each, value in recorded.items()}
     for each, (kind, numbers) in recorded.items():
         assert_near(found[each][1], numbers, 0 if "int" in kind else 2e-3)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from itrpipe.encoders.encoder import TEXT, open_encoder
+from itrpipe.encoders.texts import Dense
 from itrpipe.models.base import TextBatch
 from tests.models.toys import built, close, encoded, kept_values, toys
 
@@ -44,3 +46,12 @@ def test_a_pretrained_text_encoder_is_trained_only_where_it_is_asked_for(tuned: 
     without = {name.partition(".")[0] for name, weights in model.named_parameters() if weights.grad is None}
     assert without == ({"text"} if not tuned else without & {"text"})  # BERT's embedding of positions may have none
     assert any(weights.grad is not None for weights in model.text.parameters()) == tuned
+
+
+def test_words_are_read_before_a_layer_behind_the_pooling(saved_encoders: Path, tmp_path: Path) -> None:
+    encoder, _ = open_encoder(str(saved_encoders / "bert"), sides=(TEXT,))
+    assert encoder.texts is not None
+    encoder.texts.layers.append(Dense({"in_features": 16, "out_features": 6}))
+    encoder.save(tmp_path)
+    assert open_encoder(str(tmp_path), sides=(TEXT,))[0].text_width == 6
+    assert encoded(built("ascl", text=str(tmp_path)), *toys())[1].words.isfinite().all()

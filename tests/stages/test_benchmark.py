@@ -122,8 +122,8 @@ def test_a_region_model_reads_parts_of_images_by_the_extractor_of_the_dataset(
     assert len(whole) == 6
     saved = load_model(only(defined, "train/triplet.vsepp"))
     settings = {"model": str(saved_encoders / "vit"), "revision": "main", "weights": "pretrained", "precision": "fp32"}
-    extractor = EXTRACTORS.module("vit").build(
-        EXTRACTORS.classes["vit"].model_validate({"kind": "vit"} | settings), torch.device("cpu")
+    extractor = EXTRACTORS.module("vision").build(
+        EXTRACTORS.classes["vision"].model_validate({"kind": "vision"} | settings), torch.device("cpu")
     )
     for row in rows[::4]:
         folder = tmp_path / row["benchmark"]

@@ -19,7 +19,7 @@ from itrpipe.errors import DataError, DiskFullError, IncompleteError, LockedErro
 from itrpipe.features import extraction
 from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor
 from itrpipe.features.extractors.hog.extractor import HogExtractor
-from itrpipe.features.extractors.vit.extractor import GridExtractor
+from itrpipe.features.extractors.vision.extractor import GridExtractor
 from itrpipe.features.store import FeatureFile
 from itrpipe.stages import extract as stage
 from itrpipe.storage.artifact import read_manifest

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -79,6 +81,34 @@ def test_photographs_that_are_saved_for_each_caption_are_one_image(tmp_path: Pat
         assert len(split.texts) == 5 * len(own)
     assert any("80; " in message and prepare.JOINED in message for message in manifest.messages)
     assert len((folder / prepare.JOINED).read_text().splitlines()) == 81
+
+
+def test_photographs_get_the_same_splits_whatever_they_are_called_and_lie_in(tmp_path: Path) -> None:
+    """In a folder under other names and in another order, and in Parquet, where one of them is there twice."""
+    folder, table = tmp_path / "folder", tmp_path / "table"
+    folder.mkdir()
+    table.mkdir()
+    rows = ["file,caption"]
+    contents = []
+    for number in range(40):
+        path = folder / f"{97 * number % 40}.png"
+        Image.new("RGB", (16, 12), (5 * number, 99, 0)).save(path)
+        contents.append(path.read_bytes())
+        rows.append(f"{path.name},picture {number}")
+    (folder / "captions.csv").write_text("\n".join([rows[0], *rows[:0:-1]]))
+    captions = [f"picture {number}" for number in range(40)]
+    columns = {"image": [*contents, contents[7]], "caption": [*captions, "picture 7 again"]}
+    pq.write_table(pa.table(columns), table / "x.parquet", row_group_size=9)
+    splits = []
+    for source in (folder, table):
+        root = tmp_path / f"data-{source.name}"
+        save_definition(root, "own", DatasetDefinition(prepare=StageDefinition(conf="files", source=str(source))))
+        dataset = PreparedDataset.open(prepared(root, dataset="own"))
+        splits.append({text: name for name, split in dataset.splits.items() for text in split.texts})
+    again = splits[1].pop("picture 7 again")
+    assert splits[0] == splits[1]
+    assert again == splits[1]["picture 7"]
+    assert set(splits[0].values()) == set(SPLITS)
 
 
 def test_images_that_cannot_be_used_go_with_their_captions_and_are_listed(

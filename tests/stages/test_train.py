@@ -401,10 +401,10 @@ GRID = {"grid": [2, 2]}
     ("conf", "settings", "model", "lacks"),
     [
         ("precomp", {}, (PIXELS,), "dual-encoder reads the photographs themselves, .* leave --features mine out"),
-        ("resnet", {}, (PIXELS, "train.model.images=region-tokens"), "reads the boxes"),
         ("frcnn", {}, (PIXELS, "train.model.images=global", NARROW), "reads global vectors"),
         ("butd", {}, ("method=ascl", "backbone=ascl"), "--set train.model.fusion=none"),
         ("precomp", {}, ("method=itm", "backbone=uniter"), r"reads the boxes of regions, .* --set precomp.grid="),
+        ("precomp", {}, ("backbone=vsrn", 'ensemble_with=["dual-encoder"]'), ""),
         ("butd+resnet", {}, ("method=ascl", "backbone=ascl"), ""),
         ("butd", {}, ("method=ascl", "backbone=ascl", "train.model.fusion=none"), ""),
         ("precomp", GRID, ("method=itm", "backbone=uniter"), ""),

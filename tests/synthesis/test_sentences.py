@@ -12,12 +12,13 @@ import pytest
 import torch
 import transformers
 
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.scenes.layout import PlacedObject, Scene
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.synthesis import checks, sentences
 from itrpipe.synthesis.language_model import LanguageModel, fluency
 from itrpipe.synthesis.sentences import Edit, Sentence, SentenceFile
+from tests.encoders import zoo
 from tests.synthesis.test_masked import CASES, GOLDEN, rows_of, run
 
 BOX = (0.1, 0.1, 0.2, 0.2)
@@ -166,4 +167,12 @@ def test_a_tokenizer_of_another_network_is_refused(saved_gpt2: Path, tmp_path: P
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 5}))
     with pytest.raises(DataError, match=r"gpt2.*download the model again"):
+        LanguageModel(str(folder))
+
+
+def test_a_model_that_reads_what_comes_after_a_word_is_refused(saved_gpt2: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(saved_gpt2, tmp_path / "bert"))
+    words = json.loads((folder / "config.json").read_text())["vocab_size"]
+    transformers.BertLMHeadModel(transformers.BertConfig(**zoo.TEXT | {"vocab_size": words})).save_pretrained(folder)
+    with pytest.raises(UsageError, match=r"BertLMHeadModel reads what comes after a token"):
         LanguageModel(str(folder))

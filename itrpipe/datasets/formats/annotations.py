@@ -157,7 +157,9 @@ def recognise(source: Path) -> str:
 
 
 FORMATS = {
-    "caption_table": Format(CAPTION_FILES, read_tables, ("", "images", "Images"), find=called_tables),
+    "caption_table": Format(
+        CAPTION_FILES, read_tables, ("", "images", "Images", "flickr30k-images"), find=called_tables
+    ),
     "coco_captions": Format(
         tuple(f"{folder}captions_{split}20??.json" for folder in ("", "annotations/") for split in ("train", "val")),
         read_coco,

@@ -93,7 +93,7 @@ def identified(
     Args:
         images: their names as ids; empty where there is none.
         captions: row of the image, and text.
-        are_ids: whether the source says that the names are ids.
+        are_ids: whether the user says that the names are ids.
     """
     names = {image.image_id for image in images}
     named = list(images)

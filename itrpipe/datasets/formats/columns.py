@@ -42,12 +42,16 @@ _CAPTIONS = (
     "sentences",
     "sentence",
     "sentence_list",
+    "sentences_raw",
+    "raw",
     "title",
     "description",
+    "comment",
 )
 _ID = ("image_id", "img_id", "cocoid", "imgid")
-_ROW_ID = "id"
-"""Counts only where every row has a photograph of its own: beside names of files it may be that of the caption."""
+ROW_ID = "id"
+"""May be the id of a caption, or of a thing with several photographs: it names photographs inside a table, if it is
+unique, and joins no rows."""
 _ADDRESS = re.compile(r"(.*_)?ur[li]|url_.*")
 
 
@@ -127,7 +131,7 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
         )
     ids = _ID
     if image in pictures:
-        ids = (*_ID, _ROW_ID)
+        ids = (*_ID, ROW_ID)
     image_id = next((plain[name] for name in ids if name in plain and plain[name] != image), "")
     return Columns(
         image,

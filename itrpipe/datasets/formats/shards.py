@@ -71,7 +71,7 @@ def read_shards(source: Path, restval: str, columns: ColumnSettings) -> Read:
                 left_out.setdefault(lacks, []).append(f"{name[: -len(TAR)]}/{key}")
                 continue
             captions += [(len(images), text) for text in texts]
-            images.append(FoundImage(file, f"{name}/{file}", split, f"{name}: {key}"))
+            images.append(FoundImage(file, f"{name}/{file}", split, name))
     note = "; ".join(f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items())
     if note and not images:
         raise DataError(f"{source}: no sample has a photograph and a caption: {note}")

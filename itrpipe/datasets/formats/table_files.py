@@ -7,12 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from itrpipe.datasets.archives import ARROW, PARQUET
 from itrpipe.datasets.source_files import OBJECT, rows
 from itrpipe.errors import DataError
 from itrpipe.storage.disk import reading
 
-PARQUET = ".parquet"
-ARROW = ".arrow"
 _ROWS = 4096
 """Rows that are read at once."""
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -58,7 +57,7 @@ class TextTable:
 
 
 class ColumnTable:
-    """One Parquet file, or a file of Arrow's stream, as `datasets` writes it; the attributes are those of `TextTable`.
+    """One file of Parquet, or of Arrow, as `datasets` writes it; the attributes are those of `TextTable`.
 
     Raises:
         DataError: it is damaged or not whole.
@@ -143,21 +142,25 @@ def open_table(path: Path) -> TextTable | ColumnTable:
 
 def _arrow_schema(path: Path) -> pa.Schema:
     with path.open("rb") as stream:
-        start = stream.read(len(_FILE_MAGIC))
+        is_stream = stream.read(len(_FILE_MAGIC)) != _FILE_MAGIC
         stream.seek(max(0, path.stat().st_size - len(_END_OF_STREAM)))
-        end = stream.read()
-    if start == _FILE_MAGIC:
-        raise DataError(f"{path} is not a stream of Arrow, as `datasets` writes it; write it as Parquet")
-    if end != _END_OF_STREAM:
-        raise DataError(f"{path} ends before its table does; {_AGAIN}")
+        # Arrow itself takes what is cut off between two batches for a whole stream.
+        if is_stream and stream.read() != _END_OF_STREAM:
+            raise DataError(f"{path} ends before its table does; {_AGAIN}")
     with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_stream(source).schema
+        return pa.ipc.open_stream(source).schema if is_stream else pa.ipc.open_file(source).schema
 
 
 def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a stream, mapped: what is not looked at is not read."""
+    """Yield the batches of a file of Arrow, mapped: what is not looked at is not read."""
     with pa.memory_map(str(path)) as source:
-        yield from pa.ipc.open_stream(source)
+        if source.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+        else:
+            source.seek(0)
+            yield from pa.ipc.open_stream(source)
 
 
 def _all_null(metadata: pq.FileMetaData, leaf: str) -> bool:

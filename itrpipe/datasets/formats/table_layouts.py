@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from itrpipe.datasets.archives import ARROW, PARQUET
 from itrpipe.datasets.formats.splits import split_in_name
-from itrpipe.datasets.formats.table_files import ARROW, PARQUET
 from itrpipe.datasets.source_files import OBJECT, files_present, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
@@ -46,7 +46,8 @@ def called_tables(source: Path) -> list[Path]:
     """Return the tables of a source that are called as tables of captions are."""
     paths = files_present(source, CAPTION_FILES)
     if not paths and source.is_dir():
-        paths = files_present(source, [*_METADATA, *(f"*/{name}" for name in _METADATA)])
+        for depth in ("", "*/", "*/*/"):
+            paths += files_present(source, [depth + name for name in _METADATA])
     return paths
 
 
@@ -70,8 +71,8 @@ def find_tables(source: Path) -> list[Table]:
             return packed
         paths = files_present(source, [f"*{ending}" for ending in _TEXT])
     tables = [_table(path, path.relative_to(source).as_posix()) for path in paths]
-    splits = {table.split for table in tables}
-    if len(tables) > 1 and (None in splits or len(splits) < len(tables)):
+    parts = {table.path.parent if table.is_metadata else table.split for table in tables}
+    if len(tables) > 1 and (None in parts or len(parts) < len(tables)):
         names = ", ".join(path.relative_to(source).as_posix() for path in paths)
         raise UsageError(f"{source}: holds {len(tables)} data files ({names}); name one of them as the source")
     return tables

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from itrpipe.datasets.archives import ARROW, PARQUET
 from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
-from itrpipe.datasets.formats.columns import Columns, ColumnSettings, address_line, choose_columns
+from itrpipe.datasets.formats.columns import ROW_ID, Columns, ColumnSettings, address_line, choose_columns
 from itrpipe.datasets.formats.splits import split_in_name, split_of_word
-from itrpipe.datasets.formats.table_files import ARROW, PARQUET, ColumnTable, TextTable, open_table
+from itrpipe.datasets.formats.table_files import ColumnTable, TextTable, open_table
 from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, Table, find_tables
 from itrpipe.datasets.paths import ImageRoot, image_key
 from itrpipe.errors import DataError, MissingInputError
@@ -46,7 +47,6 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
     row_of = {}
     left_out = {}
     restvals = 0
-    has_ids = False
     has_splits = False
     kinds = set()
     for table in tables:
@@ -56,12 +56,12 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
         columns = choose_columns(table.path, file.names, file.pictures, settings)
         reader = _RowReader(path, root, table, file, columns)
         kinds.add(reader.is_inside)
-        has_ids |= bool(columns.id)
         has_splits |= bool(columns.split)
+        unit = file.unit
+        if table.path != path:
+            unit = f"{table.path.relative_to(root).as_posix()}: {file.unit}"
         for number, row in file.rows(columns.names()):
-            where = f"{file.unit} {number}"
-            if table.path != path:
-                where = f"{table.path.relative_to(root).as_posix()}: {where}"
+            where = f"{unit} {number}"
             texts = reader.captions(where, row)
             if row[columns.image] is None or not texts:
                 lacks = "no photograph" if row[columns.image] is None else "no caption"
@@ -88,14 +88,14 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
     notes = [
         f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out" for lacks, rows in left_out.items()
     ]
-    if notes and not images:
-        raise DataError(f"{source}: no row has a photograph and a caption: {'; '.join(notes)}")
+    if not images:
+        raise DataError(f"{path}: holds no images with captions ({'; '.join(notes) or 'no rows'}); name another source")
     if restvals:
         notes.append(f"{restvals:,} restval images {'dropped' if restval == 'drop' else 'added to train'}")
     if not has_splits:
         images, note = without_lone_train(images)
         notes += filter(None, [note])
-    named, records = identified(images, captions, are_ids=has_ids)
+    named, records = identified(images, captions, are_ids=bool(settings.id))
     return Read(named, records, "; ".join(notes), is_located=kinds == {True}, path=path)
 
 
@@ -140,6 +140,7 @@ class _RowReader:
         self._folder = "" if path.parent == Path() else path.parent.as_posix()
         self._inside = f"{path.as_posix()}/{self.columns.image}"
         self.is_inside = not self.file.names_files(self.columns.image)
+        self._is_reference = not self.is_inside and self.columns.image in self.file.pictures
         if self.is_inside:
             ImageRoot(self.root, self.table.path).resolve(f"{self._inside}/0", "column")
 
@@ -150,13 +151,18 @@ class _RowReader:
             DataError: the photograph lies elsewhere, or a value is no text.
         """
         columns = self.columns
-        name = image_key(self._text(where, row, columns.image))
-        if _ADDRESS.match(name) and not self.is_inside:
+        text = self._text(where, row, columns.image)
+        if _ADDRESS.match(text) and not self.is_inside:
             raise DataError(address_line(self.table.path, columns.image))
+        if self._is_reference and text.startswith("/"):
+            raise DataError(
+                f"{self.path}: {where}: the photograph lies elsewhere ({printable(text)}); write the dataset with "
+                "`save_to_disk` of `datasets`, which takes photographs along"
+            )
+        name = image_key(text)
         image_id = name
         if columns.id:
-            value = row[columns.id]
-            image_id = str(value) if type(value) is int else self._text(where, row, columns.id)
+            image_id = self._text(where, row, columns.id, is_name=True)
         split = self.table.split
         if columns.split:
             split = None
@@ -164,7 +170,7 @@ class _RowReader:
                 split = split_of_word(self._text(where, row, columns.split).strip())
         group = ""
         if columns.group and row[columns.group] is not None:
-            group = unicodedata.normalize("NFC", self._text(where, row, columns.group).strip())
+            group = unicodedata.normalize("NFC", self._text(where, row, columns.group, is_name=True).strip())
         if self.is_inside:
             return FoundImage(image_id, f"{self._inside}/{number}", split, self.table.path.name, group=group)
         if not self.table.is_metadata:
@@ -178,7 +184,10 @@ class _RowReader:
         """Return the key of all rows of a photograph; empty where each row has a photograph of its own."""
         if not self.is_inside:
             return image.file
-        return image.image_id if self.columns.id else ""
+        if self.columns.id.lower() in ("", ROW_ID):
+            return ""
+        # Splits may number their images from 0.
+        return f"{image.split}/{image.image_id}"
 
     def captions(self, where: str, row: Mapping[str, Any]) -> list[str]:
         """Return the captions of a row; none where all of its cells are null.
@@ -202,8 +211,11 @@ class _RowReader:
             texts = [text for text in texts if text]
         return texts
 
-    def _text(self, where: str, row: Mapping[str, Any], column: str) -> str:
+    def _text(self, where: str, row: Mapping[str, Any], column: str, *, is_name: bool = False) -> str:
+        """Return the text of a cell, or the whole number that it may be as a name."""
         value = row[column]
+        if is_name and type(value) is int:
+            return str(value)
         if not isinstance(value, str):
             shown = printable(repr(value)[:_SHOWN])
             raise DataError(f"{self.path}: {where} {column} is {shown}, expected text")
@@ -211,9 +223,11 @@ class _RowReader:
 
     def _listed(self, where: str, cell: str, column: str) -> str | list[str]:
         """Return the texts that a cell lists, as JSON or Python writes it; a cell that lists none, as it is."""
+        is_json = True
         try:
             values = json.loads(cell)
-        except ValueError:
+        except (ValueError, RecursionError):
+            is_json = False
             try:
                 values = ast.literal_eval(cell)
             except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -221,7 +235,7 @@ class _RowReader:
         if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
             return cell
         # Python joins texts that no comma divides, as NumPy writes them.
-        if _NO_COMMA.search(cell):
+        if not is_json and _NO_COMMA.search(cell):
             raise DataError(
                 f"{self.path}: {where} {column} is a list without commas, {printable(cell[:_SHOWN])}; write it as JSON"
             )

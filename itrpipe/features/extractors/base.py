@@ -9,12 +9,12 @@ from torch import Tensor
 from itrpipe.features.store import FeatureSpec
 
 Images = Tensor | Sequence[Tensor]
-"""Images [B, 3, H, W] uint8, or where their sizes differ B images [3, H, W] uint8. RGB."""
+"""Images [B, 3, H, W], or where their sizes differ B images [3, H, W]; RGB, uint8 or what a transform makes of it."""
 
 
 Transform = Callable[[np.ndarray], np.ndarray]
 """The part of an extractor that runs in decoding threads: a decoded image [H, W, 3] uint8 RGB becomes the array
-[3, h, w] uint8, contiguous, that the extractor takes."""
+[3, h, w], contiguous, that the extractor takes; uint8 where bytes lose nothing, since they are the least to move."""
 
 
 class Extractor(Protocol):

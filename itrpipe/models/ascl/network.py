@@ -113,7 +113,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         self.text = text
         self.global_dim = global_dim
         self.project_regions = nn.Linear(image_dim, width)
-        self.project_words = nn.Linear(text.text_width, width)
+        # Words are states of the network; a layer behind its pooling may give vectors of another width.
+        self.project_words = nn.Linear(text.network.config.get_text_config().hidden_size, width)
         self.project_whole = self.fusion = None
         if settings.fusion != "none":
             if not global_dim:

@@ -42,8 +42,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from itrpipe.encoders.encoder import refuse_not_finite
 from itrpipe.errors import DataError
-from itrpipe.features.hub import read_state, refuse_not_finite
+from itrpipe.features.weights import read_state
 from itrpipe.models.base import ImageBatch, Matcher, RegionEncoding, TextBatch, WordEncoding, boxes_of
 from itrpipe.models.uniter.declaration import Uniter
 
@@ -454,7 +455,7 @@ def load_published(model: UniterEncoder, path: Path) -> str:
     for name in unused:
         if name.startswith("layers."):
             raise DataError(f"{path} has weights for '{name}', which this model has not; raise --set model.layers")
-    refuse_not_finite(path, model.state_dict(), "get the file again")
+    refuse_not_finite(path, model, "get the file again")
     absent = {name.partition(".")[0] for name in missing}
     model.derive_heads(absent)
     ignored = [name for name in state if _own_name(name) in unused]

@@ -14,10 +14,13 @@ layers and sizes as in its published Caffe model and in that model's conversions
 from __future__ import annotations
 
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
+import huggingface_hub
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torchvision.models.resnet import Bottleneck, ResNet, resnet101
 from torchvision.ops import FrozenBatchNorm2d, clip_boxes_to_image, nms, roi_pool
 
+from itrpipe.encoders.folders import fetching, quiet
 from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.regions import (
     Detector,
@@ -35,7 +39,7 @@ from itrpipe.features.extractors.regions import (
     place_anchors,
     shift_boxes,
 )
-from itrpipe.features.hub import RANDOM_NOTE, download, fill, local_weights, read_state, same_random_numbers
+from itrpipe.features.weights import RANDOM_NOTE, fill, local_weights, read_state, same_random_numbers
 
 # Pixels to which an image is resized.
 SHORT_SIDE = 600
@@ -330,7 +334,10 @@ def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
                 # Else each of the 33 sums of a block with its shortcut would double the variance.
                 block.bn3.get_buffer("weight").fill_(0.2)
         return network, (RANDOM_NOTE,)
-    path = local_weights(settings.weights) or download(settings.weights, settings.revision, (_HUB_FILE,)) / _HUB_FILE
+    path = local_weights(settings.weights)
+    if path is None:
+        with fetching(settings.weights, settings.revision), quiet(progress=sys.stderr.isatty()):
+            path = Path(huggingface_hub.hf_hub_download(settings.weights, _HUB_FILE, revision=settings.revision))
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = ButdNetwork()
     state = {}

@@ -25,7 +25,7 @@ from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.regions import Detector, Proposals, box_overlaps, in_bfloat16
-from itrpipe.features.hub import RANDOM_NOTE, fill, local_weights, read_state, same_random_numbers
+from itrpipe.features.weights import RANDOM_NOTE, fill, local_weights, read_state, same_random_numbers
 
 NAMES = tuple(FasterRCNN_ResNet50_FPN_V2_Weights.__members__)
 REGION_DIM = 1024

@@ -19,8 +19,8 @@ from itrpipe.errors import DataError
 from itrpipe.features.extractors.base import Extractor, Images, channels_first
 from itrpipe.features.extractors.regions import box_overlaps, place_anchors, shift_boxes, surviving_confidence
 from itrpipe.features.extractors.scenes.declaration import WEIGHTS, Scenes
-from itrpipe.features.hub import fill, read_state
 from itrpipe.features.store import FeatureSpec
+from itrpipe.features.weights import fill, read_state
 from itrpipe.scenes.layout import HEIGHT, WIDTH
 from itrpipe.scenes.world import KINDS
 

@@ -1,0 +1,1 @@
+"""Vision networks: transformers and convolutional ones."""
