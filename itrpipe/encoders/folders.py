@@ -160,29 +160,6 @@ def fetch_folder(model: str, revision: str = "main", weights: bool = True) -> Pa
         )
 
 
-def require_embedder(model: str, revision: str, needed: tuple[str, ...]) -> None:
-    """Refuse what is no model of another library, as `require_model` does.
-
-    Args:
-        model: folder or hub id.
-        revision: branch, tag or commit of the hub id.
-        needed: files of which a folder has at least one.
-
-    Raises:
-        MissingInputError: there is no such model, or its folder has none of the files.
-        DataError: its weights, or those of a part of it, are a pickle.
-    """
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        require_model(model, revision)
-        return
-    if not has_any(folder, needed):
-        raise MissingInputError(f"{folder} has none of {', '.join(needed)}; name the folder or hub id of a model")
-    for part in [folder, *folder.iterdir()]:
-        if part.is_dir() and not any(part.glob("*.safetensors")):
-            refuse_pickles(part)
-
-
 def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) -> None:
     """Refuse a folder that lacks a file of a model.
 

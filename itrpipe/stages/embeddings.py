@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from itrpipe.config import Outside, Settings
 from itrpipe.datasets.definition import DatasetDefinition, image_root
-from itrpipe.encoders.folders import fetch_folder, require_embedder
+from itrpipe.encoders.folders import fetch_folder, has_any, refuse_pickles, require_model
 from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, LIBRARIES, OPEN_CLIP, SENTENCE_TRANSFORMERS, GivenFiles, is_given
@@ -128,6 +128,29 @@ class Embeddings(Stage):
         by_row = prepare.manifest.conf != GIVEN
         with job.reporter.task("reading embeddings", len(given.images) + len(given.captions), "rows") as task:
             job.metrics |= write_given(path, given, split, settings.measure, by_row=by_row, advance=task.advance)
+
+
+def require_embedder(model: str, revision: str, needed: tuple[str, ...]) -> None:
+    """Refuse what is no model of another library, as `require_model` does.
+
+    Args:
+        model: folder or hub id.
+        revision: branch, tag or commit of the hub id.
+        needed: files of which a folder has at least one.
+
+    Raises:
+        MissingInputError: there is no such model, or its folder has none of the files.
+        DataError: its weights, or those of a part of it, are a pickle.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        require_model(model, revision)
+        return
+    if not has_any(folder, needed):
+        raise MissingInputError(f"{folder} has none of {', '.join(needed)}; name the folder or hub id of a model")
+    for part in [folder, *folder.iterdir()]:
+        if part.is_dir() and not any(part.glob("*.safetensors")):
+            refuse_pickles(part)
 
 
 def _embed(job: Job, settings: EmbedderSettings, split: Any, path: Path) -> None:
