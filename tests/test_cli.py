@@ -129,6 +129,17 @@ def test_threads_spin_long_only_where_the_machine_is_idle(monkeypatch: pytest.Mo
     assert counts[0] > counts[1] == counts[2]
 
 
+def test_few_compiled_products_are_kept_unless_the_user_says_how_many(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
+    monkeypatch.setenv(own, "64")
+    monkeypatch.setenv(other, "")
+    monkeypatch.delenv(other)
+    assert invoke("--version").code == 0
+    assert (os.environ[own], os.environ[other]) == ("64", "32")
+
+
 # Mistakes of the user: those that need no arrangement of their own are in test_refusals.py
 
 

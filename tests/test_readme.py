@@ -10,8 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer.main
+from PIL import Image
 
 from itrpipe import __version__
 from itrpipe.cli import app
@@ -179,7 +181,7 @@ def test_the_checks_of_the_readme_run() -> None:
 
 
 def test_the_training_loop_of_the_readme_learns() -> None:
-    code, other = block("itrpipe.mine("), block("mined_score")
+    code, other = block("OfflineNegatives(vars(mined)"), block("mined_score")
     (shown,) = (line for line in code.splitlines(keepends=True) if line.lstrip().startswith("loss = "))
     with_infonce = code.replace(shown, textwrap.indent(other, " " * (len(shown) - len(shown.lstrip()))))
     for whole, most in ((code, 0.7), (with_infonce, 0.95)):
@@ -189,7 +191,7 @@ def test_the_training_loop_of_the_readme_learns() -> None:
 
 
 def test_the_comparison_of_the_library_prints_what_its_page_shows() -> None:
-    printed = [str(shown) for (shown,) in executed(block("itrpipe.compare("))]
+    printed = [str(shown) for (shown,) in executed(block("def evaluations(noise)"))]
     assert "\n".join(printed) == block("Mined is better than").rstrip()
 
 
@@ -215,6 +217,31 @@ def test_the_lines_of_the_readme_use_an_exported_model(
     assert found == [(int(scores.argmax()), pytest.approx(float(scores.max())))]
 
 
+def with_clip(code: str, clip: Path) -> str:
+    """Code that opens the CLIP of a folder."""
+    assert "clip-ViT-B-32" in code
+    return code.replace("clip-ViT-B-32", str(clip))
+
+
+def test_the_code_for_your_own_model_goes_from_vectors_to_a_comparison(
+    saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    random = np.random.default_rng(0)
+    Path("photographs").mkdir()
+    lines = ["file,caption,split"]
+    for number in range(16):
+        pixels = random.integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(f"photographs/{number}.png")
+        split = "train" if number < 8 else "test"
+        lines += [f"{number}.png,a dog number {2 * number + more} on the road,{split}" for more in range(2)]
+    Path("photographs/captions.csv").write_text("\n".join(lines), encoding="utf-8")
+    code = block("def encode(model, rows)") + block("datasets.Dataset.from_dict")
+    ((claim,),) = executed(with_clip(code, saved_encoders / "clip"))
+    assert claim.differences["rsum"].count == 1
+
+
 def test_the_code_for_sentence_transformers_trains_with_exported_negatives(
     finished_chain: Path, saved_encoders: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,9 +253,8 @@ def test_the_code_for_sentence_transformers_trains_with_exported_negatives(
     images = ("--image-root", finished_chain / "source", "--negatives", 3)
     where = ("-b", "vsepp", "-d", "tiny", "--data", finished_chain / "data")
     done(invoke("export-negatives", *where, "--to", "negatives", *images, *small))
-    code, clip = block("MultipleNegativesRankingLoss"), saved_encoders / "clip"
-    assert "openai/clip-vit-base-patch32" in code
-    executed(code.replace("openai/clip-vit-base-patch32", str(clip)))
+    code, clip = block('load_dataset("negatives"'), saved_encoders / "clip"
+    executed(with_clip(code, clip))
     before, after = (load_file(folder / "model.safetensors") for folder in (clip, tmp_path / "clip-mined"))
     changed = {name.partition(".")[0] for name in before if not before[name].equal(after[name])}
     assert {"vision_model", "text_model"} <= changed

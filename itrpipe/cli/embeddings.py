@@ -1,17 +1,18 @@
-"""Read embeddings from files in the place of a trained model, for the commands that mine and evaluate."""
+"""Embeddings from files or of another library in the place of a trained model, to mine with and to evaluate."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import place_of
+from itrpipe.cli.asked import place_of, whole_file
 from itrpipe.cli.options import OF_TRAINING, File, ModelOptions, Text
+from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import UsageError
-from itrpipe.features.declaration import GIVEN, GivenFiles
+from itrpipe.features.declaration import EMBEDDER_PREFIXES, GIVEN, SENTENCE_TRANSFORMERS, GivenFiles
 
 Measure = Literal["cosine", "inner-product", "order"]
 ALONE = "embeddings"
@@ -25,10 +26,46 @@ _IN_FOLDER = {
 }
 
 
+class EmbedderName(NamedTuple):
+    """A model of another library, as `--model` names it.
+
+    Attributes:
+        library: configuration of `embeddings`.
+        model: hub id or folder.
+        revision: branch, tag or commit of the hub id; empty where none is named.
+    """
+
+    library: str
+    model: str
+    revision: str
+
+
+def embedder_of(name: str) -> EmbedderName | None:
+    """Read `st:ID`, `st:ID@REVISION`, or `oc:` before either, with a folder as ID perhaps; None for another name.
+
+    An id of sentence-transformers without an owner is one of its own models.
+    """
+    for prefix, library in EMBEDDER_PREFIXES.items():
+        if not name.startswith(prefix):
+            continue
+        model = name.removeprefix(prefix)
+        if Path(model).expanduser().is_dir():
+            return EmbedderName(library, model, "")
+        model, _, revision = model.partition("@")
+        if library == SENTENCE_TRANSFORMERS and "/" not in model:
+            model = f"{SENTENCE_TRANSFORMERS}/{model}"
+        return EmbedderName(library, model, revision)
+    return None
+
+
 @dataclass
 class GivenOptions(ModelOptions):
-    """Options of every command that takes embeddings from files in the place of a trained model."""
+    """Options of every command that takes embeddings in the place of a trained model, from files or of `st:ID`."""
 
+    named: Annotated[
+        Text,
+        Option("--model", help="A saved model, or st:ID of sentence-transformers, oc:ID of open_clip.", metavar="NAME"),
+    ] = None
     embeddings: Annotated[File, Option(help="Files of any model's embeddings.", metavar="IMAGES [CAPTIONS]")] = None
     captions: Annotated[File, Argument(metavar="CAPTIONS", help="With --embeddings: of the captions.")] = None
     owners: Annotated[File, Option(help="With --embeddings: row or id of each caption's image.", metavar="FILE")] = None
@@ -37,11 +74,19 @@ class GivenOptions(ModelOptions):
         Measure | None,
         Option(help="With --embeddings: cosine (default), inner-product or order."),
     ] = None
+    embedder: EmbedderName | None = field(default=None, init=False)
+
+    def complete(self) -> None:
+        """Take the settings of the model of `--model`; an embedder of another library is none of the dataset's."""
+        self.embedder = embedder_of(self.named or "")
+        if self.embedder is not None:
+            self.named = None
+        super().complete()
 
     def defined(self, split: str) -> DatasetDefinition | None:
-        """Define the embeddings of --embeddings, and name them; without the option choose the model, and return None.
+        """Define the embeddings of --embeddings or of an embedder, and name them; else choose the model, return None.
 
-        Where nothing else defines the dataset, they do. The files are opened, so that what cannot be read or does not
+        Where nothing else defines the dataset, files do. They are opened, so that what cannot be read or does not
         belong together is told before anything is made.
 
         Args:
@@ -53,39 +98,20 @@ class GivenOptions(ModelOptions):
             MissingInputError: a file is not there, or has no such split.
             DataError: see `GivenSplit`.
         """
-        name = self.name
         if self.embeddings is None:
-            for option in ("captions", "owners", "name", "measure"):
-                value = getattr(self, option)
-                if value is not None:
-                    flag = "" if option == "captions" else f"--{option} "
-                    raise UsageError(f"{flag}{value} belongs to --embeddings; add it, or leave this out")
+            self._refuse_further(("captions", "owners") if self.embedder else ("captions", "owners", "name", "measure"))
+            if self.embedder is not None:
+                return self._defined_by_embedder(self.embedder)
             self.choose()
             return None
-        for option in ("named", *OF_TRAINING):
-            if option in self.given:
-                flag = "model" if option == "named" else option
-                raise UsageError(f"--{flag} and --embeddings both name a model; leave one of them out")
+        self._refuse_other_models("--embeddings", ("named", *OF_TRAINING))
         if "dataset" not in self.given:
             self.dataset = ALONE
         files = self._files(self.embeddings)
-        if name is not None and not _NAME.fullmatch(check_name(name)):
-            raise UsageError(
-                f"--name {name!r} must be lower-case letters, digits, '_' and '-', or such a name and a seed: NAME@1"
-            )
+        known = self._call_embeddings(self.name)
         from itrpipe.features.given import GivenSplit
 
         opened = GivenSplit(files, split)
-        self.method, self.backbone = GIVEN, GIVEN if name is None else f"{GIVEN}-{name}"
-        known = load_definition(self.data, self.dataset)
-        stem, is_seed, _ = self.backbone.partition("@")
-        for other in known.embeddings:
-            other = other.partition(".")[0]
-            if other != self.backbone and other.partition("@")[0] == stem and not (is_seed and "@" in other):
-                raise UsageError(
-                    f"--name {name}: {other.removeprefix(f'{GIVEN}-')} is there, and seeds share no name with a model "
-                    "without one; choose another name"
-                )
         paths = files.model_dump()
         label = f"{self.backbone}.{split}"
         changed = {}
@@ -108,6 +134,56 @@ class GivenOptions(ModelOptions):
             about["measure"] = self.measure
         given = known.adding(embeddings={label: StageDefinition(conf=GIVEN, settings=about)})
         return given.model_copy(update=changed)
+
+    def _refuse_further(self, options: tuple[str, ...]) -> None:
+        """Refuse options that belong to --embeddings."""
+        for option in options:
+            value = getattr(self, option)
+            if value is not None:
+                flag = "" if option == "captions" else f"--{option} "
+                raise UsageError(f"{flag}{value} belongs to --embeddings; add it, or leave this out")
+
+    def _refuse_other_models(self, flag: str, options: tuple[str, ...]) -> None:
+        """Refuse options that name a model beside the one that this flag names."""
+        for option in options:
+            if option in self.given:
+                other = "model" if option == "named" else option
+                raise UsageError(f"--{other} and {flag} both name a model; leave one of them out")
+
+    def _defined_by_embedder(self, embedder: EmbedderName) -> DatasetDefinition:
+        """Define the embeddings of all splits by a model of another library, and name them after it."""
+        self._refuse_other_models(f"--model {embedder.model}", OF_TRAINING)
+        own = embedder.model.rstrip("/").rpartition("/")[2].lower()
+        known = self._call_embeddings(self.name or re.sub(r"[^a-z0-9_-]+", "-", own).strip("-"))
+        about = {"model": whole_file(embedder.model)}
+        if embedder.revision:
+            about["revision"] = embedder.revision
+        if self.measure:
+            about["measure"] = self.measure
+        definition = StageDefinition(conf=embedder.library, settings=about)
+        return known.adding(embeddings={f"{self.backbone}.{split}": definition for split in SPLITS})
+
+    def _call_embeddings(self, name: str | None) -> DatasetDefinition:
+        """Call embeddings by a name, in the place of a trained model, and return what is known of the dataset.
+
+        Raises:
+            UsageError: the name is none, or one of seeds of another model.
+        """
+        if name is not None and not _NAME.fullmatch(check_name(name)):
+            raise UsageError(
+                f"--name {name!r} must be lower-case letters, digits, '_' and '-', or such a name and a seed: NAME@1"
+            )
+        self.method, self.backbone = GIVEN, GIVEN if name is None else f"{GIVEN}-{name}"
+        known = load_definition(*self.where)
+        stem, is_seed, _ = self.backbone.partition("@")
+        for other in known.embeddings:
+            other = other.partition(".")[0]
+            if other != self.backbone and other.partition("@")[0] == stem and not (is_seed and "@" in other):
+                raise UsageError(
+                    f"--name {name}: {other.removeprefix(f'{GIVEN}-')} is there, and seeds share no name with a model "
+                    "without one; choose another name"
+                )
+        return known
 
     def _files(self, images: Path) -> GivenFiles:
         """Return the files of embeddings by absolute path.

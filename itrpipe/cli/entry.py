@@ -34,6 +34,11 @@ _NO_MEMORY = (
     "failed to map segment",  # of a library
 )
 
+_KEPT_PRODUCTS = "32"
+"""Compiled products of bfloat16 that torch and oneDNN each keep, where they would keep 1,024. Each holds memory of the
+size of its result, and captions of another length need others; the layers of one length find theirs again."""
+_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+
 app = typer.Typer(
     name="itrpipe",
     cls=Commands,
@@ -52,6 +57,8 @@ def _root(
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
     data: Path | None = typer.Option(None, "--data", help="Folder of all artifacts, for any command."),
 ) -> None:
+    for cache in _CACHES:
+        os.environ.setdefault(cache, _KEPT_PRODUCTS)  # read when the first product is computed
     if version:
         typer.echo(f"itrpipe {__version__}")
         raise typer.Exit

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
@@ -50,6 +50,7 @@ class Export(AskingOptions):
     license: Annotated[Text, Option(help="For the card, such as apache-2.0.", metavar="NAME")] = None
     force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False
     open_clip: Annotated[bool, Option("--open-clip", help="Of a CLIP also the files of open_clip.")] = False
+    adapter: Annotated[bool, Option("--adapter", help="Also what LoRA has learned, for peft.")] = False
     split: Annotated[Split | None, Option(help="Evaluated and exported: test, val or train.")] = None
 
     def run(self) -> None:
@@ -72,7 +73,7 @@ class Export(AskingOptions):
         if not made:
             return
         from itrpipe.exporting.card import model_card
-        from itrpipe.exporting.model import facts_of_model, write_model
+        from itrpipe.exporting.model import facts_of_model, write_adapters, write_model
         from itrpipe.exporting.tools import EMBEDDINGS_FOLDER, TABLES, write_embeddings, write_qrels, write_runs
         from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 
@@ -96,6 +97,8 @@ class Export(AskingOptions):
 
                     libraries.append("open_clip")
                     write_open_clip(work, joint)
+            if self.adapter:
+                write_adapters(work, trained.folder)
             write_json(work / METRICS, read_json(evaluated.folder / METRICS))
             if self.embeddings != "none":
                 folder = work / EMBEDDINGS_FOLDER
@@ -133,7 +136,10 @@ class Export(AskingOptions):
             raise UsageError("the mean of several models is no model; export every one on its own")
         if "embeddings" in step.inputs:
             raise UsageError(f"{backbone} cannot be exported: {NOT_HERE}")
-        model = step.inputs["train"].settings.model_dump()["model"]
+        training: Any = step.inputs["train"].settings
+        model = training.model_dump()["model"]
+        if self.adapter and not training.adapts:
+            raise UsageError(f"--adapter: {backbone} was trained without one (--set train.adapter=lora); leave it out")
         if self.open_clip and model.get("images") != "pixels":
             raise UsageError(f"--open-clip: open_clip has no model like {backbone}; leave it out")
         if self.embeddings != "none" and not settings_of(backbone).embeds:

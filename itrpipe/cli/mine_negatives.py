@@ -26,6 +26,9 @@ class MineNegatives(GivenOptions):
     --embeddings mines with vectors that any model has made of the training split: .npy, Parquet or HDF5. Their ids are
     those of --dataset; where none is named, these files and --owners are all that is needed.
 
+    --model st:ID takes a model of sentence-transformers that embeds images and texts, oc:ID one of open_clip, by hub
+    id or folder: it embeds the dataset once, and later commands know it by the last part of its id, or by --name.
+
     Example: itrpipe mine-negatives --method triplet --backbone vsrn
     """
 

@@ -32,8 +32,10 @@ TOKENIZERS = (
 """Files of which a tokenizer has at least one."""
 READERS = {"vision": PROCESSORS, "text": TOKENIZERS}
 """Side of a model -> files of which its folder has at least one."""
+_READ = {"vision": "images", "text": "captions"}
+_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "open_clip*.safetensors")
 _FETCHED = (
-    *("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors"),
+    *("*.json", "*.txt", "*.model", "*.jinja", *_WEIGHTS),
     *("[0-9]_*/*", "encoder/*", "vision/*", "text/*"),  # of sentence-transformers, and of `itrpipe export`
 )
 _UNFETCHED = ("*.bin", "*.pt", "*.onnx", "onnx/*", "openvino/*")
@@ -103,8 +105,14 @@ def _ask(model: str, revision: str) -> None:
     import huggingface_hub
 
     with fetching(model, revision):
-        if not isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
-            huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
+        if isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
+            return
+        files = huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS).siblings or []
+    if not any(file.rfilename.endswith(".safetensors") for file in files):
+        raise DataError(
+            f"model {model} has no weights in safetensors at revision {revision}, and pickles are never loaded; name "
+            "another model, or the revision of a pull request on the hub that adds them, such as refs/pr/1"
+        )
 
 
 def find_folder(
@@ -165,21 +173,51 @@ def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) ->
             "`save_pretrained` or `itrpipe export` has written, or a hub id"
         )
     if weights and not has_any(folder, SAFETENSORS):
-        for pattern in _PICKLES:
-            for path in sorted(folder.glob(pattern)):
-                raise DataError(
-                    f"{path} is a pickle, which can run code and is never loaded; name a model, or a revision of it, "
-                    "whose weights are safetensors"
-                )
+        refuse_pickles(folder)
         raise MissingInputError(f"{folder} has no {SAFETENSORS[0]}; download all files of the model again")
     config = read_config(folder / CONFIG)
+    if "model_type" not in config and _OF_TIMM not in config:
+        raise DataError(f"{folder / CONFIG} names no model_type, and so is of no model of transformers; name another")
     for side in sides:
+        what = _READ[side]
+        if not reads_side(config, side):
+            raise MissingInputError(
+                f"{folder} is no encoder of {what}: a network of type '{config.get('model_type', 'timm')}' reads none; "
+                "name another model"
+            )
         if side == "vision" and _OF_TIMM in config:  # it says how images are prepared
             continue
         if not has_any(folder, READERS[side]):
-            what = {"vision": "images", "text": "captions"}[side]
             raise MissingInputError(
                 f"{folder} is no encoder of {what}: it has none of {', '.join(READERS[side])}; name another model"
+            )
+
+
+def reads_side(config: dict[str, Any], side: str) -> bool:
+    """Tell whether a network reads images (`vision`) or captions (`text`), as its configuration says.
+
+    A network of images has sizes of these, one of captions a vocabulary, and a joint one a configuration for each side.
+    """
+    if f"{side}_config" in config:
+        return True
+    has_vocabulary = "vocab_size" in config
+    sees = "image_size" in config or "num_channels" in config
+    if side == "text":
+        return has_vocabulary and not sees
+    return sees or not has_vocabulary
+
+
+def refuse_pickles(folder: Path) -> None:
+    """Refuse a folder that lacks weights in safetensors and has some as a pickle.
+
+    Raises:
+        DataError: it is one.
+    """
+    for pattern in _PICKLES:
+        for path in sorted(folder.glob(pattern)):
+            raise DataError(
+                f"{path} is a pickle, which can run code and is never loaded; name a model, or a revision of it, "
+                "whose weights are safetensors"
             )
 
 

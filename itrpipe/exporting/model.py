@@ -39,6 +39,7 @@ FILES = {
     "config.json": "every setting, the sizes to build the model again, and the features that it reads",
     "open_clip_model.safetensors": "the same weights as open_clip names them",
     "open_clip_config.json": "how open_clip builds them",
+    "adapter/": "what LoRA has learned, for `PeftModel.from_pretrained` of peft and the model that training began with",
     "metrics.json": "protocol → metric → value, low, high",
     "embeddings/*.parquet": "ids and `embedding` of `images` and `captions` of the evaluated split",
     "embeddings/*.npy": "embeddings of `images` and `captions` of the evaluated split: [rows, width]",
@@ -126,6 +127,20 @@ def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> d
         config = {**read_json(work / CONFIG), ABOUT: {**about, SETTINGS: joint.settings}}
     write_json(work / CONFIG, without_places(config))
     return described
+
+
+def write_adapters(work: Path, trained: Path) -> None:
+    """Write what the adapters of a training have learned, as peft has it.
+
+    Args:
+        work: folder of the export.
+        trained: artifact of `train`.
+    """
+    from itrpipe.training.saved import ADAPTERS
+
+    shutil.copytree(trained / ADAPTERS, work / ADAPTERS)
+    for path in work.glob(f"{ADAPTERS}/**/*.json"):
+        write_json(path, without_places(read_json(path)))
 
 
 def _reads_captions(name: str) -> bool:

@@ -158,9 +158,15 @@ def recorded_passes(name: str, settings: Mapping[str, Any]) -> dict[str, Feature
 
 GIVEN = "given"
 """Configuration of `embeddings`, and the first word of the names of such embeddings."""
+SENTENCE_TRANSFORMERS, OPEN_CLIP = "sentence-transformers", "open-clip"
+"""Configurations of `embeddings` that are made by a model of another library."""
+LIBRARIES = {SENTENCE_TRANSFORMERS: "sentence_transformers", OPEN_CLIP: "open_clip"}
+"""Configuration -> module that it needs."""
+EMBEDDER_PREFIXES = {"st:": SENTENCE_TRANSFORMERS, "oc:": OPEN_CLIP}
+"""Beginning of the name of an embedder -> configuration."""
 NOT_HERE = (
-    "the model that made given embeddings is not here; only mine-negatives, export-negatives, evaluate and report do "
-    "without it"
+    "given embeddings come without a model that itrpipe can run; only mine-negatives, export-negatives, evaluate and "
+    "report do without one"
 )
 
 

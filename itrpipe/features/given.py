@@ -99,18 +99,35 @@ class GivenSide:
         """
         at_once = max(1, _BYTES_AT_ONCE // (self.vectors.shape[1] * self.vectors.dtype.itemsize))
         for start in range(0, len(self), at_once):
-            block, changed = self.vectors.read(start, start + at_once), 0
-            wide = block.astype(np.result_type(block.dtype, np.float32), copy=False)
-            lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide, dtype=np.float64))
-            what = "vectors hold more than float32 can, or NaN"
-            _refuse(self.path, ~(lengths <= _LONGEST), what, "embed them again", start=start)
-            if unit:
-                remedy = "embed them again, or give --measure"
-                _refuse(self.path, lengths == 0, "vectors are zero and have no cosine", remedy, start=start)
-                off = np.abs(lengths - 1) > UNIT
-                if changed := int(off.sum()):
-                    wide = np.where(off[:, None], wide / lengths[:, None], wide)
-            yield start, wide.astype(np.float32, copy=False), changed
+            vectors, changed = checked_rows(self.path, self.vectors.read(start, start + at_once), start, unit=unit)
+            yield start, vectors, changed
+
+
+def checked_rows(where: Path | str, rows: np.ndarray, start: int, *, unit: bool) -> tuple[np.ndarray, int]:
+    """Return vectors [n, D] as float32, and how many of them were not unit vectors.
+
+    Args:
+        where: they are from, for messages.
+        rows: [n, D] decimal numbers.
+        start: number of the first row, for messages.
+        unit: make them unit vectors where they are not.
+
+    Raises:
+        DataError: a row holds NaN, infinity or what float32 cannot hold; or it is zero and has no direction.
+    """
+    wide = rows.astype(np.result_type(rows.dtype, np.float32), copy=False)
+    lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide, dtype=np.float64))
+    what = "vectors hold more than float32 can, or NaN"
+    _refuse(where, ~(lengths <= _LONGEST), what, "embed them again", start=start)
+    changed = 0
+    if unit:
+        remedy = "embed them again, or give --measure"
+        _refuse(where, lengths == 0, "vectors are zero and have no cosine", remedy, start=start)
+        off = np.abs(lengths - 1) > UNIT
+        changed = int(off.sum())
+        if changed:
+            wide = np.where(off[:, None], wide / lengths[:, None], wide)
+    return wide.astype(np.float32, copy=False), changed
 
 
 def open_side(path: Path, side: str, split: str) -> GivenSide:

@@ -1,17 +1,31 @@
-"""Embeddings that another program has made: what mines and evaluates reads them instead of a training."""
+"""Embeddings that no training here has made: what mines and evaluates reads them instead of a training.
 
+They are read from files, or made by a model of another library.
+"""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from itrpipe.config import Outside, Settings
-from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.errors import UsageError
-from itrpipe.features.declaration import GIVEN, GivenFiles, is_given
-from itrpipe.stages.base import Job, Need, Stage, prepare_need
+from itrpipe.datasets.definition import DatasetDefinition, image_root
+from itrpipe.encoders.folders import fetch_folder, has_any, refuse_pickles, require_model
+from itrpipe.engine.run import Device, MapExecution
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.declaration import GIVEN, LIBRARIES, OPEN_CLIP, SENTENCE_TRANSFORMERS, GivenFiles, is_given
+from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
+from itrpipe.storage.artifact import LOCAL_MODEL
 from itrpipe.training.settings import Model
 
 GIVEN_FILES = Outside(
     lambda _, files, cache: {name: cache.place(path, "hashing", "*.parquet") for name, path in files.paths.items()}
 )
+_NEEDED = {
+    SENTENCE_TRANSFORMERS: ("modules.json", "config.json"),
+    OPEN_CLIP: ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors"),
+}
+"""Library -> files of which the folder of a model has at least one."""
 
 
 class EmbeddingsSettings(Settings):
@@ -30,18 +44,73 @@ class EmbeddingsSettings(Settings):
     files: Annotated[GivenFiles, GIVEN_FILES] = GivenFiles()
 
 
+class EmbedderSettings(Settings):
+    """Embeddings of a split that a model of another library makes.
+
+    Attributes:
+        name: `given-NAME`.
+        split: that they are of.
+        measure: how they are compared; for the cosine they are made unit vectors.
+        library: that opens the model.
+        model: hub id or folder.
+        revision: branch, tag or commit of the hub id.
+    """
+
+    name: str
+    split: Literal["train", "val", "test"]
+    measure: Literal["cosine", "inner-product"] = "cosine"
+    library: Literal["sentence-transformers", "open-clip"]
+    model: Annotated[str, LOCAL_MODEL]
+    revision: str = "main"
+
+
+class Execution(MapExecution):
+    """Settings that do not change the result beyond rounding.
+
+    Attributes:
+        device: of a model of another library; `auto` takes CUDA when there is one.
+    """
+
+    device: Device
+
+
 class Embeddings(Stage):
-    """Writes given embeddings in the order of a dataset."""
+    """Writes embeddings that no training here has made, in the order of a dataset."""
 
-    settings, execution = EmbeddingsSettings, Settings
+    settings, execution = EmbeddingsSettings, Execution
 
-    def label(self, conf: str, settings: EmbeddingsSettings) -> str:
+    def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
+        """Return `EmbedderSettings` where a library is named, else `EmbeddingsSettings`."""
+        return EmbedderSettings if "library" in values else EmbeddingsSettings
+
+    def label(self, conf: str, settings: Any) -> str:
         """Return `NAME.SPLIT`."""
         return f"{settings.name}.{settings.split}"
 
-    def needs(self, settings: EmbeddingsSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """Ask for the images and captions of the split."""
-        return {"prepare": prepare_need(definition, settings.split)}
+    def needs(self, settings: Any, definition: DatasetDefinition) -> dict[str, Need]:
+        """Ask for the images and captions of the split.
+
+        Raises:
+            UsageError: a model is to embed a dataset without photographs.
+        """
+        need = prepare_need(definition, settings.split)
+        if isinstance(settings, EmbedderSettings) and need.conf == GIVEN:
+            raise UsageError(
+                f"{settings.model} embeds photographs, and this dataset was made of embeddings alone; name a dataset "
+                "of `itrpipe prepare` with --dataset"
+            )
+        return {"prepare": need}
+
+    def check(self, step: Step) -> None:
+        """Refuse a model that is neither here nor on the hub, or whose library is not installed."""
+        settings = step.settings
+        if isinstance(settings, EmbedderSettings):
+            if importlib.util.find_spec(LIBRARIES[settings.library]) is None:
+                raise MissingInputError(
+                    f"--model {settings.model} needs {settings.library}, which is not installed; run "
+                    f"`pip install itrpipe[{settings.library}]`"
+                )
+            require_embedder(settings.model, settings.revision, _NEEDED[settings.library])
 
     def run(self, job: Job) -> None:
         """Write embeddings.h5."""
@@ -51,11 +120,51 @@ class Embeddings(Stage):
 
         prepare, settings = job.inputs["prepare"], job.settings
         split = PreparedDataset.open(prepare.folder).split(settings.split)
+        path = job.folder / EMBEDDINGS
+        if isinstance(settings, EmbedderSettings):
+            _embed(job, settings, split, path)
+            return
         given = GivenSplit(settings.files, settings.split)
         by_row = prepare.manifest.conf != GIVEN
         with job.reporter.task("reading embeddings", len(given.images) + len(given.captions), "rows") as task:
-            path = job.folder / EMBEDDINGS
             job.metrics |= write_given(path, given, split, settings.measure, by_row=by_row, advance=task.advance)
+
+
+def require_embedder(model: str, revision: str, needed: tuple[str, ...]) -> None:
+    """Refuse what is no model of another library, as `require_model` does.
+
+    Args:
+        model: folder or hub id.
+        revision: branch, tag or commit of the hub id.
+        needed: files of which a folder has at least one.
+
+    Raises:
+        MissingInputError: there is no such model, or its folder has none of the files.
+        DataError: its weights, or those of a part of it, are a pickle.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        require_model(model, revision)
+        return
+    if not has_any(folder, needed):
+        raise MissingInputError(f"{folder} has none of {', '.join(needed)}; name the folder or hub id of a model")
+    for part in [folder, *folder.iterdir()]:
+        if part.is_dir() and not any(part.glob("*.safetensors")):
+            refuse_pickles(part)
+
+
+def _embed(job: Job, settings: EmbedderSettings, split: Any, path: Path) -> None:
+    from itrpipe.features.embedders import Embedding
+    from itrpipe.features.extraction import ImageFiles
+
+    folder = Path(settings.model).expanduser()
+    if not folder.is_dir():
+        folder = fetch_folder(settings.model, settings.revision)
+        job.warn(f"{settings.model} is at commit {folder.name}")
+    require_embedder(str(folder), settings.revision, _NEEDED[settings.library])
+    images = ImageFiles.of_split(image_root(job.inputs["prepare"].folder), split)
+    work = Embedding(settings.library, folder.absolute(), images, split.texts, job.execution.device)
+    job.metrics |= work.join(job.made(work).paths, path, split, settings.measure)
 
 
 def embeddings_need(model: Model, split: str, **training: Any) -> Need:

@@ -626,15 +626,19 @@ def local_folders(names: Mapping[str, str]) -> dict[str, Path]:
 
 
 def folder_digest(name: str, folder: Path, cache: DigestCache) -> str:
-    """Return the digest of the files of a folder that a setting of this name is about.
+    """Return the digest of the files of a folder, and of those below it, that a setting of this name is about.
 
     Raises:
         MissingInputError: it is no folder.
     """
     if not folder.is_dir():
         raise MissingInputError(f"{folder} is not a folder; name one that holds the files of a model")
-    files = [*folder.glob("*"), *folder.glob("[0-9]_*/*")]  # what sentence-transformers puts behind a network
-    return cache.combined([file for file in files if file.is_file()], folder, f"hashing {name}")
+    files = []
+    for file in folder.rglob("*"):
+        is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if file.is_file() and not is_hidden:  # of git or of the hub's client
+            files.append(file)
+    return cache.combined(files, folder, f"hashing {name}")
 
 
 LOCAL_MODEL = Outside(

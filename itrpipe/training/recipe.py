@@ -67,6 +67,7 @@ from itrpipe.training.saved import (
     encoders_of,
     load_checkpoint,
     load_weights,
+    save_adapters,
     save_checkpoint,
     save_description,
     save_model,
@@ -111,6 +112,7 @@ def train(job: Any) -> None:
     sizes = {"image_dim": splits["train"].image_dim}
     if settings.model.opens_encoders:
         if settings.adapts:
+            save_adapters(job.folder, model, settings)
             merge_adapters(model)
         best = history[trainer.position.best_row]
         if best.get("mean_temperature"):  # not every method has a scale of logits

@@ -53,6 +53,8 @@ ABOUT, SETTINGS = "itrpipe", "settings"
 """Keys of the `config.json` of an export: what building the model does not need, and in it, where the file is that of a
 joint model, all that does."""
 
+ADAPTERS = "adapter"
+"""Folder of what adapters have learned."""
 PHASE = "phase"
 _MOMENTS = "optimizer/"
 _REMEDY = "remove {} and run the same command again"
@@ -258,6 +260,42 @@ def save_model(folder: Path, model: AnyMatcher) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)  # of a run that was killed here
         encoder.save(folder / name)
     write_bytes(folder / MODEL, save(_on_host(own_state(model)), {"format": "pt"}))
+
+
+def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
+    """Write what adapters have learned as peft does, beside the model that they are to be merged into.
+
+    Args:
+        folder: of the artifact; `ADAPTERS` in it is written anew, with a folder for each encoder where there are two.
+        model: with adapters.
+        settings: `TrainSettings` of the training.
+    """
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    bases = {} if settings.start_from else settings.model.pretrained()
+    shutil.rmtree(folder / ADAPTERS, ignore_errors=True)  # of a run that was killed here
+    for name, encoder in encoders_of(model).items():
+        adapted = [place for place, layer in encoder.network.named_modules() if isinstance(layer, BaseTunerLayer)]
+        if not adapted:  # a frozen one
+            continue
+        tensors = {}
+        for key, weights in encoder.network.state_dict().items():
+            if ".lora_" in key:
+                tensors[f"base_model.model.{key.replace('.default.', '.')}"] = weights
+        config = LoraConfig(
+            r=settings.lora_rank,
+            lora_alpha=settings.lora_alpha,
+            lora_dropout=settings.lora_dropout,
+            base_model_name_or_path=bases.get(name, settings.model.joint()),
+            inference_mode=True,
+        )
+        place = folder / ADAPTERS
+        if not encoder.is_joint:
+            place = place / name
+        place.mkdir(parents=True)
+        write_json(place / "adapter_config.json", config.to_dict() | {"target_modules": adapted})
+        write_bytes(place / "adapter_model.safetensors", save(_on_host(tensors), {"format": "pt"}))
 
 
 def encoders_of(model: nn.Module) -> dict[str, Encoder]:

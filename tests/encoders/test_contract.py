@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from itrpipe.encoders.encoder import TEXT, VISION, Encoder, open_encoder
+from itrpipe.encoders.folders import READERS, require_model
 from itrpipe.encoders.texts import Dense
-from itrpipe.errors import UsageError
+from itrpipe.errors import MissingInputError, UsageError
 from tests.encoders import zoo
 
 IMAGES = [np.random.default_rng(row).integers(0, 256, (50 - row, 40, 3), dtype=np.uint8) for row in range(3)]
@@ -177,6 +179,19 @@ def test_what_follows_the_pooling_belongs_to_captions(saved: Callable[[str], Pat
     layer = Dense({"in_features": 16, "out_features": 8})
     encoder.texts.layers.append(layer)
     assert layer in encoder.parts(TEXT)["layers"].children()
+
+
+@pytest.mark.parametrize("name", [*zoo.VISION_ALONE, *zoo.TEXT_ALONE])
+def test_the_configuration_shows_that_a_model_reads_one_side_alone(
+    name: str, saved: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(saved(name), tmp_path / "copy"))
+    (own,) = sides_of(name)
+    require_model(str(folder), sides=(own,))
+    other = TEXT if own == VISION else VISION
+    (folder / READERS[other][0]).write_text("{}", encoding="utf-8")
+    with pytest.raises(MissingInputError, match="reads none"):
+        require_model(str(folder), sides=(other,))
 
 
 def test_a_model_whose_pooling_is_unknown_is_refused(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
+import transformers
 from safetensors.numpy import load_file
 
 import itrpipe
@@ -144,8 +146,8 @@ def test_ways_of_training_are_cited() -> None:
     assert [paper.key for paper in cited(every)] == ["hu2022lora", "zhai2022lit", "wortsman2022wiseft"]
 
 
-def test_adapters_leave_a_plain_model_that_needs_no_peft(
-    root: Path, invoke: Invoke, saved_encoders: Path, monkeypatch: pytest.MonkeyPatch
+def test_adapters_leave_a_plain_model_that_needs_no_peft_and_are_kept_for_peft(
+    root: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = load_file(only(root, "train/zero-shot.dual-encoder") / JOINT / MODEL)
     frozen = [*LORA, "train.freeze=vision"]
@@ -156,10 +158,19 @@ def test_adapters_leave_a_plain_model_that_needs_no_peft(
     adapted = {name for name in after if name.startswith("text_") and ("q_proj.w" in name or "v_proj.w" in name)}
     assert moved == {*adapted, "logit_scale"}
     assert 0 < read_manifest(folder).metrics["trained_weights"] < sum(value.size for value in after.values()) / 20
+    given = ("--method", "clip-finetune")
+    chosen = [*given, *where(root, saved_encoders, *QUICK, *frozen, FEW)]
+    done(invoke("export", *chosen, "--make", "--to", tmp_path / "exported", "--adapter"))
+    base = transformers.AutoModel.from_pretrained(saved_encoders / "clip")
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "exported" / "adapter").eval()
+    ours = transformers.AutoModel.from_pretrained(tmp_path / "exported").eval()
+    tokens = torch.tensor([[2, 5, 6, 3]])
+    with torch.no_grad():
+        vectors = [model.get_text_features(input_ids=tokens).pooler_output for model in (theirs, ours)]
+    torch.testing.assert_close(vectors[0], vectors[1], rtol=0, atol=1e-5)
     monkeypatch.setitem(sys.modules, "peft", None)  # an import of it would fail
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else FIND(name, *more))
-    given = ("--method", "clip-finetune")
-    assert "✓ train/" in done(invoke("evaluate", *given, *where(root, saved_encoders, *QUICK, *frozen, FEW)))
+    assert "✓ train/" in done(invoke("evaluate", *chosen))
     refused(invoke("train", *given, *where(root, saved_encoders, *QUICK, *LORA, "train.seed=1")), 2, "itrpipe[lora]")
 
 
