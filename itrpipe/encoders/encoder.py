@@ -172,17 +172,18 @@ class Encoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         size = sum(weights.nbytes for weights in self.network.state_dict().values())
         require_space(folder, size, "the weights")
-        has_tokenizer = self.texts is not None and self.texts.tokenizer is not None
+        tokenizer = None if self.texts is None else self.texts.tokenizer
         with quiet():
             self.network.save_pretrained(folder)
             if self.images is not None:
                 self.images.processor.save_pretrained(folder)
-            if has_tokenizer:
-                self.texts.tokenizer.save_pretrained(folder)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
         for weights in folder.glob("*.safetensors"):  # which safetensors makes for their owner alone
             shutil.copymode(folder / CONFIG, weights)
-        if has_tokenizer and not self.is_joint:
-            write_modules(folder, self.texts, self.network.config.get_text_config().hidden_size)
+        if tokenizer is not None and not self.is_joint:
+            reader: TextReader = self.texts  # pyright: ignore[reportAssignmentType]
+            write_modules(folder, reader, self.network.config.get_text_config().hidden_size)
 
     def _first_image(self, frames: Tensor) -> Tensor:
         """Choose the pooling of images by what the network makes of one."""
