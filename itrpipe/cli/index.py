@@ -181,7 +181,7 @@ class Index(IndexOptions):
     The same command again encodes new and changed photographs only, and goes on where it was interrupted. Photographs
     that cannot be read are listed and left out. The folder itself stays as it is; the index lies in the data folder.
 
-    Example: itrpipe index --photos photos --model openai/clip-vit-base-patch32
+    Example: itrpipe index --photos photos --model laion/CLIP-ViT-B-32-laion2B-s34B-b79K
     """
 
     photos: Annotated[Path, Option(metavar="FOLDER", help="Folder of photographs.")]

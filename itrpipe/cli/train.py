@@ -26,8 +26,7 @@ class Train(ModelOptions):
     """Train a model, and embed every split with one that has embeddings.
 
     --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
-    CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32. For a
-    method of joint models, such as clip-finetune, either option sets both.
+    CLIP is named by both. For a method of joint models, such as clip-finetune, either option sets both.
 
     --name small remembers the model, with its dataset and all that is set here. --model small then means all of
     it, in this command and in mine-negatives, evaluate, search, explain and export. --name small --set KEY=VALUE
