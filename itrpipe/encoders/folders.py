@@ -200,11 +200,10 @@ def reads_side(config: dict[str, Any], side: str) -> bool:
     """
     if f"{side}_config" in config:
         return True
-    has_vocabulary = "vocab_size" in config
-    sees = "image_size" in config or "num_channels" in config
+    sees = "image_size" in config or "num_channels" in config or _OF_TIMM in config
     if side == "text":
-        return has_vocabulary and not sees
-    return sees or not has_vocabulary
+        return not sees
+    return sees or "vocab_size" not in config
 
 
 def refuse_pickles(folder: Path) -> None:

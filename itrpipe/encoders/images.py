@@ -10,10 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as image_functional
 
 from itrpipe.errors import DataError, UsageError
 
@@ -22,12 +21,6 @@ _SIDE = 64
 """Of images that a processor is tried with, in pixels."""
 _WHITE = 255
 _OF_A_BYTE = 1e-2
-_INTERPOLATIONS: dict[int, InterpolationMode] = {
-    Image.Resampling.NEAREST: InterpolationMode.NEAREST,
-    Image.Resampling.BILINEAR: InterpolationMode.BILINEAR,
-    Image.Resampling.BOX: InterpolationMode.BOX,
-}
-"""Interpolation of Pillow -> that of torchvision, where it is another than bicubic, which Lanczos becomes as well."""
 
 
 class Grid(NamedTuple):
@@ -108,7 +101,9 @@ class ImageReader(nn.Module):
         # Frames are made on the processor, wherever the network is, and a module moves no tuple.
         self._on_host = scale.clone(), shift.clone()
         self.colours = (self.levels(coloured)[:, row, column] / (_WHITE // 2)).round().int().tolist()
-        self.interpolation = _INTERPOLATIONS.get(getattr(processor, "resample", -1), InterpolationMode.BICUBIC)
+        self.interpolation = "bicubic"  # Lanczos, too
+        if getattr(processor, "resample", None) == Image.Resampling.BILINEAR:
+            self.interpolation = "bilinear"
         levels = self.levels(noise)
         self.in_bytes = bool((levels - levels.round()).abs().max() < _OF_A_BYTE)
         # Most processors can be asked for bytes, which takes a quarter of the time.
@@ -153,7 +148,8 @@ class ImageReader(nn.Module):
         """
         top, left, height, width = box.tolist()
         part = torch.from_numpy(image[top : top + height, left : left + width]).permute(2, 0, 1)
-        return image_functional.resize(part, list(self.frame), self.interpolation, antialias=True)[self.colours]
+        resized = F.interpolate(part[None], self.frame, mode=self.interpolation, antialias=True)
+        return resized[0, self.colours]
 
     def normalised(self, frames: Tensor) -> Tensor:
         """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""

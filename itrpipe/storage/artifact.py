@@ -65,6 +65,8 @@ DATA = Path("data")
 
 # Names of the files that one stage writes and another room reads.
 
+DEFINITION = "dataset.json"
+"""File of a dataset that says where it comes from and how it is made."""
 SCENES_FILE = "scenes.jsonl"
 """File of the embedded dataset, as it is prepared."""
 

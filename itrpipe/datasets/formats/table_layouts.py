@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from itrpipe.datasets.archives import ARROW, PARQUET
-from itrpipe.datasets.definition import DEFINITION
 from itrpipe.datasets.formats.splits import split_in_name
 from itrpipe.datasets.source_files import OBJECT, files_present, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.storage.artifact import PARTIAL
+from itrpipe.storage.artifact import DEFINITION, PARTIAL
 
 CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt")
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")

@@ -169,8 +169,7 @@ class TransformerDualEncoder(Base):
         vision = self.vision
         if isinstance(vision, RegionTower):
             vectors = vision(images)
-        elif images.pixels is not None:
-            assert vision is not None
+        elif vision is not None and images.pixels is not None:
             parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
             vectors = torch.cat([vision.encode_images(part) for part in parts])
         elif self.settings.images == "regions":
