@@ -20,7 +20,6 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.evaluation import metrics
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_scores, write_scores
-from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.ssamt.network import Relevance
 from itrpipe.pipeline.planning import Planner
@@ -294,7 +293,7 @@ def test_neither_the_order_of_images_nor_that_of_captions_matters(
     split, random = PreparedDataset.open(folders["prepare"]).split("test"), np.random.default_rng(0)
     images, captions = random.permutation(len(split.images)), random.permutation(len(split.captions))
     other = Split("test", split.images.take(images), split.captions.take(captions))
-    features = FeatureFile.open(folders["extract"] / FEATURES)
+    features = Sources(folders["prepare"], folders.get("extract")).images(other)
     phrases = None
     if saved.settings.reads_phrases:
         phrases = CaptionPhrases.read(folders["parse"], saved.config["model"]["max_words"])
