@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from tarfile import GNUTYPE_LONGLINK, GNUTYPE_LONGNAME, GNUTYPE_SPARSE, XGLTYPE, XHDTYPE, HeaderError, TarInfo
 from typing import TYPE_CHECKING
 
 from itrpipe.errors import DataError, DiskFullError, UnavailableError
@@ -32,14 +33,11 @@ _BLOCK = 512
 _LONGEST_HEADER = 1 << 20
 """Bytes of an extended header, which holds a name; and of zeros at the end of a tar file, of which a download that
 reserves its space leaves more."""
-_FILES = (b"0", b"\0", b"7")
-_WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"5", b"6")
-"""Links, devices, folders and pipes, whatever size their headers say."""
-_LONG_NAME, _LONG_LINK, _SPARSE = b"L", b"K", b"S"
-_EXTENDED, _COMMON = b"x", b"g"
+_WITHOUT_CONTENT = b"123456"
+"""Types of links, devices, folders and pipes, whatever size their headers say."""
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|PK")
 """Beginnings of files of gzip, bzip2, xz, zstd and zip."""
-_AGAIN = "fetch or make it again"
+AGAIN = "fetch or make it again"
 
 
 def path_parts(path: str) -> list[str]:
@@ -62,27 +60,15 @@ def tar_members(archive: Path) -> list[str]:
     return _index(archive).sort_by("offset")["name"].to_pylist()
 
 
-def has_tar_member(archive: Path, name: str) -> bool:
-    """Return whether a tar file holds a file of this name; errors as above."""
-    return _find(_index(archive), name) is not None
-
-
 def read_tar_member(archive: Path, name: str) -> bytes:
     """Read a file in a tar file; errors as above, and a DataError where it is not in it."""
     index = _index(archive)
-    row = _find(index, name)
-    if row is None:
+    names = index["name"]
+    row = bisect_left(names, name, key=lambda each: each.as_py())
+    if row == len(names) or names[row].as_py() != name:
         raise DataError(f"is not in {archive.name}")
     with archive.open("rb", buffering=0) as stream:
         return os.pread(stream.fileno(), index["size"][row].as_py(), index["offset"][row].as_py())
-
-
-def _find(index: pa.Table, name: str) -> int | None:
-    names = index["name"]
-    row = bisect_left(names, name, key=lambda each: each.as_py())
-    if row < len(names) and names[row].as_py() == name:
-        return row
-    return None
 
 
 def _index(archive: Path) -> pa.Table:
@@ -104,7 +90,7 @@ def _stored_index(archive: Path, version: str) -> pa.Table:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     path = cache / "itrpipe" / "tar" / f"{hashlib.sha256(os.fsencode(archive.absolute())).hexdigest()}.arrow"
     with contextlib.suppress(OSError, DataError, pa.ArrowInvalid):
-        check_stamp(path, _AGAIN)
+        check_stamp(path, AGAIN)
         stored = read_arrow(path)
         if stored.schema.metadata[b"version"] == version.encode():
             return stored
@@ -149,35 +135,35 @@ def _files(archive: Path) -> Iterator[tuple[str, int, int]]:
             raise DataError("is compressed and no tar file; unpack it")
         while header.strip(b"\0"):
             try:
-                kind = _kind(header)
-                size = _number(header[124:136])
-                if kind in _FILES:
+                member = TarInfo.frombuf(header, "utf-8", "backslashreplace")
+                size = member.size
+                if member.isreg():
                     size = int(extended.get("size", size))
-            except ValueError as error:
-                raise DataError(f"is no tar file, or damaged at byte {start:,}; {_AGAIN}") from error
-            if kind in _WITHOUT_CONTENT:
+            except (HeaderError, ValueError) as error:
+                raise DataError(f"is no tar file, or damaged at byte {start:,}; {AGAIN}") from error
+            if member.type in _WITHOUT_CONTENT:
                 size = 0
             offset = start + _BLOCK
             if not 0 <= size <= length - offset:
-                raise DataError(f"ends before the file at byte {start:,} does, or gives it a wrong size; {_AGAIN}")
-            if kind in (_LONG_NAME, _EXTENDED, _COMMON):
+                raise DataError(f"ends before the file at byte {start:,} does, or gives it a wrong size; {AGAIN}")
+            if member.type in (GNUTYPE_LONGNAME, XHDTYPE, XGLTYPE):
                 try:
-                    fields = _extended_fields(kind, os.pread(file, min(size, _LONGEST_HEADER), offset))
+                    fields = _extended_fields(member.type, os.pread(file, min(size, _LONGEST_HEADER), offset))
                     if fields.keys() & extended.keys():
                         raise ValueError("two extended headers of one file")
                 except ValueError as error:
-                    raise DataError(f"is damaged at byte {offset:,}; {_AGAIN}") from error
-                if kind == _COMMON:
+                    raise DataError(f"is damaged at byte {offset:,}; {AGAIN}") from error
+                if member.type == XGLTYPE:
                     common |= fields
                 else:
                     extended |= fields
-            elif kind != _LONG_LINK:
+            elif member.type != GNUTYPE_LONGLINK:
                 fields = common | extended
-                name = fields.get("path") or _short_name(header)
+                name = fields.get("path") or member.name
                 extended = {}
-                if kind == _SPARSE or any(field.startswith("GNU.sparse") for field in fields):
+                if member.type == GNUTYPE_SPARSE or any(field.startswith("GNU.sparse") for field in fields):
                     raise DataError(f"holds {name} as a sparse file; pack it without --sparse")
-                if kind in _FILES and not name.endswith("/"):
+                if member.isreg() and not name.endswith("/"):
                     yield "/".join(path_parts(unicodedata.normalize("NFC", name))), offset, size
             start = offset + -(-size // _BLOCK) * _BLOCK
             header = os.pread(file, _BLOCK, start)
@@ -185,44 +171,13 @@ def _files(archive: Path) -> Iterator[tuple[str, int, int]]:
     if not padding or padding.strip(b"\0") or len(padding) > _LONGEST_HEADER:
         raise DataError(
             f"does not end at byte {start:,} as tar files do: it is damaged or not whole, or another one follows; "
-            f"{_AGAIN}"
+            f"{AGAIN}"
         )
-
-
-def _kind(header: bytes) -> bytes:
-    """Return the type of a header's file.
-
-    Raises:
-        ValueError: it is no whole header, or the sum of its bytes is another than it says.
-    """
-    # The field of the sum itself counts as eight spaces.
-    if len(header) < _BLOCK or _number(header[148:156]) != sum(header[:148]) + sum(header[156:]) + 8 * ord(" "):
-        raise ValueError("a wrong sum")
-    return header[156:157]
-
-
-def _number(field: bytes) -> int:
-    """Return a number of a header: octal digits, or where these do not suffice an integer with the first bit set."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    if field[0] > 0x80:
-        return int.from_bytes(field, "big", signed=True)
-    return int(field.partition(b"\0")[0].strip() or b"0", 8)
-
-
-def _short_name(header: bytes) -> str:
-    """Return the name of a header; ustar has a field for the first part of a longer one."""
-    name = header[:100].partition(b"\0")[0]
-    if header[257:263] == b"ustar\0":
-        folder = header[345:500].partition(b"\0")[0]
-        if folder:
-            name = folder + b"/" + name
-    return name.decode("utf-8", "backslashreplace")
 
 
 def _extended_fields(kind: bytes, content: bytes) -> dict[str, str]:
     """Return the fields of an extended header: GNU's long name, or POSIX's lines `LENGTH KEY=VALUE`."""
-    if kind == _LONG_NAME:
+    if kind == GNUTYPE_LONGNAME:
         return {"path": content.partition(b"\0")[0].decode("utf-8", "backslashreplace")}
     fields = {}
     while content:

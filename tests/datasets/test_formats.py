@@ -136,10 +136,10 @@ def test_karpathys_coco_has_folders_ids_and_restval(tmp_path: Path) -> None:
         photograph.write_bytes(b"")
         found = read_annotations(tmp_path)
         rows = [("7", f"{layout}/1.jpg", "train"), ("8", f"{layout}/2.jpg", "test")]
-        assert (found.images, found.notes) == (rows, (f"{source}: 1 restval images added to train",))
+        assert (found.images, found.notes) == (rows, (f"{tmp_path}: 1 restval images added to train",))
         left = read_annotations(tmp_path, restval="drop")
         assert (left.images, left.captions) == (rows[1:], [("1", "8", "y")])
-        assert left.notes == (f"{source}: 1 restval images dropped",)
+        assert left.notes == (f"{tmp_path}: 1 restval images dropped",)
         photograph.unlink()
     content["images"][1]["filepath"] = "../.."
     source.write_text(json.dumps(content))

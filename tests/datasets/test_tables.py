@@ -277,7 +277,7 @@ def test_splits_are_those_of_a_column_then_of_names_and_a_lone_train_is_none(tmp
     parquet(tmp_path / "test-00000-of-00001.parquet", columns | {"split": ["train", "restval", "validation"]})
     found = read_annotations(tmp_path)
     assert splits(found) == {"a.png": "train", "b.png": "train", "c.png": "val"}
-    assert "1 rows of restval added to train" in found.notes[0]
+    assert "1 restval images added to train" in found.notes[0]
     assert splits(read_annotations(tmp_path, restval="drop")) == {"a.png": "train", "c.png": "val"}
     parquet(tmp_path / "test-00000-of-00001.parquet", columns)
     assert {*splits(read_annotations(tmp_path)).values()} == {"test"}

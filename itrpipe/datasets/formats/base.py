@@ -40,14 +40,12 @@ class Read(NamedTuple):
         images: in the order of the file.
         captions: in the order of the file.
         note: for the user, may be empty.
-        is_located: whether the paths of the images are known to be right, and relative to the root of the dataset.
         path: the one file that was read of several that could have been, for messages.
     """
 
     images: list[FoundImage]
     captions: list[CaptionRecord]
     note: str = ""
-    is_located: bool = False
     path: Path | None = None
 
 
@@ -56,7 +54,7 @@ class Format(NamedTuple):
 
     Attributes:
         names: of its data files, or patterns of them, by which it is recognised.
-        read: reads one of them, as `restval` and the settings of columns say.
+        read: reads one of them, as the settings of columns say.
         images: folders in which the images may lie, below that of the data files.
         by_year: whether there may be several of one year, each with a split.
         find: finds the data files of a source that are called as the format's are, where `names` do not tell them. All
@@ -65,7 +63,7 @@ class Format(NamedTuple):
     """
 
     names: tuple[str, ...]
-    read: Callable[[Path, str, ColumnSettings], Read]
+    read: Callable[[Path, ColumnSettings], Read]
     images: tuple[str, ...]
     by_year: bool = False
     find: Callable[[Path], list[Path]] | None = None

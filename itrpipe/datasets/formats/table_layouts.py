@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from itrpipe.datasets.archives import ARROW, PARQUET
+from itrpipe.datasets.archives import ARROW, PARQUET, naming
 from itrpipe.datasets.definition import DEFINITION
 from itrpipe.datasets.formats.splits import split_in_name
 from itrpipe.datasets.source_files import OBJECT, files_present, load_json
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.storage.artifact import PARTIAL
 
 CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt")
@@ -81,10 +81,8 @@ def find_tables(source: Path) -> list[Table]:
 
 
 def _table(path: Path, name: str) -> Table:
-    try:
+    with naming(path):
         return Table(path, split_in_name(name))
-    except DataError as error:
-        raise DataError(f"{path} {error}") from error
 
 
 def _column_tables(source: Path) -> list[Table]:
