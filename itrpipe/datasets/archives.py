@@ -16,7 +16,7 @@ import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -192,7 +192,7 @@ def _open_parquet(archive: Path) -> CellTable:
         with _reasons_of_damage(), pq.ParquetFile(archive, **checked) as file:
             return file.read_row_group(group, [column], use_threads=False).column(0)
 
-    return CellTable(schema, _starts(counts), read)
+    return CellTable(schema, list(accumulate(counts, initial=0)), read)
 
 
 def _open_arrow(archive: Path) -> CellTable:
@@ -226,11 +226,7 @@ def _open_arrow(archive: Path) -> CellTable:
             cells.validate(full=True)
         return pa.chunked_array([cells])
 
-    return CellTable(reader.schema, _starts(map(len, batches)), read)
-
-
-def _starts(counts: Iterable[int]) -> list[int]:
-    return list(accumulate(counts, initial=0))
+    return CellTable(reader.schema, list(accumulate(map(len, batches), initial=0)), read)
 
 
 @contextlib.contextmanager

@@ -14,11 +14,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.artifact import DEFINITION, read_manifest
 from itrpipe.storage.disk import make_folder, read_stamped_json, reading, write_stamped_json
 from itrpipe.storage.locks import changing
 
-DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
 WITHOUT_CHOICE = ("hog",)
 """Features that need no weights, and are made where a model reads them, without having been asked for."""

@@ -90,7 +90,8 @@ class OpenClipEmbedder:
 
         name = f"local-dir:{folder}"
         with quiet(), reading(folder, "a model of open_clip", _AGAIN):
-            self._model, self._processor = open_clip.create_model_from_pretrained(name, device=device)  # pyright: ignore
+            opened: Any = open_clip.create_model_from_pretrained(name, device=device)
+            self._model, self._processor = opened
             self._tokenizer = open_clip.get_tokenizer(name)
         self._model.eval()
         self._device = device

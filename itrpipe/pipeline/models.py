@@ -6,7 +6,6 @@ from pathlib import Path
 
 from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, scoped_override
 from itrpipe.datasets.definition import (
-    DEFINITION,
     DatasetDefinition,
     ModelDefinition,
     check_name,
@@ -16,7 +15,7 @@ from itrpipe.datasets.definition import (
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
 from itrpipe.stages.base import Step
-from itrpipe.storage.artifact import folders_in
+from itrpipe.storage.artifact import DEFINITION, folders_in
 from itrpipe.training.settings import Model, TrainExecution, TrainSettings
 
 NAMING = ("backbone", "features", "seed")

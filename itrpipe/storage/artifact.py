@@ -49,6 +49,7 @@ from itrpipe.storage.disk import (
     write_stamped_json,
 )
 
+DEFINITION = "dataset.json"
 MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"

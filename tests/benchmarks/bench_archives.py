@@ -36,7 +36,7 @@ def test_the_index_of_a_tar_file_against_the_headers_of_the_standard_library(tmp
 
     ours, limit = paired(lambda: tars._read_index(path), listed, rounds=3)
     show("index of a tar file", ours, limit, "the headers alone", f"{MEMBERS / ours:,.0f} files/s")
-    assert ours < limit
+    assert ours < 1.5 * limit
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".arrow"])

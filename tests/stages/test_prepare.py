@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from itrpipe.config import load_declaration, parse_override, resolve
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, image_root, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages import prepare
@@ -158,6 +158,6 @@ def test_a_dataset_without_a_source_says_how_to_name_one(tmp_path: Path) -> None
 
 
 def test_images_of_an_artifact_lie_below_it_or_below_the_source(defined: Path, precomp_dataset: TinySource) -> None:
-    assert prepare.image_root(prepared(defined)) == precomp_dataset.folder
+    assert image_root(prepared(defined)) == precomp_dataset.folder
     drawn = prepared(defined, *SCENES, dataset="scenes")
-    assert prepare.image_root(drawn) == drawn
+    assert image_root(drawn) == drawn

@@ -22,11 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import itrpipe
-from itrpipe.datasets.definition import DEFINITION, ModelDefinition, remember_model
+from itrpipe.datasets.definition import ModelDefinition, remember_model
 from itrpipe.errors import DataError, DiskFullError, LockedError, MissingInputError, UnavailableError, UsageError
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage import disk
 from itrpipe.storage.artifact import (
+    DEFINITION,
     MANIFEST,
     WORK,
     Location,

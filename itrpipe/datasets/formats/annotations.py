@@ -51,7 +51,6 @@ def read_annotations(
     records = []
     captions = []
     notes = []
-    places = {}
     groups = {}
     rest = set()
     for path in paths:
@@ -78,17 +77,13 @@ def read_annotations(
                 rest.add(image.image_id)
                 split = "train"
             records.append(ImageRecord(image.image_id, file, split))
-            if form.published:
-                places[image.image_id] = image.image_id
-            elif split:
-                places[image.image_id] = split
     if rest and restval == "drop":
         notes.append(f"{source}: {len(rest):,} restval images dropped")
         records = [image for image in records if image.image_id not in rest]
         captions = [caption for caption in captions if caption.image_id not in rest]
     elif rest:
         notes.append(f"{source}: {len(rest):,} restval images added to train")
-    return checked_annotations(Annotations(records, captions, root, tuple(notes), places, groups), source)
+    return checked_annotations(Annotations(records, captions, root, tuple(notes), form.published, groups), source)
 
 
 def source_root(source: Path, format: str = "") -> Path:
