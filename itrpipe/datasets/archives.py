@@ -23,7 +23,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.datasets.tars import AGAIN, read_tar_member, tar_members
+from itrpipe.datasets.tars import FETCH_AGAIN, read_tar_member, tar_members
 from itrpipe.errors import DataError, reason_of
 from itrpipe.storage.disk import reading
 
@@ -58,7 +58,6 @@ RECENT_BYTES = 128 << 20
 """Memory of a process for the pieces of tables that were read last."""
 _HELD = 1_024
 """Tables of which a process knows the pieces."""
-_TURNS = 16
 _ROW = re.compile("0|[1-9][0-9]*")
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """Last bytes of a whole stream of Arrow; one that is being written does not have them yet."""
@@ -112,7 +111,7 @@ def naming(archive: Path) -> Iterator[None]:
         DataError: the archive cannot be used.
         UnavailableError: it cannot be read now.
     """
-    with reading(archive, "a whole file", AGAIN):
+    with reading(archive, "a whole file", FETCH_AGAIN):
         try:
             yield
         except DataError as error:
@@ -210,7 +209,7 @@ def _open_arrow(archive: Path) -> CellTable:
     elif mapped[-8:].to_pybytes() == _END_OF_STREAM:
         reader = pa.ipc.open_stream(mapped)
     else:
-        raise DataError(f"is not whole; {AGAIN}")
+        raise DataError(f"is not whole; {FETCH_AGAIN}")
     batches = reader.read_all().to_batches()
     for column in picture_columns(reader.schema):
         for buffer in batches[0].column(column).buffers() if batches else ():
@@ -239,7 +238,7 @@ def _reasons_of_damage() -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
             raise
-        raise DataError(f"cannot be read ({reason_of(error)}); {AGAIN}") from error
+        raise DataError(f"cannot be read ({reason_of(error)}); {FETCH_AGAIN}") from error
 
 
 class _Recent:
@@ -253,25 +252,21 @@ class _Recent:
         self._limit = limit
         self._bytes = 0
         self._pieces: OrderedDict[Hashable, pa.ChunkedArray] = OrderedDict()
+        # Threads mostly want the same piece, and wait for the first of them.
         self._lock = threading.Lock()
-        # Threads that want the same piece wait for the first of them; others seldom meet.
-        self._turns = [threading.Lock() for _ in range(_TURNS)]
 
     def get(self, key: Hashable, read: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray:
         """Return a piece, which is read where it is not kept."""
-        with self._turns[hash(key) % _TURNS]:
-            with self._lock:
-                if key in self._pieces:
-                    self._pieces.move_to_end(key)
-                    return self._pieces[key]
-            piece = read()
-            with self._lock:
+        with self._lock:
+            if key not in self._pieces:
+                piece = read()
                 self._pieces[key] = piece
                 self._bytes += piece.nbytes
                 while self._bytes > self._limit and len(self._pieces) > 1:
                     _, oldest = self._pieces.popitem(last=False)
                     self._bytes -= oldest.nbytes
-            return piece
+            self._pieces.move_to_end(key)
+            return self._pieces[key]
 
     def forget(self) -> None:
         """Begin anew, in a forked process whose parent's threads may have held a lock."""

@@ -174,8 +174,8 @@ def merge_equal_pictures(
         The annotations, in which an image has the captions of all its photographs; photographs that joined another,
         behind this one; and images that stay beside an equal one, behind this one.
     """
-    first: dict[str, ImageRecord] = {}
-    first_of_split: dict[tuple[str, str], ImageRecord] = {}
+    first = {}
+    first_of_split = {}
     owners = {}
     joined, apart = [], []
     for image in annotations.images:

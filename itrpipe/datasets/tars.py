@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import unicodedata
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
@@ -37,7 +36,7 @@ _WITHOUT_CONTENT = b"123456"
 """Types of links, devices, folders and pipes, whatever size their headers say."""
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|PK")
 """Beginnings of files of gzip, bzip2, xz, zstd and zip."""
-AGAIN = "fetch or make it again"
+FETCH_AGAIN = "fetch or make it again"
 
 
 def path_parts(path: str) -> list[str]:
@@ -90,7 +89,7 @@ def _stored_index(archive: Path, version: str) -> pa.Table:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     path = cache / "itrpipe" / "tar" / f"{hashlib.sha256(os.fsencode(archive.absolute())).hexdigest()}.arrow"
     with contextlib.suppress(OSError, DataError, pa.ArrowInvalid):
-        check_stamp(path, AGAIN)
+        check_stamp(path, FETCH_AGAIN)
         stored = read_arrow(path)
         if stored.schema.metadata[b"version"] == version.encode():
             return stored
@@ -107,14 +106,8 @@ def _read_index(archive: Path) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    names = []
-    places = array("q")
-    for name, offset, size in _files(archive):
-        names.append(name)
-        places.extend((offset, size))
-    offsets, sizes = places[::2], places[1::2]
     schema = pa.schema({"name": pa.string(), "offset": pa.int64(), "size": pa.int64()})
-    index = pa.table({"name": names, "offset": offsets, "size": sizes}, schema=schema).sort_by("name")
+    index = pa.Table.from_pylist(list(_files(archive)), schema).sort_by("name")
     sorted_names = index["name"]
     doubled = pc.index(pc.call_function("equal", [sorted_names[1:], sorted_names[:-1]]), True).as_py()
     if doubled >= 0:
@@ -122,14 +115,14 @@ def _read_index(archive: Path) -> pa.Table:
     return index
 
 
-def _files(archive: Path) -> Iterator[tuple[str, int, int]]:
+def _files(archive: Path) -> Iterator[dict[str, str | int]]:
     """Yield name, offset and size of each file in a tar file, from its headers (POSIX ustar and pax, GNU)."""
     with archive.open("rb", buffering=0) as stream:
         file = stream.fileno()
         length = os.fstat(file).st_size
         start = 0
-        common: dict[str, str] = {}
-        extended: dict[str, str] = {}
+        common = {}
+        extended = {}
         header = os.pread(file, _BLOCK, start)
         if _COMPRESSED.match(header):
             raise DataError("is compressed and no tar file; unpack it")
@@ -140,19 +133,19 @@ def _files(archive: Path) -> Iterator[tuple[str, int, int]]:
                 if member.isreg():
                     size = int(extended.get("size", size))
             except (HeaderError, ValueError) as error:
-                raise DataError(f"is no tar file, or damaged at byte {start:,}; {AGAIN}") from error
+                raise DataError(f"is no tar file, or damaged at byte {start:,}; {FETCH_AGAIN}") from error
             if member.type in _WITHOUT_CONTENT:
                 size = 0
             offset = start + _BLOCK
             if not 0 <= size <= length - offset:
-                raise DataError(f"ends before the file at byte {start:,} does, or gives it a wrong size; {AGAIN}")
+                raise DataError(f"ends before the file at byte {start:,} does, or gives it a wrong size; {FETCH_AGAIN}")
             if member.type in (GNUTYPE_LONGNAME, XHDTYPE, XGLTYPE):
                 try:
                     fields = _extended_fields(member.type, os.pread(file, min(size, _LONGEST_HEADER), offset))
                     if fields.keys() & extended.keys():
                         raise ValueError("two extended headers of one file")
                 except ValueError as error:
-                    raise DataError(f"is damaged at byte {offset:,}; {AGAIN}") from error
+                    raise DataError(f"is damaged at byte {offset:,}; {FETCH_AGAIN}") from error
                 if member.type == XGLTYPE:
                     common |= fields
                 else:
@@ -164,14 +157,15 @@ def _files(archive: Path) -> Iterator[tuple[str, int, int]]:
                 if member.type == GNUTYPE_SPARSE or any(field.startswith("GNU.sparse") for field in fields):
                     raise DataError(f"holds {name} as a sparse file; pack it without --sparse")
                 if member.isreg() and not name.endswith("/"):
-                    yield "/".join(path_parts(unicodedata.normalize("NFC", name))), offset, size
+                    name = "/".join(path_parts(unicodedata.normalize("NFC", name)))
+                    yield {"name": name, "offset": offset, "size": size}
             start = offset + -(-size // _BLOCK) * _BLOCK
             header = os.pread(file, _BLOCK, start)
         padding = os.pread(file, _LONGEST_HEADER + 1, start)
     if not padding or padding.strip(b"\0") or len(padding) > _LONGEST_HEADER:
         raise DataError(
             f"does not end at byte {start:,} as tar files do: it is damaged or not whole, or another one follows; "
-            f"{AGAIN}"
+            f"{FETCH_AGAIN}"
         )
 
 

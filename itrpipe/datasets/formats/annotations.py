@@ -67,9 +67,9 @@ def read_annotations(
             groups |= {image.image_id: image.group for image in images if image.group}
             drawn = "group" if groups else "image"
             notes.append(f"{path}: names no splits, so a hash puts each {drawn} into one")
-        layouts = [[image.file for image in images]]
+        layouts = [[image.path for image in images]]
         if any(image.folder for image in images):
-            layouts.insert(0, [image.path for image in images])
+            layouts.append([image.file for image in images])
         located = locate_images(root, path, layouts, [image.where for image in images], form.images)
         for image, file in zip(images, located, strict=True):
             split = image.split or ""

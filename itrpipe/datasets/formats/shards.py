@@ -51,7 +51,7 @@ def read_shards(source: Path, columns: ColumnSettings) -> Read:
         with naming(archive):
             split = split_in_name(name)
             names = tar_members(archive)
-        samples: dict[str, dict[str, str]] = {}  # key -> ending -> name
+        samples = {}  # key -> ending -> name
         for member in names:
             folder, _, file = member.rpartition("/")
             key, _, ending = file.partition(".")

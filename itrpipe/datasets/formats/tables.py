@@ -41,7 +41,7 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
         raise MissingInputError(f"{source}: none of {', '.join(CAPTION_FILES)} is there; name the file or its folder")
     path = tables[0].path if len(tables) == 1 else source
     root = source if source.is_dir() else source.parent
-    images: list[FoundImage] = []
+    images = []
     captions = []
     row_of = {}
     left_out = {"no photograph": [], "no caption": []}
