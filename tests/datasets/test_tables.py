@@ -324,7 +324,8 @@ def test_rows_without_a_photograph_or_a_caption_are_left_out_and_counted(tmp_pat
     path = parquet(tmp_path / "x.parquet", {"image": image, "caption": ["x", "y", None]})
     found = read_annotations(tmp_path)
     assert [image.image_id for image in found.images] == ["a.png"]
-    assert "1 rows have no photograph, such as row 1, and are left out; 1 rows have no caption" in found.notes[0]
+    assert "1 rows have no photograph, such as row 1, and are left out" in found.notes[0]
+    assert "1 rows have no caption" in found.notes[1]
     late = pa.concat_arrays([pa.nulls(40, PICTURE), image])
     parquet(path, {"image": late, "caption": ["x"] * 43})
     assert [image.file for image in read_annotations(tmp_path).images] == ["x.parquet/image/40", "x.parquet/image/42"]

@@ -58,8 +58,7 @@ def read_annotations(
         images = content.images
         captions += content.captions
         path = content.path or path
-        if content.note:
-            notes.append(f"{path}: {content.note}")
+        notes += [f"{path}: {note}" for note in content.notes]
         bare = [image for image in images if not image.split]
         if bare:
             if len(bare) < len(images):

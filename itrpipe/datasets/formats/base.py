@@ -39,13 +39,13 @@ class Read(NamedTuple):
     Attributes:
         images: in the order of the file.
         captions: in the order of the file.
-        note: for the user, may be empty.
+        notes: for the user.
         path: the one file that was read of several that could have been, for messages.
     """
 
     images: list[FoundImage]
     captions: list[CaptionRecord]
-    note: str = ""
+    notes: Sequence[str] = ()
     path: Path | None = None
 
 
@@ -70,37 +70,38 @@ class Format(NamedTuple):
     published: bool = False
 
 
-def without_lone_train(images: list[FoundImage]) -> tuple[list[FoundImage], str]:
-    """Return images without their split where names of files put all into train, and a note about it.
-
-    Datasets that have no splits are published so.
-    """
-    if {image.split for image in images} != {"train"}:
-        return images, ""
-    return [image._replace(split=None) for image in images], "all of it is called train, which is no split"
-
-
 def identified(
-    images: Sequence[FoundImage], captions: Sequence[tuple[int, str]], *, are_ids: bool = False
-) -> tuple[list[FoundImage], list[CaptionRecord]]:
+    images: Sequence[FoundImage],
+    captions: Sequence[tuple[int, str]],
+    notes: Sequence[str],
+    *,
+    are_ids: bool = False,
+    has_splits: bool = False,
+) -> Read:
     """Give images and captions their ids, the same ones in whatever format the photographs are packed.
 
     An image is called as its source names it, if all images have a name that no other has; else each is called by its
-    path. Caption number 2 of `a.jpg` is `a.jpg#2`.
+    path. Caption number 2 of `a.jpg` is `a.jpg#2`. Where names of files put all into train, it is no split: datasets
+    that have no splits are published so.
 
     Args:
         images: their names as ids; empty where there is none.
         captions: row of the image, and text.
+        notes: for the user.
         are_ids: whether the user says that the names are ids.
+        has_splits: whether the source itself says which split an image is in.
     """
     names = {image.image_id for image in images}
     named = list(images)
     if not are_ids and ("" in names or len(names) < len(images)):
         named = [image._replace(image_id=image.path) for image in images]
+    if not has_splits and {image.split for image in images} == {"train"}:
+        named = [image._replace(split=None) for image in named]
+        notes = [*notes, "all of it is called train, which is no split"]
     numbers = [0] * len(named)
     records = []
     for row, text in captions:
         image_id = named[row].image_id
         records.append(CaptionRecord(f"{image_id}#{numbers[row]}", image_id, text))
         numbers[row] += 1
-    return named, records
+    return Read(named, records, notes)

@@ -89,7 +89,7 @@ def read_coco(path: Path, columns: ColumnSettings) -> Read:
     for index, image in enumerate(content["images"]):
         images.append(FoundImage(image["id"], image["file_name"], folder[:-4], f"image {index}", folder))
     captions = [CaptionRecord(each["id"], each["image_id"], each["caption"]) for each in content["annotations"]]
-    return Read(images, captions, "COCO publishes no test captions, so there is no test split")
+    return Read(images, captions, ["COCO publishes no test captions, so there is no test split"])
 
 
 _SPLIT_LISTS = {
@@ -146,7 +146,8 @@ def read_flickr(path: Path, columns: ColumnSettings) -> Read:
         return Read([*images.values()], captions)
     listed = [image._replace(split=splits[image.image_id]) for image in images.values() if image.image_id in splits]
     captions = [caption for caption in captions if caption.image_id in splits]
-    unlisted, note = len(images) - len(listed), ""
+    unlisted = len(images) - len(listed)
+    notes = []
     if unlisted:
-        note = f"{unlisted:,} images in none of {', '.join(file.name for file in lists.values())} left out"
-    return Read(listed, captions, note)
+        notes.append(f"{unlisted:,} images in none of {', '.join(file.name for file in lists.values())} left out")
+    return Read(listed, captions, notes)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.datasets.archives import ENDINGS, TAR, naming
-from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
+from itrpipe.datasets.formats.base import FoundImage, Read, identified
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.formats.splits import split_in_name
 from itrpipe.datasets.source_files import STRICT, validated
@@ -69,12 +69,10 @@ def read_shards(source: Path, columns: ColumnSettings) -> Read:
                 continue
             captions += [(len(images), text) for text in texts]
             images.append(FoundImage(file, f"{name}/{file}", split, key))
-    note = "; ".join(f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items())
-    if note and not images:
-        raise DataError(f"{source}: no sample has a photograph and a caption: {note}")
-    images, splits_note = without_lone_train(images)
-    notes = [f"left out: {note}" if note else "", splits_note]
-    return Read(*identified(images, captions), "; ".join(filter(None, notes)))
+    notes = [f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items()]
+    if notes and not images:
+        raise DataError(f"{source}: no sample has a photograph and a caption: {'; '.join(notes)}")
+    return identified(images, captions, [f"left out: {note}" for note in notes])
 
 
 @STRICT

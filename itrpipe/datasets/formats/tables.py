@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from itrpipe.datasets.archives import ARROW, PARQUET
-from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
+from itrpipe.datasets.formats.base import FoundImage, Read, identified
 from itrpipe.datasets.formats.columns import ROW_ID, Columns, ColumnSettings, address_line, choose_columns
 from itrpipe.datasets.formats.splits import split_in_name, split_of_word
 from itrpipe.datasets.formats.table_files import ColumnTable, TextTable, open_table
@@ -85,11 +85,8 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
             notes.append(f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out")
     if not images:
         raise DataError(f"{path}: holds no images with captions ({'; '.join(notes) or 'no rows'}); name another source")
-    if not has_splits:
-        images, note = without_lone_train(images)
-        notes += filter(None, [note])
-    named, records = identified(images, captions, are_ids=bool(settings.id))
-    return Read(named, records, "; ".join(notes), path)
+    content = identified(images, captions, notes, are_ids=bool(settings.id), has_splits=has_splits)
+    return content._replace(path=path)
 
 
 def packed_tables(source: Path, settings: ColumnSettings) -> list[Path]:
