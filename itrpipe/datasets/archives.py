@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 import threading
+import unicodedata
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -128,10 +129,13 @@ def read_member(archive: Path, name: str) -> bytes | str:
     if archive.suffix.lower() == TAR:
         return read_tar_member(archive, name)
     table = open_cells(archive)
-    column, _, number = name.rpartition("/")
-    if column not in table.schema.names or not _ROW.fullmatch(number) or int(number) >= table.starts[-1]:
-        columns = ", ".join(table.schema.names)
-        raise DataError(f"is not in {archive.name}, which has {table.starts[-1]:,} rows of {columns}")
+    asked, _, number = name.rpartition("/")
+    # Paths out of data files are in the form NFC.
+    columns = {unicodedata.normalize("NFC", column): column for column in table.schema.names}
+    column = columns.get(unicodedata.normalize("NFC", asked))
+    if column is None or not _ROW.fullmatch(number) or int(number) >= table.starts[-1]:
+        names = ", ".join(table.schema.names)
+        raise DataError(f"is not in {archive.name}, which has {table.starts[-1]:,} rows of {names}")
     row = int(number)
     piece = bisect_right(table.starts, row) - 1
     cells = _recent.get((table, column, piece), lambda: table.read(column, piece))

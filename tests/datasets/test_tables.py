@@ -20,6 +20,7 @@ from itrpipe.datasets.captions import Annotations
 from itrpipe.datasets.formats.annotations import read_annotations, recognise
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.hub import hub_source
+from itrpipe.datasets.pictures import read_image
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.project import Project, Result
 from tests.datasets.sources import refusal
@@ -185,7 +186,7 @@ def test_images_are_called_by_their_place_where_their_names_are_not_unique(tmp_p
 
 COLUMNS = {
     "bytes alone": {"jpg": [png(0)], "caption": ["x"]},
-    "any name beside a path": {"photo of it": pictures(["a.png"]), "TEXT": ["x"]},
+    "any name beside a path": {"photo of a cafe\u0301": pictures(["a.png"]), "TEXT": ["x"]},
     "bytes rather than names": {"filename": ["b.png"], "image": pictures(["a.png"]), "caption": ["x"]},
     "numbered captions": {"image": pictures(["a.png"]), "caption_1": ["y"], "caption_0": ["x"], "caption_2": [None]},
     "a list": {"image": pictures(["a.png"]), "sentence_list": [["x", "y"]]},
@@ -207,6 +208,7 @@ def test_columns_are_recognised(tmp_path: Path, name: str) -> None:
     found = read_annotations(tmp_path)
     assert [caption.text for caption in found.captions] in (["x"], ["x", "y"])
     assert len(found.images) == 1
+    assert read_image(tmp_path / found.images[0].file) == png(0)
     is_told = "captions are read from text, not from title, description" in found.notes[0]
     assert is_told == (name == "several that could be captions")
 
