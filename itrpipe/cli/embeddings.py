@@ -99,9 +99,10 @@ class GivenOptions(ModelOptions):
             DataError: see `GivenSplit`.
         """
         if self.embeddings is None:
-            self._refuse_further(("captions", "owners") if self.embedder else ("captions", "owners", "name", "measure"))
+            self._refuse_further("captions", "owners")
             if self.embedder is not None:
                 return self._defined_by_embedder(self.embedder)
+            self._refuse_further("name", "measure")
             self.choose()
             return None
         self._refuse_other_models("--embeddings", ("named", *OF_TRAINING))
@@ -114,11 +115,11 @@ class GivenOptions(ModelOptions):
         opened = GivenSplit(files, split)
         paths = files.model_dump()
         label = f"{self.backbone}.{split}"
-        changed = {}
-        if known.prepare is None or known.prepare.conf == GIVEN:
+        prepare = known.prepare or StageDefinition(conf=GIVEN)
+        if prepare.conf == GIVEN:
             # What is in a split of a dataset of embeddings alone, the first ones say while their files are there, and
             # later ones of their name; others have to be of the same images and captions.
-            settings = {} if known.prepare is None else known.prepare.settings
+            settings = prepare.settings
             earlier = {side: settings.get(f"{split}.{side}", "") for side in paths}
             own = known.embeddings[label].settings if label in known.embeddings else {}
             are_own = all(own.get(f"files.{side}") == path for side, path in earlier.items())
@@ -128,14 +129,13 @@ class GivenOptions(ModelOptions):
                 prepare = StageDefinition(conf=GIVEN, settings=settings | told)
                 if prepare != known.prepare:
                     opened.alone()
-                    changed["prepare"] = prepare
         about = {f"files.{side}": path for side, path in paths.items()}
         if self.measure:
             about["measure"] = self.measure
         given = known.adding(embeddings={label: StageDefinition(conf=GIVEN, settings=about)})
-        return given.model_copy(update=changed)
+        return given.model_copy(update={"prepare": prepare})
 
-    def _refuse_further(self, options: tuple[str, ...]) -> None:
+    def _refuse_further(self, *options: str) -> None:
         """Refuse options that belong to --embeddings."""
         for option in options:
             value = getattr(self, option)

@@ -14,17 +14,19 @@ import contextlib
 import os
 import re
 import threading
+import unicodedata
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.datasets.tars import has_tar_member, read_tar_member, tar_members
+from itrpipe.datasets.tars import FETCH_AGAIN, read_tar_member, tar_members
 from itrpipe.errors import DataError, reason_of
+from itrpipe.storage.disk import reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +60,6 @@ RECENT_BYTES = 128 << 20
 _HELD = 1_024
 """Tables of which a process knows the pieces."""
 _TURNS = 16
-_AGAIN = "fetch or make it again"
 _ROW = re.compile("0|[1-9][0-9]*")
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """Last bytes of a whole stream of Arrow; one that is being written does not have them yet."""
@@ -81,32 +82,42 @@ def members(archive: Path) -> list[str]:
     """
     if archive.suffix.lower() == TAR:
         return tar_members(archive)
-    table = _table(archive)
+    table = open_cells(archive)
     names = []
     for column in picture_columns(table.schema):
         names += [f"{column}/{row}" for row in range(table.starts[-1])]
     return names
 
 
-def picture_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns of a table whose cells may hold photographs."""
+def picture_columns(schema: pa.Schema) -> dict[str, bool]:
+    """Return the columns of a table whose cells may hold photographs; true where a path stands beside the bytes."""
     import pyarrow as pa
 
-    columns = []
+    columns = {}
     for field in schema:
         kind = field.type
+        has_path = False
         if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            has_path = kind.get_field_index("path") >= 0
             kind = kind.field("bytes").type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            columns.append(field.name)
+            columns[field.name] = has_path
     return columns
 
 
-def has_member(archive: Path, name: str) -> bool:
-    """Return whether there is such a member; errors as of `members`."""
-    if archive.suffix.lower() == TAR:
-        return has_tar_member(archive, name)
-    return _table(archive).find(name) is not None
+@contextlib.contextmanager
+def naming(archive: Path) -> Iterator[None]:
+    """Name the archive in errors whose message is the reason alone.
+
+    Raises:
+        DataError: the archive cannot be used.
+        UnavailableError: it cannot be read now.
+    """
+    with reading(archive, "a whole file", FETCH_AGAIN):
+        try:
+            yield
+        except DataError as error:
+            raise DataError(f"{archive} {error}") from error
 
 
 def read_member(archive: Path, name: str) -> bytes | str:
@@ -118,12 +129,15 @@ def read_member(archive: Path, name: str) -> bytes | str:
     """
     if archive.suffix.lower() == TAR:
         return read_tar_member(archive, name)
-    table = _table(archive)
-    place = table.find(name)
-    if place is None:
-        columns = ", ".join(table.schema.names)
-        raise DataError(f"is not in {archive.name}, which has {table.starts[-1]:,} rows of {columns}")
-    column, row = place
+    table = open_cells(archive)
+    asked, _, number = name.rpartition("/")
+    # Paths out of data files are in the form NFC.
+    columns = {unicodedata.normalize("NFC", column): column for column in table.schema.names}
+    column = columns.get(unicodedata.normalize("NFC", asked))
+    if column is None or not _ROW.fullmatch(number) or int(number) >= table.starts[-1]:
+        names = ", ".join(table.schema.names)
+        raise DataError(f"is not in {archive.name}, which has {table.starts[-1]:,} rows of {names}")
+    row = int(number)
     piece = bisect_right(table.starts, row) - 1
     cells = _recent.get((table, column, piece), lambda: table.read(column, piece))
     content = cells[row - table.starts[piece]].as_py()
@@ -139,42 +153,35 @@ def read_member(archive: Path, name: str) -> bytes | str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class CellTable:
     """A file of Parquet or Arrow.
 
     Attributes:
         schema: columns and their types.
         starts: first row of each piece that is read at a time, and last the number of rows.
-        read: returns the cells of a column in a piece.
+        read: returns the cells of a column in a piece; of Parquet also those of a field, `COLUMN.FIELD`, alone.
     """
 
     schema: pa.Schema
     starts: list[int]
-    read: Callable[[str, int], pa.ChunkedArray | pa.Array]
-
-    def find(self, name: str) -> tuple[str, int] | None:
-        """Return column and row of a cell, None where there is none of this name."""
-        column, _, row = name.rpartition("/")
-        if column in self.schema.names and _ROW.fullmatch(row) and int(row) < self.starts[-1]:
-            return column, int(row)
-        return None
+    read: Callable[[str, int], pa.ChunkedArray]
 
 
-def _table(archive: Path) -> _Table:
-    """Return a table as it is now."""
+def open_cells(archive: Path) -> CellTable:
+    """Return a table as it is now; errors as of `members`."""
     status = archive.stat()
     return _opened_table(archive, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(_HELD)
-def _opened_table(archive: Path, changed: int, size: int) -> _Table:
+def _opened_table(archive: Path, changed: int, size: int) -> CellTable:
     with _reasons_of_damage():
         if archive.suffix.lower() == PARQUET:
             return _open_parquet(archive)
         return _open_arrow(archive)
 
 
-def _open_parquet(archive: Path) -> _Table:
+def _open_parquet(archive: Path) -> CellTable:
     """Read the end of a Parquet file, which says where its row groups lie."""
     import pyarrow.parquet as pq
 
@@ -189,10 +196,10 @@ def _open_parquet(archive: Path) -> _Table:
         with _reasons_of_damage(), pq.ParquetFile(archive, **checked) as file:
             return file.read_row_group(group, [column], use_threads=False).column(0)
 
-    return _Table(schema, _starts(counts), read)
+    return CellTable(schema, list(accumulate(counts, initial=0)), read)
 
 
-def _open_arrow(archive: Path) -> _Table:
+def _open_arrow(archive: Path) -> CellTable:
     """Map a file or a stream of Arrow, and find its batches.
 
     Raises:
@@ -204,29 +211,26 @@ def _open_arrow(archive: Path) -> _Table:
         mapped = source.read_buffer()
     if mapped[:6].to_pybytes() == b"ARROW1":
         reader = pa.ipc.open_file(mapped)
-        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-    else:
+    elif mapped[-8:].to_pybytes() == _END_OF_STREAM:
         reader = pa.ipc.open_stream(mapped)
-        batches = list(reader)
-        if mapped[-8:].to_pybytes() != _END_OF_STREAM:
-            raise DataError(f"is not whole; {_AGAIN}")
-    for array in batches[0].columns if batches else ():
-        for buffer in array.buffers():
+    else:
+        raise DataError(f"is not whole; {FETCH_AGAIN}")
+    batches = reader.read_all().to_batches()
+    for column in picture_columns(reader.schema):
+        for buffer in batches[0].column(column).buffers() if batches else ():
             if buffer and buffer.size and not 0 <= buffer.address - mapped.address < mapped.size:
                 raise DataError("is compressed; write it without compression, as save_to_disk of datasets does")
 
-    def read(column: str, number: int) -> pa.Array:
+    def read(column: str, number: int) -> pa.ChunkedArray:
+        if column not in reader.schema.names:
+            column = column.rpartition(".")[0]
         cells = batches[number].column(column)
         with _reasons_of_damage():
             # Of a damaged file Arrow would read other memory.
             cells.validate(full=True)
-        return cells
+        return pa.chunked_array([cells])
 
-    return _Table(reader.schema, _starts(map(len, batches)), read)
-
-
-def _starts(counts: Iterable[int]) -> list[int]:
-    return list(accumulate(counts, initial=0))
+    return CellTable(reader.schema, list(accumulate(map(len, batches), initial=0)), read)
 
 
 @contextlib.contextmanager
@@ -239,7 +243,7 @@ def _reasons_of_damage() -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
             raise
-        raise DataError(f"cannot be read ({reason_of(error)}); {_AGAIN}") from error
+        raise DataError(f"cannot be read ({reason_of(error)}); {FETCH_AGAIN}") from error
 
 
 class _Recent:
@@ -252,12 +256,12 @@ class _Recent:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._bytes = 0
-        self._pieces: OrderedDict[Hashable, pa.ChunkedArray | pa.Array] = OrderedDict()
+        self._pieces: OrderedDict[Hashable, pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()
         # Threads that want the same piece wait for the first of them; others seldom meet.
         self._turns = [threading.Lock() for _ in range(_TURNS)]
 
-    def get(self, key: Hashable, read: Callable[[], pa.ChunkedArray | pa.Array]) -> pa.ChunkedArray | pa.Array:
+    def get(self, key: Hashable, read: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray:
         """Return a piece, which is read where it is not kept."""
         with self._turns[hash(key) % _TURNS]:
             with self._lock:

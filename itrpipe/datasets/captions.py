@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError
 from itrpipe.printable import printable
 
 SPLITS = ("train", "val", "test")
@@ -59,8 +59,8 @@ class Annotations:
         root: folder that every `ImageRecord.file` is relative to and may not leave.
         notes: a line for each decision that the files did not settle and that the user has to see, such as a split by
             hash, in the order in which they were taken.
-        places: where the source puts an image, by its id: images of equal pixels become one only within a place. None
-            is given to an image whose split was drawn for it alone; each image of a published dataset has its own.
+        published: whether results on it are published, so that all its images stay; of others, images of equal pixels
+            in one split become one.
         groups: group of an image without a split, by its id; the images of a group get one split.
     """
 
@@ -68,7 +68,7 @@ class Annotations:
     captions: list[CaptionRecord]
     root: Path
     notes: tuple[str, ...] = ()
-    places: Mapping[str, str] = field(default_factory=dict)
+    published: bool = False
     groups: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -139,17 +139,12 @@ def hash_split(keys: Iterable[str], val: float, test: float, seed: int) -> dict[
     Args:
         keys: of images or groups; may repeat.
         val: share of the split val, 0..1.
-        test: share of the split test, 0..1.
+        test: share of the split test, 0..1, less than what val leaves.
         seed: another seed is another split.
 
     Returns:
         Split name by key.
-
-    Raises:
-        UsageError: nothing is left for train.
     """
-    if not val + test < 1:
-        raise UsageError(f"split fractions: val {val:g} and test {test:g} leave nothing for train; make them smaller")
     splits, positions, train = {}, {}, 1 - val - test
     for key in keys:
         digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()

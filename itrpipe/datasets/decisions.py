@@ -79,7 +79,7 @@ class Decisions:
     @cached_property
     def answers(self) -> dict[str, dict[tuple[str, str], str]]:
         """Return reviewer -> ids of image and caption -> the last answer, the latest last, without undone ones."""
-        found: dict[str, dict[tuple[str, str], str]] = {}
+        found = {}
         for row in self.rows.to_pylist():
             own = found.setdefault(row["reviewer"], {})
             pair = row["image_id"], row["caption_id"]
@@ -95,7 +95,7 @@ class Decisions:
         That is `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure` where
         nobody was sure.
         """
-        verdicts: dict[tuple[str, str], str] = {}
+        verdicts = {}
         for own in self.answers.values():
             for pair, answer in own.items():
                 earlier = verdicts.setdefault(pair, answer)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.storage.artifact import DEFINITION, read_manifest
@@ -40,7 +40,7 @@ class StageDefinition(BaseModel):
 
     conf: str
     source: str | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = {}
     artifact: str = ""
 
 
@@ -56,8 +56,8 @@ class ModelDefinition(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str
-    settings: dict[str, Any] = Field(default_factory=dict)
-    trained: dict[str, str] = Field(default_factory=dict)
+    settings: dict[str, Any] = {}
+    trained: dict[str, str] = {}
 
     @property
     def seed(self) -> int:
@@ -79,9 +79,9 @@ class DatasetDefinition(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     prepare: StageDefinition | None = None
-    features: dict[str, StageDefinition] = Field(default_factory=dict)
-    embeddings: dict[str, StageDefinition] = Field(default_factory=dict)
-    models: dict[str, ModelDefinition] = Field(default_factory=dict)
+    features: dict[str, StageDefinition] = {}
+    embeddings: dict[str, StageDefinition] = {}
+    models: dict[str, ModelDefinition] = {}
     photographs: StageDefinition | None = None
 
     def adding(self, **entries: dict[str, Any]) -> DatasetDefinition:

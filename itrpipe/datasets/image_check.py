@@ -121,27 +121,20 @@ def draw_splits(
         val: share of the split val, 0..1.
         test: share of the split test, 0..1.
         seed: another seed is another split.
-
-    Raises:
-        UsageError: see `captions.hash_split`.
     """
-    keys = []
+    keys = {}
     for image in annotations.images:
         if not image.split:
-            keys.append(annotations.groups.get(image.image_id) or facts[image.file].sample)
+            keys[image.image_id] = annotations.groups.get(image.image_id) or facts[image.file].sample
     if not keys:
         return annotations
-    splits = hash_split(keys, val, test, seed)
+    splits = hash_split(keys.values(), val, test, seed)
     images = []
-    places = dict(annotations.places)
-    drawn = iter(keys)
     for image in annotations.images:
         if not image.split:
-            image = image._replace(split=splits[next(drawn)])
-            if image.image_id in annotations.groups:
-                places[image.image_id] = image.split
+            image = image._replace(split=splits[keys[image.image_id]])
         images.append(image)
-    return replace(annotations, images=images, places=places)
+    return replace(annotations, images=images)
 
 
 def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
@@ -169,10 +162,9 @@ def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
 def merge_equal_pictures(
     annotations: Annotations, keys: Mapping[str, str]
 ) -> tuple[Annotations, list[Repeat], list[Repeat]]:
-    """Makes one image of photographs with equal pixels.
+    """Makes one image of photographs with equal pixels in one split, unless the dataset is a published one.
 
-    A photograph joins the first one of the place that its source puts it into (see `Annotations`). A picture that is
-    there a thousand times gives a thousand pairs, not a million.
+    A picture that is there a thousand times gives a thousand pairs, not a million.
 
     Args:
         annotations: without images that cannot be used.
@@ -182,15 +174,19 @@ def merge_equal_pictures(
         The annotations, in which an image has the captions of all its photographs; photographs that joined another,
         behind this one; and images that stay beside an equal one, behind this one.
     """
-    first: dict[tuple[str, str], ImageRecord] = {}
+    first = {}
+    first_of_split = {}
     owners = {}
     joined, apart = [], []
     for image in annotations.images:
         key = keys[image.file]
-        earlier = first.setdefault((key, ""), image)
-        owner = owners[image.image_id] = first.setdefault((key, annotations.places.get(image.image_id, "")), image)
+        earlier = first.setdefault(key, image)
+        owner = image
+        if not annotations.published:
+            owner = first_of_split.setdefault((key, image.split), image)
+        owners[image.image_id] = owner
         if owner is not image:
-            joined.append((owner, image._replace(split=owner.split)))
+            joined.append((owner, image))
         elif earlier is not image:
             apart.append((earlier, image))
     if not joined:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from itrpipe.datasets.archives import has_member, in_archive
+from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.tars import path_parts
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
@@ -73,8 +73,7 @@ def locate_images(
         for folder in folders:
             for file in layout[:_PROBED_IMAGES]:
                 path = root / inside.as_stored(f"{folder}/{file}")
-                packed = in_archive(path)
-                if path.is_file() or (packed and has_member(*packed)):
+                if path.is_file() or in_archive(path):
                     found = [inside.as_stored(f"{folder}/{each}") for each in layout]
                     inside.refuse_links_out(found, records)
                     return found

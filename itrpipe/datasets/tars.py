@@ -39,7 +39,7 @@ _LONG_NAME, _LONG_LINK, _SPARSE = b"L", b"K", b"S"
 _EXTENDED, _COMMON = b"x", b"g"
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|PK")
 """Beginnings of files of gzip, bzip2, xz, zstd and zip."""
-_AGAIN = "fetch or make it again"
+FETCH_AGAIN = "fetch or make it again"
 
 
 def path_parts(path: str) -> list[str]:
@@ -62,27 +62,15 @@ def tar_members(archive: Path) -> list[str]:
     return _index(archive).sort_by("offset")["name"].to_pylist()
 
 
-def has_tar_member(archive: Path, name: str) -> bool:
-    """Return whether a tar file holds a file of this name; errors as above."""
-    return _find(_index(archive), name) is not None
-
-
 def read_tar_member(archive: Path, name: str) -> bytes:
     """Read a file in a tar file; errors as above, and a DataError where it is not in it."""
     index = _index(archive)
-    row = _find(index, name)
-    if row is None:
+    names = index["name"]
+    row = bisect_left(names, name, key=lambda each: each.as_py())
+    if row == len(names) or names[row].as_py() != name:
         raise DataError(f"is not in {archive.name}")
     with archive.open("rb", buffering=0) as stream:
         return os.pread(stream.fileno(), index["size"][row].as_py(), index["offset"][row].as_py())
-
-
-def _find(index: pa.Table, name: str) -> int | None:
-    names = index["name"]
-    row = bisect_left(names, name, key=lambda each: each.as_py())
-    if row < len(names) and names[row].as_py() == name:
-        return row
-    return None
 
 
 def _index(archive: Path) -> pa.Table:
@@ -104,7 +92,7 @@ def _stored_index(archive: Path, version: str) -> pa.Table:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     path = cache / "itrpipe" / "tar" / f"{hashlib.sha256(os.fsencode(archive.absolute())).hexdigest()}.arrow"
     with contextlib.suppress(OSError, DataError, pa.ArrowInvalid):
-        check_stamp(path, _AGAIN)
+        check_stamp(path, FETCH_AGAIN)
         stored = read_arrow(path)
         if stored.schema.metadata[b"version"] == version.encode():
             return stored
@@ -154,19 +142,19 @@ def _files(archive: Path) -> Iterator[tuple[str, int, int]]:
                 if kind in _FILES:
                     size = int(extended.get("size", size))
             except ValueError as error:
-                raise DataError(f"is no tar file, or damaged at byte {start:,}; {_AGAIN}") from error
+                raise DataError(f"is no tar file, or damaged at byte {start:,}; {FETCH_AGAIN}") from error
             if kind in _WITHOUT_CONTENT:
                 size = 0
             offset = start + _BLOCK
             if not 0 <= size <= length - offset:
-                raise DataError(f"ends before the file at byte {start:,} does, or gives it a wrong size; {_AGAIN}")
+                raise DataError(f"ends before the file at byte {start:,} does, or gives it a wrong size; {FETCH_AGAIN}")
             if kind in (_LONG_NAME, _EXTENDED, _COMMON):
                 try:
                     fields = _extended_fields(kind, os.pread(file, min(size, _LONGEST_HEADER), offset))
                     if fields.keys() & extended.keys():
                         raise ValueError("two extended headers of one file")
                 except ValueError as error:
-                    raise DataError(f"is damaged at byte {offset:,}; {_AGAIN}") from error
+                    raise DataError(f"is damaged at byte {offset:,}; {FETCH_AGAIN}") from error
                 if kind == _COMMON:
                     common |= fields
                 else:
@@ -185,7 +173,7 @@ def _files(archive: Path) -> Iterator[tuple[str, int, int]]:
     if not padding or padding.strip(b"\0") or len(padding) > _LONGEST_HEADER:
         raise DataError(
             f"does not end at byte {start:,} as tar files do: it is damaged or not whole, or another one follows; "
-            f"{_AGAIN}"
+            f"{FETCH_AGAIN}"
         )
 
 

@@ -6,7 +6,6 @@ Shapes: N images, T captions, D width.
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -33,8 +32,8 @@ _VECTORS = "vectors"
 _AGAIN = "name another model, or download it again"
 
 
-class Embedder(ABC):
-    """A model of another library that gives images and captions vectors that can be compared.
+class SentenceTransformersEmbedder:
+    """A `SentenceTransformer`; captions are embedded as queries and images as documents, with the prompts of these.
 
     Args:
         folder: of the model, here.
@@ -44,21 +43,6 @@ class Embedder(ABC):
         DataError: a file is damaged, or needs code that the folder brings.
         UsageError: it does not embed both images and captions.
     """
-
-    @abstractmethod
-    def __init__(self, folder: Path, device: str) -> None: ...
-
-    @abstractmethod
-    def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """Return vectors [N, D] float32 of images [H, W, 3] uint8 RGB."""
-
-    @abstractmethod
-    def encode_texts(self, captions: Sequence[str]) -> np.ndarray:
-        """Return vectors [T, D] float32 of captions."""
-
-
-class SentenceTransformersEmbedder(Embedder):
-    """A `SentenceTransformer`; captions are embedded as queries and images as documents, with the prompts of these."""
 
     def __init__(self, folder: Path, device: str) -> None:
         from sentence_transformers import SentenceTransformer
@@ -90,8 +74,16 @@ class SentenceTransformersEmbedder(Embedder):
         return self._model.encode_query(list(captions), batch_size=_BATCH, show_progress_bar=False).astype(np.float32)
 
 
-class OpenClipEmbedder(Embedder):
-    """A model of open_clip, by the folder that its `save_pretrained` or the hub has."""
+class OpenClipEmbedder:
+    """A model of open_clip, by the folder that its `save_pretrained` or the hub has.
+
+    Args:
+        folder: of the model, here.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        DataError: a file is damaged.
+    """
 
     def __init__(self, folder: Path, device: str) -> None:
         import open_clip
@@ -113,17 +105,12 @@ class OpenClipEmbedder(Embedder):
     @torch.inference_mode()
     def encode_texts(self, captions: Sequence[str]) -> np.ndarray:
         """Return vectors [T, D] float32 of captions."""
-        vectors = []
-        for start in range(0, len(captions), _BATCH):
-            tokens = self._tokenizer(list(captions[start : start + _BATCH])).to(self._device)
-            vectors.append(self._model.encode_text(tokens).float().cpu().numpy())
-        return np.concatenate(vectors)
+        tokens = self._tokenizer(list(captions)).to(self._device)
+        return self._model.encode_text(tokens).float().cpu().numpy()
 
 
-EMBEDDERS: dict[str, type[Embedder]] = {
-    SENTENCE_TRANSFORMERS: SentenceTransformersEmbedder,
-    OPEN_CLIP: OpenClipEmbedder,
-}
+Embedder = SentenceTransformersEmbedder | OpenClipEmbedder
+EMBEDDERS = {SENTENCE_TRANSFORMERS: SentenceTransformersEmbedder, OPEN_CLIP: OpenClipEmbedder}
 """Library -> embedders of it."""
 
 
@@ -172,16 +159,18 @@ class Embedding(Work[tuple[Embedder, Decoders]]):
         """
         embedder, decoders = worker
         side, content = part.content
-        if side == TEXTS:
-            write_arrays(path, {_VECTORS: embedder.encode_texts(content)})
-            return
-        batches = [piece.content for piece in cut(range(len(content.files)), _BATCH)]
-        decode = partial(decode_image, content, transform=np.asarray)
         vectors = []
-        for _, images, refused in decoders.ahead(batches, decode, list):
-            for row, reason in refused.items():
-                raise DataError(f"{content.root / content.files[row]}: {reason}; restore the file, or prepare again")
-            vectors.append(embedder.encode_images(images))
+        if side == TEXTS:
+            for piece in cut(content, _BATCH):
+                vectors.append(embedder.encode_texts(piece.content))
+        else:
+            batches = [piece.content for piece in cut(range(len(content.files)), _BATCH)]
+            decode = partial(decode_image, content, transform=np.asarray)
+            for _, images, refused in decoders.ahead(batches, decode, list):
+                for row, reason in refused.items():
+                    file = content.root / content.files[row]
+                    raise DataError(f"{file}: {reason}; restore the file, or prepare again")
+                vectors.append(embedder.encode_images(images))
         write_arrays(path, {_VECTORS: np.concatenate(vectors)})
 
     def join(self, paths: Sequence[Path], target: Path, split: Any, measure: str) -> dict[str, int]:

@@ -36,8 +36,15 @@ _FORMS = (
     "give .npy [rows, D]; Parquet, or a folder of it, with the columns embedding, image_id and for captions "
     "caption_id; or HDF5 with images and texts"
 )
-_SIDES: dict[str, str] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
-_SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image": "image"}
+_SIDES = {
+    "caption_id": "caption",
+    "texts": "caption",
+    "captions": "caption",
+    "image_id": "image",
+    "images": "image",
+    "caption": "caption",
+    "image": "image",
+}
 _VECTOR = "embedding"
 _CORPUS_FORMS = (
     "give a Parquet file, or a folder of them, with the columns image_id or caption_id and embedding; or images.npy or "
@@ -45,7 +52,7 @@ _CORPUS_FORMS = (
     "images, or caption_id and texts"
 )
 _IDS = "give whole numbers or strings: .npy, .json with a list of them, or .txt with one image id a line"
-_MATRICES: dict[str, tuple[str, ...]] = {
+_MATRICES = {
     "image": ("images", "embedding", "embeddings"),
     "caption": ("texts", "captions", "embedding"),
 }

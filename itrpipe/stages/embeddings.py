@@ -110,7 +110,7 @@ class Embeddings(Stage):
                     f"--model {settings.model} needs {settings.library}, which is not installed; run "
                     f"`pip install itrpipe[{settings.library}]`"
                 )
-            require_embedder(settings.model, settings.revision, _NEEDED[settings.library])
+            require_embedder(settings.model, settings.revision, settings.library)
 
     def run(self, job: Job) -> None:
         """Write embeddings.h5."""
@@ -130,22 +130,23 @@ class Embeddings(Stage):
             job.metrics |= write_given(path, given, split, settings.measure, by_row=by_row, advance=task.advance)
 
 
-def require_embedder(model: str, revision: str, needed: tuple[str, ...]) -> None:
+def require_embedder(model: str, revision: str, library: str) -> None:
     """Refuse what is no model of another library, as `require_model` does.
 
     Args:
         model: folder or hub id.
         revision: branch, tag or commit of the hub id.
-        needed: files of which a folder has at least one.
+        library: that opens it.
 
     Raises:
-        MissingInputError: there is no such model, or its folder has none of the files.
+        MissingInputError: there is no such model, or its folder has none of the library's files.
         DataError: its weights, or those of a part of it, are a pickle.
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
         require_model(model, revision)
         return
+    needed = _NEEDED[library]
     if not has_any(folder, needed):
         raise MissingInputError(f"{folder} has none of {', '.join(needed)}; name the folder or hub id of a model")
     for part in [folder, *folder.iterdir()]:
@@ -161,7 +162,7 @@ def _embed(job: Job, settings: EmbedderSettings, split: Any, path: Path) -> None
     if not folder.is_dir():
         folder = fetch_folder(settings.model, settings.revision)
         job.warn(f"{settings.model} is at commit {folder.name}")
-    require_embedder(str(folder), settings.revision, _NEEDED[settings.library])
+    require_embedder(str(folder), settings.revision, settings.library)
     images = ImageFiles.of_split(image_root(job.inputs["prepare"].folder), split)
     work = Embedding(settings.library, folder.absolute(), images, split.texts, job.execution.device)
     job.metrics |= work.join(job.made(work).paths, path, split, settings.measure)

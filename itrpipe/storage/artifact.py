@@ -49,6 +49,7 @@ from itrpipe.storage.disk import (
     write_stamped_json,
 )
 
+DEFINITION = "dataset.json"
 MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"
@@ -65,8 +66,6 @@ DATA = Path("data")
 
 # Names of the files that one stage writes and another room reads.
 
-DEFINITION = "dataset.json"
-"""File of a dataset that says where it comes from and how it is made."""
 SCENES_FILE = "scenes.jsonl"
 """File of the embedded dataset, as it is prepared."""
 

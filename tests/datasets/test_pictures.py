@@ -9,6 +9,7 @@ import json
 import os
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,18 +256,19 @@ def test_equal_pixels_are_one_picture_however_they_are_packed(tmp_path: Path) ->
     assert len({*picture_keys(tmp_path, scaled).values()}) == 2
 
 
-def test_equal_pictures_become_one_within_the_place_that_their_source_gives() -> None:
-    places = {"1": "", "2": "train", "3": "", "4": "test", "5": "test", "6": "6", "7": "train"}
-    images = [ImageRecord(name, f"{name}.png", "test" if name in "45" else "train") for name in places]
-    captions = [CaptionRecord(name.upper(), name, "text") for name in places]
-    whole = Annotations(images, captions, Path(), places={name: place for name, place in places.items() if place})
-    merged, joined, apart = merge_equal_pictures(whole, dict.fromkeys([each.file for each in images], "key"))
-    assert [each.image_id for each in merged.images] == ["1", "2", "4", "6"]
-    assert [each.image_id for each in merged.captions] == ["1", "2", "1", "4", "4", "6", "2"]
-    pairs = [[(first.image_id, second.image_id, second.split) for first, second in each] for each in (joined, apart)]
-    assert pairs[0] == [("1", "3", "train"), ("4", "5", "test"), ("2", "7", "train")]
+@pytest.mark.parametrize("published", [False, True])
+def test_equal_pictures_of_a_split_become_one_unless_the_dataset_is_published(published: bool) -> None:
+    images = [ImageRecord(name, f"{name}.png", "test" if name in "34" else "train") for name in "12345"]
+    captions = [CaptionRecord(name.upper(), name, "text") for name in "12345"]
+    whole = Annotations(images, captions, Path(), published=published)
+    merged, *lists = merge_equal_pictures(whole, dict.fromkeys([each.file for each in images], "key"))
+    joined, apart = ([first.image_id + second.image_id for first, second in pairs] for pairs in lists)
     # A pair for each later one, not for every two.
-    assert pairs[1] == [("1", "2", "train"), ("1", "4", "test"), ("1", "6", "train")]
+    expected = (whole, [], ["12", "13", "14", "15"])
+    if not published:
+        assert "".join(each.image_id for each in merged.captions) == "11331"
+        expected = (replace(merged, images=[images[0], images[2]]), ["12", "34", "15"], ["13"])
+    assert (merged, joined, apart) == expected
 
 
 def test_torchcodec_decodes_to_the_bytes_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from itrpipe.datasets.captions import Annotations
 from itrpipe.datasets.formats.annotations import read_annotations, recognise
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.hub import hub_source
+from itrpipe.datasets.pictures import read_image
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.project import Project, Result
 from tests.datasets.sources import refusal
@@ -185,7 +186,7 @@ def test_images_are_called_by_their_place_where_their_names_are_not_unique(tmp_p
 
 COLUMNS = {
     "bytes alone": {"jpg": [png(0)], "caption": ["x"]},
-    "any name beside a path": {"photo of it": pictures(["a.png"]), "TEXT": ["x"]},
+    "any name beside a path": {"photo of a cafe\u0301": pictures(["a.png"]), "TEXT": ["x"]},
     "bytes rather than names": {"filename": ["b.png"], "image": pictures(["a.png"]), "caption": ["x"]},
     "numbered captions": {"image": pictures(["a.png"]), "caption_1": ["y"], "caption_0": ["x"], "caption_2": [None]},
     "a list": {"image": pictures(["a.png"]), "sentence_list": [["x", "y"]]},
@@ -207,6 +208,7 @@ def test_columns_are_recognised(tmp_path: Path, name: str) -> None:
     found = read_annotations(tmp_path)
     assert [caption.text for caption in found.captions] in (["x"], ["x", "y"])
     assert len(found.images) == 1
+    assert read_image(tmp_path / found.images[0].file) == png(0)
     is_told = "captions are read from text, not from title, description" in found.notes[0]
     assert is_told == (name == "several that could be captions")
 
@@ -277,7 +279,7 @@ def test_splits_are_those_of_a_column_then_of_names_and_a_lone_train_is_none(tmp
     parquet(tmp_path / "test-00000-of-00001.parquet", columns | {"split": ["train", "restval", "validation"]})
     found = read_annotations(tmp_path)
     assert splits(found) == {"a.png": "train", "b.png": "train", "c.png": "val"}
-    assert "1 rows of restval added to train" in found.notes[0]
+    assert "1 restval images added to train" in found.notes[0]
     assert splits(read_annotations(tmp_path, restval="drop")) == {"a.png": "train", "c.png": "val"}
     parquet(tmp_path / "test-00000-of-00001.parquet", columns)
     assert {*splits(read_annotations(tmp_path)).values()} == {"test"}
@@ -324,7 +326,8 @@ def test_rows_without_a_photograph_or_a_caption_are_left_out_and_counted(tmp_pat
     path = parquet(tmp_path / "x.parquet", {"image": image, "caption": ["x", "y", None]})
     found = read_annotations(tmp_path)
     assert [image.image_id for image in found.images] == ["a.png"]
-    assert "1 rows have no photograph, such as row 1, and are left out; 1 rows have no caption" in found.notes[0]
+    assert "1 rows have no photograph, such as row 1, and are left out" in found.notes[0]
+    assert "1 rows have no caption" in found.notes[1]
     late = pa.concat_arrays([pa.nulls(40, PICTURE), image])
     parquet(path, {"image": late, "caption": ["x"] * 43})
     assert [image.file for image in read_annotations(tmp_path).images] == ["x.parquet/image/40", "x.parquet/image/42"]

@@ -51,38 +51,38 @@ def read_annotations(
     records = []
     captions = []
     notes = []
-    places = {}
     groups = {}
+    rest = set()
     for path in paths:
-        content = form.read(path, restval, columns)
+        content = form.read(path, columns)
         images = content.images
-        note = content.note
         captions += content.captions
         path = content.path or path
+        notes += [f"{path}: {note}" for note in content.notes]
         bare = [image for image in images if not image.split]
         if bare:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
             groups |= {image.image_id: image.group for image in images if image.group}
             drawn = "group" if groups else "image"
-            decision = f"names no splits, so a hash puts each {drawn} into one"
-            note = f"{note}; {decision}" if note else decision
-        if note:
-            notes.append(f"{path}: {note}")
-        layouts = [[image.file for image in images]]
+            notes.append(f"{path}: names no splits, so a hash puts each {drawn} into one")
+        layouts = [[image.path for image in images]]
         if any(image.folder for image in images):
-            layouts.insert(0, [image.path for image in images])
-        located = layouts[0]
-        if not content.is_located:
-            located = locate_images(root, path, layouts, [image.where for image in images], form.images)
+            layouts.append([image.file for image in images])
+        located = locate_images(root, path, layouts, [image.where for image in images], form.images)
         for image, file in zip(images, located, strict=True):
-            record = ImageRecord(image.image_id, file, image.split or "")
-            records.append(record)
-            if form.published:
-                places[record.image_id] = record.image_id
-            elif image.split:
-                places[record.image_id] = record.split
-    return checked_annotations(Annotations(records, captions, root, tuple(notes), places, groups), source)
+            split = image.split or ""
+            if split == "restval":
+                rest.add(image.image_id)
+                split = "train"
+            records.append(ImageRecord(image.image_id, file, split))
+    if rest and restval == "drop":
+        notes.append(f"{source}: {len(rest):,} restval images dropped")
+        records = [image for image in records if image.image_id not in rest]
+        captions = [caption for caption in captions if caption.image_id not in rest]
+    elif rest:
+        notes.append(f"{source}: {len(rest):,} restval images added to train")
+    return checked_annotations(Annotations(records, captions, root, tuple(notes), form.published, groups), source)
 
 
 def source_root(source: Path, format: str = "") -> Path:

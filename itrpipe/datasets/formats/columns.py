@@ -123,21 +123,18 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
     if candidates and not captions:
         captions = candidates[0]
         others = ", ".join(map(", ".join, candidates[1:]))
-    lacking = []
-    options = []
+    lacking = {}
     if not image:
         for name in plain:
             if _ADDRESS.fullmatch(name):
                 raise DataError(address_line(path, plain[name]))
-        lacking.append("photographs")
-        options.append("--column image=COLUMN")
+        lacking["photographs"] = "--column image=COLUMN"
     if not captions:
-        lacking.append("captions")
-        options.append("--column captions=COLUMN")
+        lacking["captions"] = "--column captions=COLUMN"
     if lacking:
         raise DataError(
             f"{path}: no column is known to hold {' or '.join(lacking)} among {', '.join(plain.values())}; name it "
-            f"with {' '.join(options)}"
+            f"with {' '.join(lacking.values())}"
         )
     note = ""
     if others:

@@ -36,7 +36,7 @@ class _KarpathyFile(TypedDict):
     images: list[_KarpathyImage]
 
 
-def read_karpathy(path: Path, restval: str, columns: ColumnSettings) -> Read:
+def read_karpathy(path: Path, columns: ColumnSettings) -> Read:
     """Reads Karpathy's files: images with their split, their sentences and, of COCO, its id and folder.
 
     The images lie in `images/` or beside the JSON, in `flickr30k-images/` or in `Flicker8k_Dataset/`; those of COCO in
@@ -45,22 +45,17 @@ def read_karpathy(path: Path, restval: str, columns: ColumnSettings) -> Read:
 
     Source: A. Karpathy and L. Fei-Fei, Deep visual-semantic alignments, 2015 (splits).
     """
-    images, captions, restvals, note = [], [], 0, ""
+    images = []
+    captions = []
     for index, record in enumerate(load_json(path, TypeAdapter(_KarpathyFile))["images"]):
-        split, file = record["split"], record["filename"]
-        if split == "restval":
-            restvals += 1
-            note = f"{restvals:,} restval images {'dropped' if restval == 'drop' else 'added to train'}"
-            if restval == "drop":
-                continue
-            split = "train"
+        file = record["filename"]
         image_id = record.get("cocoid")
         if image_id is None:
             image_id = image_key(PurePosixPath(file).stem)
-        images.append(FoundImage(image_id, file, split, f"image {index}", record.get("filepath", "")))
+        images.append(FoundImage(image_id, file, record["split"], f"image {index}", record.get("filepath", "")))
         for sentence in record["sentences"]:
             captions.append(CaptionRecord(sentence["sentid"], image_id, sentence["raw"]))
-    return Read(images, captions, note)
+    return Read(images, captions)
 
 
 @STRICT
@@ -82,7 +77,7 @@ class _CocoFile(TypedDict):
     annotations: list[_CocoCaption]
 
 
-def read_coco(path: Path, restval: str, columns: ColumnSettings) -> Read:
+def read_coco(path: Path, columns: ColumnSettings) -> Read:
     """Reads one of COCO's own caption files, of train or val, as its name says.
 
     The images lie in `train2014/` and `val2014/` (or the year of the file name), or in `images/` with or without these
@@ -94,7 +89,7 @@ def read_coco(path: Path, restval: str, columns: ColumnSettings) -> Read:
     for index, image in enumerate(content["images"]):
         images.append(FoundImage(image["id"], image["file_name"], folder[:-4], f"image {index}", folder))
     captions = [CaptionRecord(each["id"], each["image_id"], each["caption"]) for each in content["annotations"]]
-    return Read(images, captions, "COCO publishes no test captions, so there is no test split")
+    return Read(images, captions, ["COCO publishes no test captions, so there is no test split"])
 
 
 _SPLIT_LISTS = {
@@ -111,7 +106,7 @@ def has_pipe_header(path: Path) -> bool:
     return re.match(r"image_name\s*\|", next(text_lines(path), "")) is not None
 
 
-def read_flickr(path: Path, restval: str, columns: ColumnSettings) -> Read:
+def read_flickr(path: Path, columns: ColumnSettings) -> Read:
     """Reads Flickr8k's and Flickr30k's own caption files.
 
     `Flickr8k.token.txt` and `results_20130124.token` hold `name.jpg#number<TAB>caption` per line; `results.csv` holds
@@ -151,7 +146,8 @@ def read_flickr(path: Path, restval: str, columns: ColumnSettings) -> Read:
         return Read([*images.values()], captions)
     listed = [image._replace(split=splits[image.image_id]) for image in images.values() if image.image_id in splits]
     captions = [caption for caption in captions if caption.image_id in splits]
-    unlisted, note = len(images) - len(listed), ""
+    unlisted = len(images) - len(listed)
+    notes = []
     if unlisted:
-        note = f"{unlisted:,} images in none of {', '.join(file.name for file in lists.values())} left out"
-    return Read(listed, captions, note)
+        notes.append(f"{unlisted:,} images in none of {', '.join(file.name for file in lists.values())} left out")
+    return Read(listed, captions, notes)

@@ -9,11 +9,10 @@ from typing import NotRequired
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
-from itrpipe.datasets.archives import ENDINGS, TAR
-from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
+from itrpipe.datasets.archives import ENDINGS, TAR, naming
+from itrpipe.datasets.formats.base import FoundImage, Read, identified
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.formats.splits import split_in_name
-from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.source_files import STRICT, validated
 from itrpipe.datasets.tars import read_tar_member, tar_members
 from itrpipe.errors import DataError
@@ -35,7 +34,7 @@ def find_shards(source: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
-def read_shards(source: Path, restval: str, columns: ColumnSettings) -> Read:
+def read_shards(source: Path, columns: ColumnSettings) -> Read:
     """Reads WebDataset's tar files, all below a folder, or one.
 
     Files of a sample have one key, which ends at the first full stop: an image, and its caption, which is all of
@@ -47,17 +46,12 @@ def read_shards(source: Path, restval: str, columns: ColumnSettings) -> Read:
     captions = []
     left_out = {}
     root = source if source.is_dir() else source.parent
-    inside = ImageRoot(root, source)
     for archive in find_shards(source):
         name = archive.relative_to(root).as_posix()
-        with reading(archive, "a tar file", "fetch or make it again"):
-            try:
-                split = split_in_name(name)
-                names = tar_members(archive)
-                inside.refuse_links_out([name], ["a tar file"])
-            except DataError as error:
-                raise DataError(f"{archive} {error}") from error
-        samples: dict[str, dict[str, str]] = {}  # key -> ending -> name
+        with naming(archive):
+            split = split_in_name(name)
+            names = tar_members(archive)
+        samples = {}  # key -> ending -> name
         for member in names:
             folder, _, file = member.rpartition("/")
             key, _, ending = file.partition(".")
@@ -74,15 +68,11 @@ def read_shards(source: Path, restval: str, columns: ColumnSettings) -> Read:
                 left_out.setdefault(lacks, []).append(f"{name[: -len(TAR)]}/{key}")
                 continue
             captions += [(len(images), text) for text in texts]
-            path = f"{name}/{file}"
-            inside.refuse_outside(path, record=key)
-            images.append(FoundImage(file, path, split, name))
-    note = "; ".join(f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items())
-    if note and not images:
-        raise DataError(f"{source}: no sample has a photograph and a caption: {note}")
-    images, splits_note = without_lone_train(images)
-    notes = [f"left out: {note}" if note else "", splits_note]
-    return Read(*identified(images, captions), "; ".join(filter(None, notes)), is_located=True)
+            images.append(FoundImage(file, f"{name}/{file}", split, key))
+    notes = [f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items()]
+    if notes and not images:
+        raise DataError(f"{source}: no sample has a photograph and a caption: {'; '.join(notes)}")
+    return identified(images, captions, [f"left out: {note}" for note in notes])
 
 
 @STRICT

@@ -4,23 +4,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.datasets.archives import ARROW, PARQUET
+from itrpipe.datasets.archives import ARROW, PARQUET, naming, open_cells, picture_columns
 from itrpipe.datasets.source_files import OBJECT, rows
-from itrpipe.errors import DataError
-from itrpipe.storage.disk import reading
 
-_ROWS = 4096
-"""Rows that are read at once."""
-_BUFFER = 1 << 20
 _BYTES_OF_NULL = 1024
 """More than a row without a value takes, with its share of the headers of pages."""
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_FILE_MAGIC = b"ARROW1"
-_AGAIN = "fetch or make it again"
 _BYTES, _PATH = "bytes", "path"
 """Fields of a photograph, as the library `datasets` and the Hub write it."""
 
@@ -72,33 +64,22 @@ class ColumnTable:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._is_parquet = path.suffix.lower() == PARQUET
-        self.pictures: dict[str, bool] = {}
-        with reading(path, "a table", _AGAIN):
-            schema = pq.read_schema(path) if self._is_parquet else _arrow_schema(path)
-            self.names = schema.names
-            for field in schema:
-                if pa.types.is_struct(field.type) and field.type.get_field_index(_BYTES) >= 0:
-                    self.pictures[field.name] = field.type.get_field_index(_PATH) >= 0
-                elif pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-                    self.pictures[field.name] = False
+        with naming(path):
+            self._table = open_cells(path)
+        self.names = self._table.schema.names
+        self.pictures = picture_columns(self._table.schema)
 
     def names_files(self, column: str) -> bool:
-        """Return whether a column holds the paths of photographs, and not, as its first row tells, their bytes."""
+        """Return whether a column holds the paths of photographs, and not, as its first piece tells, their bytes."""
         if column not in self.pictures:
             return True
-        if not self.pictures[column]:
+        if not self.pictures[column] or self._is_large(f"{column}.{_BYTES}"):
             return False
-        leaf = f"{column}.{_BYTES}"
-        with reading(self.path, "a table", _AGAIN):
-            if self._is_parquet and _is_large(pq.read_metadata(self.path), leaf):
-                return False
-            for batch in self._batches([leaf], 1):
-                cells = _checked(batch.column(column))
-                is_there = np.asarray(cells.is_valid())
-                lacks_bytes = np.asarray(cells.field(_BYTES).is_null())
-                if is_there.any():
-                    return bool(lacks_bytes[is_there].all())
+        for piece in range(len(self._table.starts) - 1):
+            with naming(self.path):
+                cells = self._table.read(f"{column}.{_BYTES}", piece)
+            if cells.null_count < len(cells):
+                return _field(cells, _BYTES).null_count == len(cells)
         return False
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -107,39 +88,31 @@ class ColumnTable:
         Raises:
             DataError: the file is damaged.
         """
-        start = 0
-        with reading(self.path, "a table", _AGAIN):
-            leaves = []
-            for name in columns:
-                if name not in self.pictures:
-                    leaves.append(name)
-                elif self.pictures[name]:
-                    leaves.append(f"{name}.{_PATH}")
-            for batch in self._batches(leaves, _ROWS):
-                values = [self._values(batch, name) for name in columns]
-                for number, row in enumerate(zip(*values, strict=True), start=start):
-                    yield str(number), dict(zip(columns, row, strict=True))
-                start += len(batch)
+        for piece, start in enumerate(self._table.starts[:-1]):
+            with naming(self.path):
+                values = [self._values(name, piece) for name in columns]
+            for number, row in enumerate(zip(*values, strict=True), start=start):
+                yield str(number), dict(zip(columns, row, strict=True))
 
-    def _batches(self, leaves: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield some rows at a time, of Parquet no other columns and fields than those."""
-        if not self._is_parquet:
-            return _arrow_batches(self.path)
-        # Read through a buffer: a column of photographs may be larger than memory.
-        file = pq.ParquetFile(self.path, buffer_size=_BUFFER)
-        return file.iter_batches(rows, columns=leaves)
-
-    def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
+    def _values(self, name: str, piece: int) -> list[Any]:
+        table = self._table
         if name not in self.pictures:
-            return _checked(batch.column(name)).to_pylist()
+            return table.read(name, piece).to_pylist()
         if not self.pictures[name]:
-            return [""] * len(batch)
-        column = _checked(batch.column(name))
-        values = column.field(_PATH).fill_null("").to_pylist()
-        if column.null_count:
-            for row in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0]:
-                values[row] = None
-        return values
+            return [""] * (table.starts[piece + 1] - table.starts[piece])
+        cells = table.read(f"{name}.{_PATH}", piece)
+        paths = _field(cells, _PATH)
+        choice = [cells.is_valid(), paths.fill_null(""), pa.scalar(None, paths.type)]
+        return pc.call_function("if_else", choice).to_pylist()
+
+    def _is_large(self, leaf: str) -> bool:
+        """Return whether a column of Parquet has more bytes than one without values has; they are not read."""
+        if self.path.suffix.lower() != PARQUET or len(self._table.starts) == 1:
+            return False
+        group = pq.read_metadata(self.path).row_group(0)
+        chunks = [group.column(place) for place in range(group.num_columns)]
+        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == leaf)
+        return size > _BYTES_OF_NULL * group.num_rows
 
 
 def open_table(path: Path) -> TextTable | ColumnTable:
@@ -149,46 +122,5 @@ def open_table(path: Path) -> TextTable | ColumnTable:
     return TextTable(path)
 
 
-def _checked(column: pa.Array) -> pa.Array:
-    """Return a column whose values lie in their file; of a damaged one Arrow would read other memory.
-
-    Raises:
-        ArrowInvalid: they do not.
-    """
-    column.validate(full=True)
-    return column
-
-
-def _is_large(metadata: pq.FileMetaData, leaf: str) -> bool:
-    """Return whether a column of a Parquet file has more bytes than one without values has; they are not read."""
-    size = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for place in range(group.num_columns):
-            chunk = group.column(place)
-            if chunk.path_in_schema == leaf:
-                size += chunk.total_uncompressed_size
-    return size > _BYTES_OF_NULL * metadata.num_rows
-
-
-def _arrow_schema(path: Path) -> pa.Schema:
-    with path.open("rb") as stream:
-        is_stream = stream.read(len(_FILE_MAGIC)) != _FILE_MAGIC
-        stream.seek(max(0, path.stat().st_size - len(_END_OF_STREAM)))
-        # Arrow itself takes what is cut off between two batches for a whole stream.
-        if is_stream and stream.read() != _END_OF_STREAM:
-            raise DataError(f"{path} ends before its table does; {_AGAIN}")
-    with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_stream(source).schema if is_stream else pa.ipc.open_file(source).schema
-
-
-def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a file of Arrow, mapped: what is not looked at is not read."""
-    with pa.memory_map(str(path)) as source:
-        if source.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
-            reader = pa.ipc.open_file(source)
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
-        else:
-            source.seek(0)
-            yield from pa.ipc.open_stream(source)
+def _field(cells: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    return pc.call_function("struct_field", [cells], pc.StructFieldOptions([name]))

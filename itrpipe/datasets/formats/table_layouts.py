@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from itrpipe.datasets.archives import ARROW, PARQUET
+from itrpipe.datasets.archives import ARROW, PARQUET, naming
 from itrpipe.datasets.formats.splits import split_in_name
 from itrpipe.datasets.source_files import OBJECT, files_present, load_json
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.storage.artifact import DEFINITION, PARTIAL
 
 CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt")
@@ -80,17 +80,15 @@ def find_tables(source: Path) -> list[Table]:
 
 
 def _table(path: Path, name: str) -> Table:
-    try:
+    with naming(path):
         return Table(path, split_in_name(name))
-    except DataError as error:
-        raise DataError(f"{path} {error}") from error
 
 
 def _column_tables(source: Path) -> list[Table]:
     """Return the Parquet and Arrow files below a folder, without what is left over there, or was remembered.
 
     Raises:
-        MissingInputError: some of them are not there.
+        MissingInputError: some of them are not there, or `datasets` has not saved all splits to their end.
     """
     tables = []
     for folder, folders, names in os.walk(source):
@@ -100,7 +98,11 @@ def _column_tables(source: Path) -> list[Table]:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and not name.endswith(PARTIAL))
         place = Path(folder)
         if _SPLITS in names:
-            _refuse_unsaved_splits(place)
+            for split in load_json(place / _SPLITS, OBJECT).get("splits", []):
+                if not (place / str(split) / _STATE).is_file():
+                    raise MissingInputError(
+                        f"{place}: its split {split} was not saved to its end; save the dataset again"
+                    )
         packed = [name for name in names if name.lower().endswith((PARQUET, ARROW)) and not name.startswith(".")]
         if _STATE in names:
             files = load_json(place / _STATE, OBJECT).get("_data_files", [])
@@ -116,17 +118,6 @@ def _column_tables(source: Path) -> list[Table]:
             called = place.relative_to(source) / name.removeprefix(dataset)
             tables.append(_table(place / name, called.as_posix()))
     return tables
-
-
-def _refuse_unsaved_splits(folder: Path) -> None:
-    """Refuse a folder that `datasets` has not saved to its end.
-
-    Raises:
-        MissingInputError: a split is not there.
-    """
-    for split in load_json(folder / _SPLITS, OBJECT).get("splits", []):
-        if not (folder / str(split) / _STATE).is_file():
-            raise MissingInputError(f"{folder}: its split {split} was not saved to its end; save the dataset again")
 
 
 def _refuse_gaps(folder: Path, names: Sequence[str]) -> None:

@@ -10,22 +10,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from itrpipe.datasets.archives import ARROW, PARQUET
-from itrpipe.datasets.formats.base import FoundImage, Read, identified, without_lone_train
+from itrpipe.datasets.formats.base import FoundImage, Read, identified
 from itrpipe.datasets.formats.columns import ROW_ID, Columns, ColumnSettings, address_line, choose_columns
 from itrpipe.datasets.formats.splits import split_in_name, split_of_word
 from itrpipe.datasets.formats.table_files import ColumnTable, TextTable, open_table
 from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, Table, find_tables
-from itrpipe.datasets.paths import ImageRoot, image_key
+from itrpipe.datasets.paths import image_key
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.printable import printable
 
 _ADDRESS = re.compile(r"(https?|s3|gs)://", re.IGNORECASE)
 _NO_COMMA = re.compile(r"(?<=[\'\"])\s+(?=[\'\"])")
-_RESTVAL = "restval"
 _SHOWN = 60
 
 
-def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
+def read_tables(source: Path, settings: ColumnSettings) -> Read:
     """Reads a table of captions, or all those of a source, as `find_tables` finds them.
 
     A row has a photograph or the path of one, captions, and optionally an id, `split` or `group`; see
@@ -42,11 +41,10 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
         raise MissingInputError(f"{source}: none of {', '.join(CAPTION_FILES)} is there; name the file or its folder")
     path = tables[0].path if len(tables) == 1 else source
     root = source if source.is_dir() else source.parent
-    images: list[FoundImage] = []
+    images = []
     captions = []
     row_of = {}
     left_out = {"no photograph": [], "no caption": []}
-    restvals = 0
     has_splits = False
     kinds = set()
     column_notes = {}
@@ -72,15 +70,7 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
                 left_out["no caption"].append(where)
                 continue
             image = reader.image(where, number, row)
-            if image.split == _RESTVAL:
-                restvals += 1
-                if restval == "drop":
-                    continue
-                image = image._replace(split="train")
-            place = len(images)
-            key = reader.key(image)
-            if key:
-                place = row_of.setdefault(key, place)
+            place = row_of.setdefault(reader.key(image), len(images))
             if place < len(images):
                 images[place] = _joined(path, images[place], image)
             else:
@@ -95,13 +85,8 @@ def read_tables(source: Path, restval: str, settings: ColumnSettings) -> Read:
             notes.append(f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out")
     if not images:
         raise DataError(f"{path}: holds no images with captions ({'; '.join(notes) or 'no rows'}); name another source")
-    if restvals:
-        notes.append(f"{restvals:,} rows of restval {'dropped' if restval == 'drop' else 'added to train'}")
-    if not has_splits:
-        images, note = without_lone_train(images)
-        notes += filter(None, [note])
-    named, records = identified(images, captions, are_ids=bool(settings.id))
-    return Read(named, records, "; ".join(notes), is_located=kinds == {True}, path=path)
+    content = identified(images, captions, notes, are_ids=bool(settings.id), has_splits=has_splits)
+    return content._replace(path=path)
 
 
 def packed_tables(source: Path, settings: ColumnSettings) -> list[Path]:
@@ -145,9 +130,6 @@ class _RowReader:
         self._folder = "/".join(path.parts[:-1])
         self._inside = f"{path.as_posix()}/{self.columns.image}"
         self.is_inside = not self.file.names_files(self.columns.image)
-        self._is_reference = not self.is_inside and self.columns.image in self.file.pictures
-        if self.is_inside:
-            ImageRoot(self.root, self.table.path).resolve(f"{self._inside}/0", "column")
 
     def image(self, where: str, number: str, row: Mapping[str, Any]) -> FoundImage:
         """Return the photograph of a row; its id is the name that the table gives it, or empty.
@@ -159,7 +141,7 @@ class _RowReader:
         text = self._text(where, row, columns.image)
         if _ADDRESS.match(text) and not self.is_inside:
             raise DataError(address_line(self.table.path, columns.image))
-        if self._is_reference and text.startswith("/"):
+        if text.startswith("/") and columns.image in self.file.pictures and not self.is_inside:
             raise DataError(
                 f"{self.path}: {where}: the photograph lies elsewhere ({printable(text)}); write the dataset with "
                 "`save_to_disk` of `datasets`, which takes photographs along"
@@ -176,23 +158,21 @@ class _RowReader:
         group = ""
         if columns.group and row[columns.group] is not None:
             group = unicodedata.normalize("NFC", self._text(where, row, columns.group, is_name=True).strip())
-        if self.is_inside:
-            return FoundImage(image_id, f"{self._inside}/{number}", split, self.table.path.name, group=group)
-        if not self.table.is_metadata:
-            return FoundImage(image_id, name, split, where, self._folder, group)
-        if split is None and not columns.split:
+        if self.table.is_metadata and split is None and not columns.split:
             split = split_in_name(PurePosixPath(name).parent.as_posix())
         image = FoundImage(image_id, name, split, where, self._folder, group)
-        return image._replace(file=image.path, folder="")
+        if self.is_inside:
+            return image._replace(file=f"{self._inside}/{number}", folder="")
+        if self.table.is_metadata:
+            return image._replace(file=image.path, folder="")
+        return image
 
     def key(self, image: FoundImage) -> str:
-        """Return the key of all rows of a photograph; empty where each row has a photograph of its own."""
-        if not self.is_inside:
-            return image.file
-        if self.columns.id.lower() in ("", ROW_ID):
-            return ""
-        # Splits may number their images from 0.
-        return f"{image.split}/{image.image_id}"
+        """Return the key of all rows of a photograph."""
+        if self.is_inside and self.columns.id.lower() not in ("", ROW_ID):
+            # Splits may number their images from 0.
+            return f"{image.split}/{image.image_id}"
+        return image.file
 
     def captions(self, where: str, row: Mapping[str, Any]) -> list[str]:
         """Return the captions of a row; none where all of its cells are null.
