@@ -1,15 +1,16 @@
 """Files of tables, opened in one way: CSV and JSON lines, and Parquet and Arrow, whose photographs are not read."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.datasets.archives import ARROW, PARQUET, naming, open_cells, picture_columns
 from itrpipe.datasets.source_files import OBJECT, rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # large, and plans list the files of tables
 
 _BYTES_OF_NULL = 1024
 """More than a row without a value takes, with its share of the headers of pages."""
@@ -95,6 +96,9 @@ class ColumnTable:
                 yield str(number), dict(zip(columns, row, strict=True))
 
     def _values(self, name: str, piece: int) -> list[Any]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         table = self._table
         if name not in self.pictures:
             return table.read(name, piece).to_pylist()
@@ -109,6 +113,8 @@ class ColumnTable:
         """Return whether a column of Parquet has more bytes than one without values has; they are not read."""
         if self.path.suffix.lower() != PARQUET or len(self._table.starts) == 1:
             return False
+        import pyarrow.parquet as pq
+
         group = pq.read_metadata(self.path).row_group(0)
         chunks = [group.column(place) for place in range(group.num_columns)]
         size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == leaf)
@@ -123,4 +129,6 @@ def open_table(path: Path) -> TextTable | ColumnTable:
 
 
 def _field(cells: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    import pyarrow.compute as pc
+
     return pc.call_function("struct_field", [cells], pc.StructFieldOptions([name]))
