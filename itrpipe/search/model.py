@@ -43,7 +43,7 @@ from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids
 from itrpipe.storage.artifact import MANIFEST, check_export, open_artifact
 from itrpipe.storage.disk import read_json, reading
 from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split, read_captions
-from itrpipe.training.encoding import Encoder, embeddings
+from itrpipe.training.encoding import SplitEncoder, embeddings
 from itrpipe.training.saved import ABOUT, SavedModel, load_model, max_tokens_of
 
 Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
@@ -191,7 +191,7 @@ class RetrievalModel:
         model, read = self._embedding("encode_texts"), self._texts(texts)
         found = [np.empty((0, self.embed_dim), dtype=np.float32)]
         with _task("encoding texts", len(read.lengths), progress) as advance:
-            encoded = Encoder(model, self._place, _positive(batch_size)).texts(read, np.arange(len(read.lengths)))
+            encoded = SplitEncoder(model, self._place, _positive(batch_size)).texts(read, np.arange(len(read.lengths)))
             for vectors in embeddings(encoded):
                 found.append(vectors)
                 advance(len(vectors))
@@ -291,7 +291,7 @@ class RetrievalModel:
             raise UsageError(
                 f"{self.label} scores images and texts together and has no embeddings; give both as they are"
             )
-        encoder = Encoder.of(self.saved, self._place, batch_size)
+        encoder = SplitEncoder.of(self.saved, self._place, batch_size)
         (count, batches), written = self._images(images, batch_size), self._texts(texts)
         captions = np.arange(len(written.lengths))
         scores, done = np.empty((count, len(written.lengths)), dtype=np.float32), 0

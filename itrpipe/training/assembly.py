@@ -36,7 +36,7 @@ from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.training.data import PhraseTexts, Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
-from itrpipe.training.encoding import Encoder, embeddings
+from itrpipe.training.encoding import SplitEncoder, embeddings
 from itrpipe.training.saved import build_model, max_tokens_of, start_from
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Refreshing:
     every: int
     held: int = 0
 
-    def lists(self, epoch: int, step: int, encoder: Encoder) -> dict[str, np.ndarray] | None:
+    def lists(self, epoch: int, step: int, encoder: SplitEncoder) -> dict[str, np.ndarray] | None:
         """Lists of an epoch; None where they are those of the one before.
 
         Args:

@@ -25,7 +25,7 @@ _BLOCKS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class Encoder:
+class SplitEncoder:
     """A model that rows of splits are run through.
 
     Attributes:
@@ -43,7 +43,7 @@ class Encoder:
     embed_precision: str = "fp32"
 
     @classmethod
-    def of(cls, saved: SavedModel, device: torch.device, block: int) -> Encoder:
+    def of(cls, saved: SavedModel, device: torch.device, block: int) -> SplitEncoder:
         """Return the encoder of a trained model, which is moved to the device, in the precisions of its settings."""
         precisions = saved.config["score_precision"], saved.embed_precision(device)
         return cls(saved.model.to(device), device, block, *precisions)
@@ -99,7 +99,7 @@ def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:
         yield torch.cat(some).cpu().numpy()
 
 
-Opened = tuple[Encoder, dict[str, SplitData]]
+Opened = tuple[SplitEncoder, dict[str, SplitData]]
 """A trained model, and splits as it was trained on them."""
 
 
@@ -125,7 +125,7 @@ class _RunningModel(Work[Worker]):
     def opened(self, splits: Iterable[str]) -> Opened:
         """The model, and some splits."""
         saved = load_model(self._trained)
-        encoder = Encoder.of(saved, torch.device(resolve_device(self.device)), self._block)
+        encoder = SplitEncoder.of(saved, torch.device(resolve_device(self.device)), self._block)
         return encoder, reopened(saved, self._sources, splits)
 
 
@@ -146,7 +146,7 @@ class Encoding(_RunningModel[Opened]):
     title = "embedding all splits"
     unit = "rows"
     untold = ("_splits", "_encoder")
-    _encoder: Encoder | None = None
+    _encoder: SplitEncoder | None = None
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Encoding(_RunningModel[Opened]):
         block: int,
         device: str,
         splits: dict[str, SplitData],
-        encoder: Encoder | None,
+        encoder: SplitEncoder | None,
     ) -> None:
         super().__init__(trained, sources, block, device)
         self._counts = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
@@ -205,7 +205,7 @@ class Encoding(_RunningModel[Opened]):
 
 
 _SCORES = "scores"
-_Scorer = tuple[Encoder, SplitData, list[Any]]
+_Scorer = tuple[SplitEncoder, SplitData, list[Any]]
 
 
 class Scoring(_RunningModel[_Scorer]):

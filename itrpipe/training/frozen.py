@@ -20,7 +20,7 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import NO_CHANGES, DualEncoder
 from itrpipe.storage.arrays import ArrayFile, array_writer, write_arrays
 from itrpipe.training.data import FROZEN_VECTORS, PixelSplitData, TokenTexts
-from itrpipe.training.encoding import BLOCKS_PER_PART, Encoder
+from itrpipe.training.encoding import BLOCKS_PER_PART, SplitEncoder
 from itrpipe.training.saved import load_model
 
 _VECTORS = "vectors"
@@ -28,7 +28,7 @@ _TEXT = "text"
 
 
 class FrozenModel:
-    """A pretrained encoder as `Encoder` runs models: its encodings are its own vectors.
+    """A pretrained encoder as `SplitEncoder` runs models: its encodings are its own vectors.
 
     Args:
         encoder: on its device.
@@ -72,7 +72,7 @@ def open_alone(settings: Any) -> tuple[Any, Any]:
     return open_encoders(options).vision, None
 
 
-Opened = tuple[Encoder, dict[str, Any]]
+Opened = tuple[SplitEncoder, dict[str, Any]]
 """An encoder, and what it reads of every split."""
 
 
@@ -129,7 +129,7 @@ class FrozenEncoding(Work[Opened]):
             for name, split in splits.items():
                 files = ImageFiles.of_split(root, split)
                 data[name] = PixelSplitData(split, files, None, encoder.images, NO_CHANGES)
-        return Encoder(FrozenModel(encoder.eval().to(device)), device, self._block), data
+        return SplitEncoder(FrozenModel(encoder.eval().to(device)), device, self._block), data
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Encode some images or captions."""
