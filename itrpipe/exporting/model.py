@@ -49,11 +49,8 @@ FILES = {
 }
 """File of an export, or files -> what it is, as the card says."""
 
-
-_WORDS = ("vocab", "tokenizer")
-"""Beginnings of the names of files that read captions."""
-_SIDES = ("encoder/", "vision/", "text/")
-"""Folders of encoders of transformers in a trained model."""
+_OF_MODEL = ("model.safetensors", "vocab", "tokenizer", "encoder/", "vision/", "text/")
+"""Beginnings of the names of the files of a trained model in itrpipe's own layout, but for its configuration."""
 
 
 def described_inputs(trained: Path) -> dict[str, Any]:
@@ -98,14 +95,14 @@ def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> d
         DataError: a file of the model is not the one that was written.
         DiskFullError: no space is left.
     """
-    from itrpipe.training.saved import ABOUT, CONFIG, MODEL, SETTINGS
+    from itrpipe.training.saved import ABOUT, CONFIG, SETTINGS
 
     manifest = read_manifest(trained)
     described = {}
     if joint is not None:
         described = joint.write(work)
     else:
-        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith((MODEL, *_WORDS, *_SIDES))}
+        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith(_OF_MODEL)}
         require_space(work, sum(each.bytes for each in outputs.values()), "the copy of the model")
         for name, output in outputs.items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
@@ -113,13 +110,11 @@ def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> d
             if file_digest(work / name) != output.sha256:
                 remedy = damage_remedy(trained, thorough=True)
                 raise DataError(f"{trained / name} does not match its recorded sha256; {remedy}")
-    names = sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file())
     about = {
         "version": manifest.versions["itrpipe"],
         "dataset": manifest.dataset,
         "conf": manifest.conf,
         "run": manifest.label,
-        "files": {"weights": MODEL, "words": [name for name in names if _reads_captions(name)]},
         **described_inputs(trained),
     }
     config = {**read_json(trained / CONFIG), ABOUT: about}
@@ -141,11 +136,6 @@ def write_adapters(work: Path, trained: Path) -> None:
     shutil.copytree(trained / ADAPTERS, work / ADAPTERS)
     for path in work.glob(f"{ADAPTERS}/**/*.json"):
         write_json(path, without_places(read_json(path)))
-
-
-def _reads_captions(name: str) -> bool:
-    """Tell whether a file of an export is of its words or of a tokenizer."""
-    return name.startswith(_WORDS) or name.rpartition("/")[2].startswith(_WORDS)
 
 
 def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mapping[str, str]) -> dict[str, Any]:

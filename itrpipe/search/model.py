@@ -100,10 +100,10 @@ class RetrievalModel:
     Args:
         saved: the model.
         label: its name, for messages.
+        device: `cpu` or `cuda`.
         features: name of what it reads of images.
         extractors: opens the extractors of these features; of none where the model reads photographs itself.
         parser: gives captions their scene graphs, for models that read phrases.
-        device: `cpu` or `cuda`.
 
     Attributes:
         saved, label, device: as given.
@@ -118,10 +118,10 @@ class RetrievalModel:
         self,
         saved: SavedModel,
         label: str,
-        features: str,
-        extractors: Callable[[], dict[str, Extractor]],
+        device: str,
+        features: str = "photographs",
+        extractors: Callable[[], dict[str, Extractor]] = dict,
         parser: ParseSettings | None = None,
-        device: str = "cpu",
     ) -> None:
         self.saved, self.label, self.device = saved, label, device
         self._features, self._extractors, self._parser = features, cache(extractors), parser
@@ -471,7 +471,7 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
     """
     label = about["run"]
     if saved.images is not None:
-        return RetrievalModel(saved, label, "photographs", dict, None, device)
+        return RetrievalModel(saved, label, device)
     features = about["features"]
     name = features["extractor"]
     parts = recorded_passes(name, features["settings"])
@@ -493,7 +493,7 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
         return open_extractors(parts, device)
 
     parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
-    return RetrievalModel(saved, label, name, extractors, parser, device)
+    return RetrievalModel(saved, label, device, name, extractors, parser)
 
 
 def _joint(name: str, revision: str, device: str) -> RetrievalModel:
@@ -520,4 +520,4 @@ def _joint(name: str, revision: str, device: str) -> RetrievalModel:
     tokens = PieceIds(text.texts.tokenizer, Reading.of(settings), text.texts.max_tokens)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
     saved = SavedModel(model.eval(), tokens, config)
-    return RetrievalModel(saved, name, "photographs", dict, None, device)
+    return RetrievalModel(saved, name, device)

@@ -26,7 +26,8 @@ from torch import Tensor
 from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
-from itrpipe.encoders.encoder import open_tokenizer
+from itrpipe.encoders.encoder import TEXT, load_tokenizer
+from itrpipe.encoders.folders import find_folder
 from itrpipe.engine.run import usable_cores
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError
@@ -536,8 +537,7 @@ class Sources:
         if "train" in found:
             found["train"] = found["train"].share(self.train_share)
         if self.extract is None:
-            root = image_root(self.prepare).absolute()
-            return prepared, found, {name: ImageFiles.of_split(root, split) for name, split in found.items()}
+            return prepared, found, {name: self.images(split) for name, split in found.items()}
         features = FeatureFile.open(self.extract / FEATURES)
         if "train" in found:
             split = found["train"]
@@ -625,8 +625,8 @@ def load_splits(
         texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
         tokens = Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_word_count)
     elif encoders is None and settings.pretrained().get("tokenizer"):
-        tokenizer = open_tokenizer(settings.tokenizer, settings.tokenizer_revision)
-        tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
+        folder, _ = find_folder(settings.tokenizer, settings.tokenizer_revision, (TEXT,), weights=False)
+        tokens = PieceIds(load_tokenizer(folder), Reading.of(settings), settings.max_words)
     elif encoders is not None and encoders.text is not None:
         text_reader = encoders.text.texts
         tokens = PieceIds(text_reader.tokenizer, Reading.of(settings), text_reader.max_tokens)

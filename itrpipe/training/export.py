@@ -7,7 +7,6 @@ model does, cleaning and cutting included.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 
 from itrpipe.encoders.encoder import Encoder
 from itrpipe.encoders.texts import TextReader
-from itrpipe.models.captions import CaptionTokens, PieceIds, Reading
+from itrpipe.models.captions import PieceIds, Reading
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.disk import write_bytes, write_json
@@ -57,7 +56,7 @@ class JointModel:
 
     @classmethod
     def of(cls, trained: Path) -> JointModel:
-        """Return a finished training as a joint model.
+        """Return a finished training of a dual encoder as a joint model.
 
         Args:
             trained: the artifact.
@@ -68,13 +67,13 @@ class JointModel:
         """
         saved = load_model(trained)
         model = saved.model
-        settings = copy.deepcopy(saved.config)
-        if not isinstance(model, TransformerDualEncoder):
-            raise NoEquivalent("its backbone is none of transformers")
+        settings = saved.config
         if not isinstance(model.vision, Encoder):
             raise NoEquivalent("its images are frozen features")
+        if not isinstance(saved.tokens, PieceIds):
+            raise NoEquivalent("its captions are words of a vocabulary of its own")
         if model.vision is not model.text:
-            settings["model"] |= _JOINED
+            settings = {**settings, "model": settings["model"] | _JOINED}
             encoder = _join(model, model.vision, model.text)
             row = pq.read_table(trained / HISTORY, filters=[("best", "==", True)]).to_pylist()[-1]
             if row.get("mean_temperature"):
@@ -124,8 +123,6 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     Raises:
         NoEquivalent: the class for any two does not embed as they do.
     """
-    if text.texts.tokenizer is None:
-        raise NoEquivalent("its captions are words of a vocabulary of its own")
     pools = vision.image_pool, text.texts.pool
     if pools != ("own", "own") or not model.settings.embed_dim:
         projected = "projected" if model.settings.embed_dim else "not projected"
@@ -133,15 +130,15 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
             f"its vectors are pooled by {pools[0]} and {pools[1]} and {projected}; {_AS_PAIR} trains a {_PAIR} of "
             "encoders that have a vector of their own"
         )
-    for encoder in (vision, text):
+    for encoder, width in ((vision, vision.image_width), (text, text.text_width)):
+        name = type(encoder.network).__name__
         if encoder.is_joint:
             raise NoEquivalent(
-                f"its vectors are projected twice, by {type(encoder.network).__name__} and to embed_dim; name a model "
-                "of one side alone, which has no projection"
+                f"its vectors are projected twice, by {name} and to embed_dim; name a model of one side alone, which "
+                "has no projection"
             )
-    for encoder, width in ((vision, vision.image_width), (text, text.text_width)):
         if getattr(encoder.network.config, "hidden_size", 0) != width:
-            raise NoEquivalent(f"a {_PAIR} takes no {type(encoder.network).__name__}, whose config.json has no width")
+            raise NoEquivalent(f"a {_PAIR} takes no {name}, whose config.json has no width")
     config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
         vision.network.config, text.network.config, projection_dim=model.embed_dim
     )
@@ -151,7 +148,7 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     return Encoder(network.eval(), vision.images, TextReader(text.texts.tokenizer, "own", text.texts.max_tokens, []))
 
 
-def reading_tokenizer(tokens: CaptionTokens, reader: TextReader) -> Any:
+def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
     """Return a tokenizer of transformers that reads a caption as the model does.
 
     Args:
@@ -159,10 +156,8 @@ def reading_tokenizer(tokens: CaptionTokens, reader: TextReader) -> Any:
         reader: of its encoder.
 
     Raises:
-        NoEquivalent: captions are words of our own vocabulary, or are cleaned and the tokenizer has no such step.
+        NoEquivalent: captions are cleaned, and the tokenizer has no such step.
     """
-    if not isinstance(tokens, PieceIds):
-        raise NoEquivalent("its captions are words of a vocabulary of its own")
     steps = _steps(tokens.reading, tokens.max_tokens)
     tokenizer = tokens.tokenizer
     if steps and not tokenizer.is_fast:
@@ -170,12 +165,15 @@ def reading_tokenizer(tokens: CaptionTokens, reader: TextReader) -> Any:
     made = tokenizer
     if steps:  # before those of its own, of a class that takes all of them from its file
         backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        own = [backend.normalizer] if backend.normalizer is not None else []
-        backend.normalizer = normalizers.Sequence([*steps, *own])  # pyright: ignore[reportAttributeAccessIssue]
-        named = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
-        known = {name: value for name, value in named.items() if isinstance(value, str)}
-        known |= {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
-        made = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **known)
+        if backend.normalizer is not None:
+            steps.append(backend.normalizer)
+        backend.normalizer = normalizers.Sequence(steps)  # pyright: ignore[reportAttributeAccessIssue]
+        made = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            padding_side=tokenizer.padding_side,
+            truncation_side=tokenizer.truncation_side,
+            **tokenizer.special_tokens_map,
+        )
     if made.pad_token is None:
         made.pad_token = made.convert_ids_to_tokens(reader.padding)
     made.model_max_length = tokens.max_tokens

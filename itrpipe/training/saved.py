@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -43,9 +43,6 @@ from itrpipe.storage.disk import (
 )
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import AS_TRAINED
-
-if TYPE_CHECKING:
-    from itrpipe.encoders.images import ImageReader
 
 MODEL = "model.safetensors"
 CONFIG = "config.json"
@@ -160,21 +157,21 @@ def save_weights(path: Path, model: nn.Module) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def load_weights(path: Path, model: nn.Module, digest: str = "") -> None:
-    """Load weights written by `save_weights`.
+def load_weights(path: Path, model: nn.Module, digest: str) -> None:
+    """Load weights written by `save_weights`, which no manifest lists yet.
 
     Args:
         path: of the file.
         model: to be filled.
-        digest: that the file should have, while no manifest lists it.
+        digest: that the file should have.
 
     Raises:
         DataError: the file is damaged or of another model.
         UnavailableError: it cannot be read now.
     """
-    remedy = _REMEDY.format(partial_of(path)) if digest else "run `itrpipe train` again"
+    remedy = _REMEDY.format(partial_of(path))
     with reading(path, "the weights of this model", remedy):
-        if digest and file_digest(path) != digest:
+        if file_digest(path) != digest:
             raise DataError(f"{path} does not match its checksum; {remedy}")
         model.load_state_dict(load_file(path))
 

@@ -235,31 +235,24 @@ def open_encoders(
         UsageError: an encoder is of no use here, or a random one has nothing that the settings ask for.
     """
     if settings.joint():
-        encoder, notes = open_encoder(
-            str(joint_folder(trained)) if trained else settings.vision,
-            settings.vision_revision,
-            (VISION, TEXT),
-            settings.image_pool,
-            settings.text_pool,
-        )
-        _normalise(encoder, settings)
+        name = settings.vision
+        if trained:
+            inside = trained / JOINT
+            name = str(inside if inside.is_dir() else trained)  # `itrpipe export` makes all of it such a folder
+        pools = settings.image_pool, settings.text_pool
+        encoder, notes = open_encoder(name, settings.vision_revision, (VISION, TEXT), *pools)
+        set_colours(encoder, settings.normalisation)
         return Encoders(encoder, encoder, notes, boxes)
     vision = None
     notes = ()
-    if settings.images == "pixels" and settings.vision == RANDOM:
-        vision = random_vision(settings, trained)
+    if settings.images == "pixels" and settings.vision == RANDOM and not trained:
+        vision = random_vision(settings)
     elif settings.images == "pixels":
         name = str(trained / VISION) if trained else settings.vision
         vision, notes = open_encoder(name, settings.vision_revision, (VISION,), settings.image_pool)
-        _normalise(vision, settings)
+        set_colours(vision, settings.normalisation)
     opened = open_text(settings, settings.text_pool, trained)
     return replace(opened, vision=vision, notes=(*notes, *opened.notes), boxes=boxes)
-
-
-def joint_folder(trained: Path) -> Path:
-    """Return the folder of a joint model: in a trained model, or what `itrpipe export` has made of all of it."""
-    inside = trained / JOINT
-    return inside if inside.is_dir() else trained
 
 
 def open_text(settings: Any, pool: Pool, trained: Path | None = None) -> Encoders:
@@ -300,10 +293,8 @@ def build(settings: DualEncoder, image_dim: int, vocabulary_size: int, encoders:
     return TransformerDualEncoder(settings, vision, text, image_dim)
 
 
-def random_vision(settings: DualEncoder, trained: Path | None) -> Encoder:
-    """Make a small ViT with random weights, or with those of a trained model."""
-    if trained:
-        return open_encoder(str(trained / VISION), sides=(VISION,), image_pool=settings.image_pool)[0]
+def random_vision(settings: DualEncoder) -> Encoder:
+    """Make a small ViT with random weights."""
     height, width = settings.image_size
     mean, std = CLIP_COLOURS
     processor = transformers.ViTImageProcessor(
@@ -336,15 +327,14 @@ def _words_encoder(network: Any, pool: Pool) -> Encoder:
     return Encoder(network, None, TextReader(None, pool, positions_of(network), []))
 
 
-def _normalise(encoder: Encoder, settings: DualEncoder) -> None:
-    """Take CLIP's colours in the place of an encoder's own, where the settings say so.
+def set_colours(encoder: Encoder, normalisation: str) -> None:
+    """Take CLIP's colours in the place of an encoder's own, where `normalisation` says `clip`.
 
     Raises:
         UsageError: the image processor has no such colours.
     """
-    if settings.normalisation == _OWN:
+    if normalisation == _OWN:
         return
-    assert encoder.images is not None
     processor = encoder.images.processor
     if not hasattr(processor, "image_mean"):
         raise UsageError(
