@@ -287,12 +287,13 @@ class FeatureSplitData(SplitData):
         if self._read == "global":
             return ImageBatch(torch.empty(len(rows), 0, 0), global_=torch.from_numpy(self._images[stored]))
         count = self._count[stored].astype(np.int64)
-        return ImageBatch(
-            regions=torch.from_numpy(self._images[stored]),  # [B, R, D_in] f16
-            count=None if (count == self._images.shape[1]).all() else torch.from_numpy(count),
-            global_=torch.from_numpy(self._held["global"][stored]) if "global" in self._held else None,
-            boxes=torch.from_numpy(self._held["boxes"][stored]) if "boxes" in self._held else None,
-        )
+        beside = {}
+        for name, field_name in (("global", "global_"), ("boxes", "boxes")):
+            if name in self._held:
+                beside[field_name] = torch.from_numpy(self._held[name][stored])
+        if (count < self._images.shape[1]).any():
+            beside["count"] = torch.from_numpy(count)
+        return ImageBatch(torch.from_numpy(self._images[stored]), **beside)  # [B, R, D_in] f16
 
 
 class PixelSplitData(SplitData):
@@ -533,9 +534,7 @@ class Sources:
             DataError: a file is damaged.
         """
         prepared = PreparedDataset.open(self.prepare)
-        found = {name: prepared.split(name) for name in names or prepared.splits}
-        if "train" in found:
-            found["train"] = found["train"].share(self.train_share)
+        found = {name: self.share(prepared, name) for name in names or prepared.splits}
         if self.extract is None:
             return prepared, found, {name: self.images(split) for name, split in found.items()}
         features = FeatureFile.open(self.extract / FEATURES)
@@ -548,6 +547,11 @@ class Sources:
                 )
                 found["train"] = split.without(absent)
         return prepared, found, dict.fromkeys(found, features)
+
+    def share(self, prepared: PreparedDataset, name: str) -> Split:
+        """Return a split, of training images the wanted share, whether or not they have features."""
+        split = prepared.split(name)
+        return split.share(self.train_share) if name == "train" else split
 
     def images(self, split: Split) -> SplitImages:
         """Return the images of any split of the dataset, or of some rows of one.
@@ -569,7 +573,7 @@ class Sources:
         vectors = {side: ArrayFile(folder / FROZEN_VECTORS) for side, folder in self.frozen.items()}
         found = {}
         for name, each in data.items():
-            whole = prepared.split(name).share(self.train_share if name == "train" else 1.0)
+            whole = self.share(prepared, name)
             texts = each.captions
             if "text" in vectors:
                 assert isinstance(texts, TokenTexts)
@@ -635,7 +639,7 @@ def load_splits(
         words = []
         for name in ("train", "val"):
             if name in chosen:
-                split = prepared.split(name).share(sources.train_share if name == "train" else 1.0)
+                split = sources.share(prepared, name)
                 words.append(split.tokens if reading is None else reading.words(split))
         tokens = vocabulary = Vocabulary.build(pa.concat_arrays(words), min_word_count)
         if reading is not None:

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 import transformers
-from safetensors.torch import save
 from tokenizers import Regex, Tokenizer, normalizers
 
 from itrpipe.encoders.encoder import Encoder
@@ -25,8 +24,8 @@ from itrpipe.encoders.texts import TextReader
 from itrpipe.models.captions import PieceIds, Reading
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import HISTORY
-from itrpipe.storage.disk import write_bytes, write_json
-from itrpipe.training.saved import MODEL, SavedModel, load_model
+from itrpipe.storage.disk import write_json
+from itrpipe.training.saved import MODEL, SavedModel, load_model, save_weights
 
 _LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())
 """The files of sentence-transformers 6.0 or later, as its own `save` writes them, and open_clip's names of weights."""
@@ -236,8 +235,7 @@ def write_open_clip(folder: Path, joint: JointModel) -> None:
             joined = [weights.pop(f"{block}.self_attn.{each}_proj.{kind}") for each in "qkv"]
             found[f"{place}.attn.in_proj_{kind}"] = torch.cat(joined)
     assert not weights, f"of CLIPModel, not written: {', '.join(weights)}"
-    stored = {name: each.contiguous() for name, each in found.items()}
-    write_bytes(folder / OPEN_CLIP_MODEL, save(stored, {"format": "pt"}))
+    save_weights(folder / OPEN_CLIP_MODEL, found)
 
 
 def open_clip_config(joint: JointModel) -> dict[str, Any]:

@@ -609,7 +609,7 @@ class Trainer:
     def _save_best(self) -> None:
         """Write the best weights beside the last best ones, which the checkpoint names until it is written anew."""
         if self._world.leads:
-            self.position.best_digest = save_weights(self._better, self._model)
+            self.position.best_digest = save_weights(self._better, self._model.state_dict())
 
     def _keep_best(self) -> None:
         """Put best weights that the checkpoint names by now in the place of the last ones."""

@@ -119,7 +119,8 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
             states[place][name] = tensor
         with safe_open(path, framework="pt") as file:
             known = json.loads(file.metadata()["position"])
-        position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
+        known.pop(CHECKSUM)
+        position = Position(**known)
         moments = {int(place[len(_MOMENTS) :]): state for place, state in states.items() if place.startswith(_MOMENTS)}
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         for name, state in _states(parts).items():
@@ -142,17 +143,17 @@ def _states(parts: Mapping[str, nn.Module]) -> dict[str, dict[str, Tensor]]:
     return states
 
 
-def save_weights(path: Path, model: nn.Module) -> str:
-    """Write the weights of a model as safetensors, atomically and byte-deterministically.
+def save_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
+    """Write weights as safetensors, atomically and byte-deterministically.
 
     Args:
         path: of the file.
-        model: whose weights they are.
+        weights: by their names.
 
     Returns:
         sha256 of the file, for what is read again before a manifest lists it.
     """
-    content = save(_on_host(model.state_dict()), {"format": "pt"})
+    content = save(_on_host(weights), {"format": "pt"})
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -256,7 +257,7 @@ def save_model(folder: Path, model: AnyMatcher) -> None:
     for name, encoder in encoders_of(model).items():
         shutil.rmtree(folder / name, ignore_errors=True)  # of a run that was killed here
         encoder.save(folder / name)
-    write_bytes(folder / MODEL, save(_on_host(own_state(model)), {"format": "pt"}))
+    save_weights(folder / MODEL, own_state(model))
 
 
 def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
@@ -292,7 +293,7 @@ def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
             place = place / name
         place.mkdir(parents=True)
         write_json(place / "adapter_config.json", config.to_dict() | {"target_modules": adapted})
-        write_bytes(place / "adapter_model.safetensors", save(_on_host(tensors), {"format": "pt"}))
+        save_weights(place / "adapter_model.safetensors", tensors)
 
 
 def encoders_of(model: nn.Module) -> dict[str, Encoder]:
