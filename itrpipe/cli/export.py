@@ -88,7 +88,7 @@ class Export(AskingOptions):
         fingerprints = fingerprints_of(trained, evaluated)
         record = {"itrpipe": __version__, "dataset": asked.dataset, "run": manifest.label, "artifacts": fingerprints}
         with new_folder(target, record, force=self.force) as work:
-            described = write_model(work, trained.folder, joint)
+            write_model(work, trained.folder, joint)
             libraries = []
             if joint is not None:
                 libraries = ["transformers", "sentence-transformers"]
@@ -112,7 +112,7 @@ class Export(AskingOptions):
                 write_qrels(folder, evaluated.folder / CROSS_RETRIEVAL, prepared.folder)
             title = model_title(backbone_title(manifest.settings["backbone"]), method_title(manifest.conf))
             facts = {
-                **facts_of_model(work, trained.folder, evaluated.folder, described),
+                **facts_of_model(work, trained.folder, evaluated.folder),
                 "title": f"{title}, {manifest.dataset}",
                 "license": self.license,
                 "fingerprints": fingerprints,

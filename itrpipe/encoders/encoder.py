@@ -86,7 +86,7 @@ class Encoder(nn.Module):
         found = {"network": self.network}
         if self.is_joint:
             found = {name: self.network.get_submodule(name) for name in self._parts[side]}
-        if side == TEXT and self.texts is not None:
+        if side == TEXT:
             found["layers"] = self.texts.layers
         return found
 
@@ -185,7 +185,7 @@ class Encoder(nn.Module):
                 tokenizer.save_pretrained(folder)
         for weights in folder.glob("*.safetensors"):  # which safetensors makes for their owner alone
             shutil.copymode(folder / CONFIG, weights)
-        if self.texts is not None and tokenizer is not None and not self.is_joint:
+        if tokenizer is not None and not self.is_joint:
             write_modules(folder, self.texts, self.network.config.get_text_config().hidden_size)
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ from itrpipe.models.captions import PieceIds, Reading
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.disk import write_json
-from itrpipe.training.saved import MODEL, SavedModel, load_model, save_weights
+from itrpipe.training.saved import SavedModel, load_model, save_weights
 
 _LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())
 """The files of sentence-transformers 6.0 or later, as its own `save` writes them, and open_clip's names of weights."""
@@ -97,8 +97,8 @@ class JointModel:
         """Return whether the model reads captions padded to its longest."""
         return not self.encoder.texts.masked
 
-    def write(self, folder: Path) -> dict[str, str]:
-        """Write everything, of `config.json` what transformers has in it; return what each other file is.
+    def write(self, folder: Path) -> None:
+        """Write everything, of `config.json` what transformers has in it.
 
         Raises:
             DiskFullError: no space is left.
@@ -108,12 +108,6 @@ class JointModel:
         for name, content in {**_LAYOUTS["sentence_transformers"], **padded}.items():
             (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, content)
-        return {
-            MODEL: f"the weights of the epoch that validated best, by the names of `{self.architecture}`",
-            "tokenizer*": "the tokenizer of its captions",
-            "*processor_config.json": "how photographs are framed and normalised",
-            "modules.json, *sentence_*.json, 1_Normalize/": "what sentence-transformers opens",
-        }
 
 
 def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Encoder:
