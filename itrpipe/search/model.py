@@ -32,7 +32,7 @@ from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch
-from itrpipe.models.captions import PieceIds, Reading, WordIds
+from itrpipe.models.captions import PieceIds, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
 from itrpipe.progress import Reporter, SafeConsole
@@ -517,7 +517,6 @@ def _joint(name: str, revision: str, device: str) -> RetrievalModel:
     if text is None or not text.is_joint:
         raise UsageError(f"{name} is no joint model of images and captions, such as CLIP; train one, and name that")
     model = network.build(settings, _COLOURS, 0, encoders)
-    tokens = PieceIds(text.texts.tokenizer, Reading.of(settings), text.texts.max_tokens)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
-    saved = SavedModel(model.eval(), tokens, config)
+    saved = SavedModel(model.eval(), PieceIds.of(text, settings), config)
     return RetrievalModel(saved, name, device)

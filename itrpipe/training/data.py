@@ -632,8 +632,7 @@ def load_splits(
         folder, _ = find_folder(settings.tokenizer, settings.tokenizer_revision, (TEXT,), weights=False)
         tokens = PieceIds(load_tokenizer(folder), Reading.of(settings), settings.max_words)
     elif encoders is not None and encoders.text is not None:
-        text_reader = encoders.text.texts
-        tokens = PieceIds(text_reader.tokenizer, Reading.of(settings), text_reader.max_tokens)
+        tokens = PieceIds.of(encoders.text, settings)
     else:
         # Words of training images without features count, as they did when the images had some.
         words = []

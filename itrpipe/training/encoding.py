@@ -18,7 +18,8 @@ from itrpipe.features.embeddings import SplitScores, embedding_writer
 from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.training.data import Sources, SplitData, blocks, feed, reopened
-from itrpipe.training.saved import SavedModel, load_model
+from itrpipe.training.saved import SavedModel, chosen_precision, load_model
+from itrpipe.training.settings import AS_TRAINED
 
 _BLOCKS_AT_ONCE = 8
 """Blocks whose embeddings are copied from a GPU together."""
@@ -45,8 +46,11 @@ class SplitEncoder:
     @classmethod
     def of(cls, saved: SavedModel, device: torch.device, block: int) -> SplitEncoder:
         """Return the encoder of a trained model, which is moved to the device, in the precisions of its settings."""
-        precisions = saved.config["score_precision"], saved.embed_precision(device)
-        return cls(saved.model.to(device), device, block, *precisions)
+        config = saved.config
+        embed_precision = config["embed_precision"]
+        if embed_precision == AS_TRAINED:
+            embed_precision = chosen_precision(config["precision"], device)
+        return cls(saved.model.to(device), device, block, config["score_precision"], embed_precision)
 
     def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
         """Yields the encodings of the images of the given rows, block by block; `data.images` reads a block."""

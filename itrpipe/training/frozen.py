@@ -11,7 +11,7 @@ import torch
 
 from itrpipe.encoders.encoder import TEXT, open_encoder
 from itrpipe.engine.work import Part, Work, resolve_device
-from itrpipe.models.captions import CaptionTokens, PieceIds, Reading
+from itrpipe.models.captions import PieceIds
 from itrpipe.models.dual_encoder.declaration import NO_CHANGES
 from itrpipe.storage.arrays import ArrayFile, array_writer, write_arrays
 from itrpipe.training.data import FROZEN_VECTORS, PixelSplitData, Sources, TokenTexts
@@ -56,21 +56,30 @@ class FrozenEncoding(Work[Opened]):
         Raises:
             MissingInputError, DataError, UsageError: see `itrpipe.encoders.encoder.open_encoder`.
         """
+        from itrpipe.models.dual_encoder.network import set_colours  # transformers is large
+
         settings = self._settings
         device = torch.device(resolve_device(self.device))
         if settings.start_from:
             saved = load_model(self._inputs["start"])
             encoder = getattr(saved.model, settings.side)
-            tokens = saved.tokens
+            tokens: Any = saved.tokens
         else:
-            encoder, tokens = self._open_pretrained()
+            pools = settings.pool, settings.pool  # there is one side
+            encoder, _ = open_encoder(settings.encoder, settings.revision, (settings.side,), *pools)
+            tokens = None
+            if settings.side == TEXT:
+                tokens = PieceIds.of(encoder, settings)
+            else:
+                set_colours(encoder, settings.normalisation)
         _, splits, photographs = self._sources.splits()
         data: dict[str, Any] = {}
         for name, split in splits.items():
             if settings.side == TEXT:
                 data[name] = TokenTexts.of(split, tokens)
             else:
-                data[name] = PixelSplitData(split, photographs[name], None, encoder.images, NO_CHANGES)
+                files: Any = photographs[name]
+                data[name] = PixelSplitData(split, files, None, encoder.images, NO_CHANGES)
         return SplitEncoder(encoder.eval().to(device), device, self._block), data
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
@@ -106,16 +115,3 @@ class FrozenEncoding(Work[Opened]):
                 name, rows = part.content
                 writer.write(name, rows.start, ArrayFile(path)[VECTORS].read())
         return {self.unit: sum(self._counts.values()), "width": width}
-
-    def _open_pretrained(self) -> tuple[Any, CaptionTokens | None]:
-        """Open the pretrained encoder of one side, and what turns captions into the ids that it reads."""
-        from itrpipe.models.dual_encoder.network import set_colours  # transformers is large
-
-        settings = self._settings
-        pools = settings.pool, settings.pool  # there is one side
-        encoder, _ = open_encoder(settings.encoder, settings.revision, (settings.side,), *pools)
-        if settings.side == TEXT:
-            reading = Reading(settings.clean_captions, settings.max_words)
-            return encoder, PieceIds(encoder.texts.tokenizer, reading, encoder.texts.max_tokens)
-        set_colours(encoder, settings.normalisation)
-        return encoder, None

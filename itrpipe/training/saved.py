@@ -27,7 +27,7 @@ from itrpipe.encoders.images import ImageReader
 from itrpipe.encoders.texts import TextReader
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, UsageError
-from itrpipe.models.captions import VOCABULARY, CaptionTokens, PieceIds, Reading, load_tokens, save_tokens
+from itrpipe.models.captions import VOCABULARY, CaptionTokens, PieceIds, load_tokens, save_tokens
 from itrpipe.models.declaration import BackboneSettings, backbone_family, backbones, network_module
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import (
@@ -42,7 +42,6 @@ from itrpipe.storage.disk import (
     write_json,
 )
 from itrpipe.training.distributed import AnyMatcher
-from itrpipe.training.settings import AS_TRAINED
 
 MODEL = "model.safetensors"
 CONFIG = "config.json"
@@ -200,11 +199,6 @@ class SavedModel:
     def settings(self) -> Any:
         """Settings of the backbone, of its own class."""
         return _backbone(self.config)
-
-    def embed_precision(self, device: torch.device) -> str:
-        """Precision that it encodes in on a device."""
-        asked = self.config["embed_precision"]
-        return chosen_precision(self.config["precision"], device) if asked == AS_TRAINED else asked
 
     @property
     def embed_dim(self) -> int:
@@ -376,7 +370,7 @@ def load_model(folder: Path) -> SavedModel:
     if reader is None or reader.tokenizer is None:
         tokens = load_tokens(folder, settings)
     else:
-        tokens = PieceIds(reader.tokenizer, Reading.of(settings), reader.max_tokens)
+        tokens = PieceIds.of(model.text, settings)  # pyright: ignore[reportAttributeAccessIssue]
     if len(tokens) != config["vocabulary_size"]:
         raise DataError(f"{path} and {VOCABULARY} do not belong together; run `itrpipe train` again")
     if not is_joint:  # of which the encoder is all

@@ -64,12 +64,13 @@ class RegionTower(nn.Module):
         boxes: whether the features have boxes, which are read then.
 
     Attributes:
-        width, boxes: as given.
+        image_width: D.
+        boxes: as given.
     """
 
     def __init__(self, image_dim: int, width: int, heads: int, layers: int, pool: str, boxes: bool) -> None:
         super().__init__()
-        self.width = width
+        self.image_width = width
         self.boxes = boxes
         self.embedding = RegionEmbedding(width, image_dim, boxes)
         self.start = nn.Parameter(torch.zeros(1, 1, width)) if pool == "cls" else None
@@ -126,17 +127,11 @@ class TransformerDualEncoder(Base):
             if vision is not None:
                 self.sides[VISION] = vision
             self.sides[TEXT] = text
-        width = image_dim
-        made_by = settings.images
-        if isinstance(vision, RegionTower):
-            width = vision.width
-        elif vision is not None:
-            width = vision.image_width
-            made_by = settings.vision
+        width = image_dim if vision is None else vision.image_width
         if not settings.embed_dim and width != text.text_width:
             raise UsageError(
-                f"image vectors of {made_by} have width {width} and text vectors of {settings.text} "
-                f"{text.text_width}; project both with --set model.embed_dim={text.text_width}"
+                f"image vectors have width {width} and text vectors of {settings.text} {text.text_width}; project both "
+                f"with --set model.embed_dim={text.text_width}"
             )
         self.embed_dim = settings.embed_dim or width
         # transformers projects the vectors that networks make themselves without a bias; so do we, to be opened there.
