@@ -137,10 +137,9 @@ class Export(AskingOptions):
         if "embeddings" in step.inputs:
             raise UsageError(f"{backbone} cannot be exported: {NOT_HERE}")
         training: Any = step.inputs["train"].settings
-        model = training.model_dump()["model"]
         if self.adapter and not training.adapts:
             raise UsageError(f"--adapter: {backbone} was trained without one (--set train.adapter=lora); leave it out")
-        if self.open_clip and model.get("images") != "pixels":
+        if self.open_clip and not training.reads_photographs:
             raise UsageError(f"--open-clip: open_clip has no model like {backbone}; leave it out")
         if self.embeddings != "none" and not settings_of(backbone).embeds:
             raise UsageError(

@@ -451,9 +451,9 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         if not isinstance(config, dict) or not ("backbone" in config or ABOUT in config):
             return _joint(name, revision, place)
         saved = load_model(folder)
-        about = saved.config.get(ABOUT)
+        about: Any = saved.config.get(ABOUT)
         is_described = isinstance(about, dict) and ("features" in about or saved.images is not None)
-        if about is None or not is_described or not isinstance(about.get("run"), str):
+        if not is_described or not isinstance(about.get("run"), str):
             raise DataError(
                 f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, "
                 "or of a training with its manifest.json"

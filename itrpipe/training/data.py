@@ -500,6 +500,8 @@ def feed(
 
 SplitImages = FeatureFile | ImageFiles
 """Features of the images of a split, and perhaps of others; or the photographs of a split, row for row."""
+OpenedSplits = tuple[PreparedDataset, dict[str, Split], dict[str, SplitImages]]
+"""A dataset, some of its splits, and their images."""
 
 
 @dataclass(frozen=True)
@@ -522,7 +524,7 @@ class Sources:
 
     def splits(
         self, names: Iterable[str] | None = None, warn: Callable[[str], None] = lambda message: None
-    ) -> tuple[PreparedDataset, dict[str, Split], dict[str, SplitImages]]:
+    ) -> OpenedSplits:
         """The dataset, its splits and their images: of training images the wanted share of those that have features.
 
         Args:
@@ -563,26 +565,35 @@ class Sources:
             return FeatureFile.open(self.extract / FEATURES)
         return ImageFiles.of_split(image_root(self.prepare).absolute(), split)
 
-    def with_frozen(self, data: dict[str, SplitData], prepared: PreparedDataset) -> dict[str, SplitData]:
-        """Return splits that give the vectors of frozen encoders.
+    def open(
+        self,
+        splits: OpenedSplits,
+        tokens: CaptionTokens,
+        settings: Any,
+        reader: ImageReader | None,
+        phrases: CaptionPhrases | None,
+    ) -> dict[str, SplitData]:
+        """Return splits as a model reads them, with the vectors of frozen encoders.
 
         Args:
-            data: the splits.
-            prepared: the dataset that they are of.
+            splits: see `splits`.
+            tokens, settings, reader, phrases: see `open_split`.
         """
+        prepared, chosen, images = splits
         vectors = {side: ArrayFile(folder / FROZEN_VECTORS) for side, folder in self.frozen.items()}
         found = {}
-        for name, each in data.items():
+        for name, split in chosen.items():
+            each = open_split(split, images[name], tokens, settings, reader, phrases)
             whole = self.share(prepared, name)
             texts = each.captions
             if "text" in vectors:
                 assert isinstance(texts, TokenTexts)
-                places = rows_of(each.split.captions["caption_id"], whole.captions["caption_id"])
+                places = rows_of(split.captions["caption_id"], whole.captions["caption_id"])
                 texts = each.captions = replace(texts, vectors=FrozenVectors(vectors["text"][name].mapped("r"), places))
             if "vision" in vectors:
                 arrays = {"global": vectors["vision"][name].mapped("r")}
-                images = FeatureFile(vectors["vision"].path, whole.image_ids, arrays)
-                each = FeatureSplitData(each.split, images, texts, "global")
+                features = FeatureFile(vectors["vision"].path, whole.image_ids, arrays)
+                each = FeatureSplitData(split, features, texts, "global")
             found[name] = each
         return found
 
@@ -618,7 +629,8 @@ def load_splits(
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    prepared, chosen, images = sources.splits(warn=warn)
+    splits = sources.splits(warn=warn)
+    prepared, chosen, _ = splits
     phrases = sources.phrases(settings)
     reader = None if encoders is None or encoders.vision is None else encoders.vision.images
     reading = None if encoders is None else Reading.of(settings)
@@ -643,10 +655,7 @@ def load_splits(
         tokens = vocabulary = Vocabulary.build(pa.concat_arrays(words), min_word_count)
         if reading is not None:
             tokens = WordIds(vocabulary, reading)
-    opened = {}
-    for name, split in chosen.items():
-        opened[name] = open_split(split, images[name], tokens, settings, reader, phrases)
-    return sources.with_frozen(opened, prepared), tokens
+    return sources.open(splits, tokens, settings, reader, phrases), tokens
 
 
 def read_captions(
@@ -708,9 +717,5 @@ def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    prepared, chosen, images = sources.splits(names)
-    phrases = sources.phrases(saved.settings)
-    opened = {}
-    for name, split in chosen.items():
-        opened[name] = open_split(split, images[name], saved.tokens, saved.settings, saved.images, phrases)
-    return sources.with_frozen(opened, prepared)
+    settings = saved.settings
+    return sources.open(sources.splits(names), saved.tokens, settings, saved.images, sources.phrases(settings))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from itrpipe.encoders.images import ImageReader
@@ -26,12 +24,11 @@ class Framing:
 
     Attributes:
         reader: as given.
-        window: remembers where the frame of an image of a height and width lies in it: x0, y0, x1, y1 [4] float64.
     """
 
     def __init__(self, reader: ImageReader) -> None:
         self.reader = reader
-        self.window = functools.cache(self._window)
+        self._windows: dict[tuple[int, int], np.ndarray] = {}
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Return the frame [3, h, w] of an image [H, W, 3] uint8 RGB; uint8, or float32 where bytes would lose some."""
@@ -39,7 +36,7 @@ class Framing:
         self.window(height, width)  # here, in a decoding thread, so that no batch waits for it
         return self.reader.framed(image).numpy()
 
-    def _window(self, height: int, width: int) -> np.ndarray:
+    def window(self, height: int, width: int) -> np.ndarray:
         """Return where the frame of an image of this size lies in it: x0, y0, x1, y1 [4] float64.
 
         They are fractions of the image, below 0 or above 1 where the frame has a margin, and exact to about 0.2 %.
@@ -47,20 +44,10 @@ class Framing:
         Raises:
             UsageError: the processor changes colours so much that they do not tell.
         """
-        picture = np.full((height, width, 3), _MARK, np.uint8)
-        picture[..., 0] = np.round(np.arange(width) * _step(width))
-        picture[..., 1] = np.round(np.arange(height) * _step(height))[:, None]
-        frame = self.reader.levels(self.reader.pixels(picture)).numpy()
-        red, green, blue = frame[np.argsort(self.reader.colours)]
-        shown = np.abs(blue - _MARK) < _TOLERANCE
-        if not shown.any():
-            raise UsageError(
-                f"the image processor {type(self.reader.processor).__name__} changes colours, so that where cells lie "
-                "is not known; choose another model"
-            )
-        x0, x1 = _ends(red, shown, width)
-        y0, y1 = _ends(green.T, shown.T, height)
-        return np.array([x0, y0, x1, y1])
+        size = height, width
+        if size not in self._windows:
+            self._windows[size] = self._measured(height, width)
+        return self._windows[size]
 
     def boxes(self, cells: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Return cells of frames as boxes of the original images.
@@ -76,6 +63,22 @@ class Framing:
         begin = np.tile(windows[..., :2], 2)
         end = np.tile(windows[..., 2:], 2)
         return (begin + cells * (end - begin)).clip(0, 1).astype(np.float32)
+
+    def _measured(self, height: int, width: int) -> np.ndarray:
+        picture = np.full((height, width, 3), _MARK, np.uint8)
+        picture[..., 0] = np.round(np.arange(width) * _step(width))
+        picture[..., 1] = np.round(np.arange(height) * _step(height))[:, None]
+        frame = self.reader.levels(self.reader.pixels(picture)).numpy()
+        red, green, blue = frame[np.argsort(self.reader.colours)]
+        shown = np.abs(blue - _MARK) < _TOLERANCE
+        if not shown.any():
+            raise UsageError(
+                f"the image processor {type(self.reader.processor).__name__} changes colours, so that where cells lie "
+                "is not known; choose another model"
+            )
+        x0, x1 = _ends(red, shown, width)
+        y0, y1 = _ends(green.T, shown.T, height)
+        return np.array([x0, y0, x1, y1])
 
 
 def _step(pixels: int) -> float:
