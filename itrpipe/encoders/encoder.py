@@ -176,7 +176,9 @@ class Encoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         size = sum(weights.nbytes for weights in self.network.state_dict().values())
         require_space(folder, size, "the weights")
-        tokenizer = None if self.texts is None else self.texts.tokenizer
+        tokenizer = None
+        if self.texts is not None:
+            tokenizer = self.texts.tokenizer
         with quiet():
             self.network.save_pretrained(folder)
             if self.images is not None:

@@ -127,7 +127,9 @@ class TransformerDualEncoder(Base):
             if vision is not None:
                 self.sides[VISION] = vision
             self.sides[TEXT] = text
-        width = image_dim if vision is None else vision.image_width
+        width = image_dim
+        if vision is not None:
+            width = vision.image_width
         if not settings.embed_dim and width != text.text_width:
             raise UsageError(
                 f"image vectors have width {width} and text vectors of {settings.text} {text.text_width}; project both "
@@ -232,18 +234,25 @@ def open_encoders(
     if settings.joint():
         name = settings.vision
         if trained:
-            inside = trained / JOINT
-            name = str(inside if inside.is_dir() else trained)  # `itrpipe export` makes all of it such a folder
-        pools = settings.image_pool, settings.text_pool
-        encoder, notes = open_encoder(name, settings.vision_revision, (VISION, TEXT), *pools)
+            name = str(trained)  # of `itrpipe export`, which makes all of it such a folder
+            if (trained / JOINT).is_dir():
+                name = str(trained / JOINT)
+        encoder, notes = open_encoder(
+            name,
+            settings.vision_revision,
+            image_pool=settings.image_pool,
+            text_pool=settings.text_pool,
+        )
         set_colours(encoder, settings.normalisation)
         return Encoders(encoder, encoder, notes, boxes)
     vision = None
     notes = ()
-    if settings.images == "pixels" and settings.vision == RANDOM and not trained:
+    name = settings.vision
+    if trained:
+        name = str(trained / VISION)
+    if settings.images == "pixels" and name == RANDOM:
         vision = random_vision(settings)
     elif settings.images == "pixels":
-        name = str(trained / VISION) if trained else settings.vision
         vision, notes = open_encoder(name, settings.vision_revision, (VISION,), settings.image_pool)
         set_colours(vision, settings.normalisation)
     opened = open_text(settings, settings.text_pool, trained)
