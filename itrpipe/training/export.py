@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ import pyarrow.parquet as pq
 import torch
 import transformers
 from tokenizers import Regex, Tokenizer, normalizers
+from torch import Tensor
 
 from itrpipe.encoders.encoder import Encoder
-from itrpipe.encoders.texts import TextReader
+from itrpipe.encoders.texts import LIMITS, TextReader
 from itrpipe.models.captions import PieceIds, Reading
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import HISTORY
@@ -28,7 +28,10 @@ from itrpipe.storage.disk import write_json
 from itrpipe.training.saved import SavedModel, load_model, save_weights
 
 _LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())
-"""The files of sentence-transformers 6.0 or later, as its own `save` writes them, and open_clip's names of weights."""
+"""The files of sentence-transformers 6.0 or later, as its own `save` writes them, and names of weights in open_clip.
+
+Of `open_clip` each part of a name is replaced in turn.
+"""
 _PAIR = "VisionTextDualEncoderModel"
 _AS_PAIR = " ".join(f"--set train.model.{each}" for each in ("image_pool=own", "text_pool=own", "embed_dim=512"))
 _JOINED = {"embed_dim": 0, "image_pool": "auto", "text_pool": "auto", "vision": _PAIR, "text": _PAIR}
@@ -104,8 +107,9 @@ class JointModel:
             DiskFullError: no space is left.
         """
         self.encoder.save(folder)
-        padded = _LAYOUTS["padded"] if self.padded else {}
-        for name, content in {**_LAYOUTS["sentence_transformers"], **padded}.items():
+        for name, content in _LAYOUTS["sentence_transformers"].items():
+            if self.padded and name == LIMITS:
+                content = content | _LAYOUTS["padded"]
             (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, content)
 
@@ -196,6 +200,7 @@ def _steps(reading: Reading, max_tokens: int) -> list[Any]:
 OPEN_CLIP_MODEL, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"
 
 _PUBLISHED_TOKENS = 49_408
+_TURNED = ("visual.proj", "text_projection")
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}
 """Number of a way of resizing in Pillow -> its name."""
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
@@ -215,20 +220,19 @@ def write_open_clip(folder: Path, joint: JointModel) -> None:
         DiskFullError: no space is left.
     """
     write_json(folder / OPEN_CLIP_CONFIG, open_clip_config(joint))
-    names = _LAYOUTS["open_clip"]
-    weights = dict(joint.encoder.network.state_dict())
-    found = {theirs: weights.pop(ours) for ours, theirs in names["renamed"].items()}
-    found |= {theirs: weights.pop(ours).T for ours, theirs in names["turned"].items()}
-    for ours, theirs in names["layers"].items():
-        numbers = {name.removeprefix(f"{ours}.").partition(".")[0] for name in weights if name.startswith(ours)}
-        for layer, kind in product(numbers, ("weight", "bias")):
-            block = f"{ours}.{layer}"
-            place = f"{theirs}.{layer}"
-            for name, name_there in names["of_layer"].items():
-                found[f"{place}.{name_there}.{kind}"] = weights.pop(f"{block}.{name}.{kind}")
-            joined = [weights.pop(f"{block}.self_attn.{each}_proj.{kind}") for each in "qkv"]
-            found[f"{place}.attn.in_proj_{kind}"] = torch.cat(joined)
-    assert not weights, f"of CLIPModel, not written: {', '.join(weights)}"
+    found: dict[str, Tensor] = {}
+    state = joint.encoder.network.state_dict()
+    for ours, weights in state.items():
+        theirs = ours
+        for part, part_there in _LAYOUTS["open_clip"].items():
+            theirs = theirs.replace(part, part_there)
+        if theirs in _TURNED:
+            found[theirs] = weights.T
+        elif "q_proj" in ours:
+            joined = [state[ours.replace("q_proj", f"{each}_proj")] for each in "qkv"]
+            found[theirs.replace("q_proj.", "in_proj_")] = torch.cat(joined)
+        elif "k_proj" not in ours and "v_proj" not in ours:
+            found[theirs] = weights
     save_weights(folder / OPEN_CLIP_MODEL, found)
 
 
