@@ -136,7 +136,7 @@ class RetrievalModel:
     @property
     def measure(self) -> str | None:
         """Return how embeddings are compared: `inner product` or `order violation`; None where there are none."""
-        return self._model.measure if isinstance(self._model, DualEncoder) else None
+        return self._model.measure if self.embeds else None
 
     @property
     def embed_dim(self) -> int:

@@ -344,7 +344,7 @@ class PixelSplitData(SplitData):
             else:
                 crop = self._reader.cropped
                 frames = self._read(images[own], torch.uint8, lambda image, place: crop(image, boxes[place]))
-            if frames.dtype != torch.uint8 and self._augment.randaugment:
+            if self._augment.randaugment:
                 frames = self._reader.as_bytes(frames)
             frames = apply_changes(frames.to(self._device), changes)
         kind = partial(OwnImages, rows=count, first=own.start) if divided else ImageBatch

@@ -296,6 +296,6 @@ def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
         "width": config["hidden_size"],
         "mlp_ratio": config["intermediate_size"] / config["hidden_size"],
     }
-    if (eps := config["layer_norm_eps"]) != 1e-5:
-        found["norm_kwargs"] = {"eps": eps}
+    if config["layer_norm_eps"] != 1e-5:
+        found["norm_kwargs"] = {"eps": config["layer_norm_eps"]}
     return found
