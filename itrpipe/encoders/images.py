@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as image_functional
 
 from itrpipe.errors import DataError, UsageError
 
@@ -22,12 +20,8 @@ _SIDE = 64
 """Of images that a processor is tried with, in pixels."""
 _WHITE = 255
 _OF_A_BYTE = 1e-2
-_INTERPOLATIONS: dict[int, InterpolationMode] = {
-    Image.Resampling.NEAREST: InterpolationMode.NEAREST,
-    Image.Resampling.BILINEAR: InterpolationMode.BILINEAR,
-    Image.Resampling.BOX: InterpolationMode.BOX,
-}
-"""Interpolation of Pillow -> that of torchvision, where it is another than bicubic, which Lanczos becomes as well."""
+_RESAMPLING = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BOX)
+"""Ways of resizing that torchvision knows beside bicubic, which Lanczos becomes as well."""
 
 
 class Grid(NamedTuple):
@@ -75,7 +69,7 @@ class ImageReader(nn.Module):
             real numbers.
         scale, shift: [3, 1, 1] float32, of the colours.
         colours: which of red, green and blue each of the three channels of a frame is.
-        interpolation: of resizing.
+        resampling: Pillow's number of the way of resizing.
     """
 
     scale: Tensor
@@ -108,7 +102,9 @@ class ImageReader(nn.Module):
         # Frames are made on the processor, wherever the network is, and a module moves no tuple.
         self._on_host = scale.clone(), shift.clone()
         self.colours = (self.levels(coloured)[:, row, column] / (_WHITE // 2)).round().int().tolist()
-        self.interpolation = _INTERPOLATIONS.get(getattr(processor, "resample", -1), InterpolationMode.BICUBIC)
+        self.resampling: int = Image.Resampling.BICUBIC
+        if getattr(processor, "resample", None) in _RESAMPLING:
+            self.resampling = processor.resample
         levels = self.levels(noise)
         self.in_bytes = bool((levels - levels.round()).abs().max() < _OF_A_BYTE)
         # Most processors can be asked for bytes, which takes a quarter of the time.
@@ -151,9 +147,11 @@ class ImageReader(nn.Module):
             image: [H, W, 3] uint8 RGB.
             box: top, left, height and width of the part, in pixels.
         """
+        from torchvision.transforms.v2 import functional as image_functional  # it loads the compiler of torch
+
         top, left, height, width = box.tolist()
         part = torch.from_numpy(image[top : top + height, left : left + width]).permute(2, 0, 1)
-        return image_functional.resize(part, list(self.frame), self.interpolation, antialias=True)[self.colours]
+        return image_functional.resize(part, list(self.frame), self.resampling, antialias=True)[self.colours]
 
     def normalised(self, frames: Tensor) -> Tensor:
         """Return pixels [B, 3, h, w] float32 of frames; those that are no bytes are pixels."""
