@@ -16,7 +16,7 @@ from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
 from itrpipe.training.data import Sources, SplitData, reopened
 from itrpipe.training.distributed import AnyMatcher
-from itrpipe.training.encoding import Encoder, embeddings
+from itrpipe.training.encoding import SplitEncoder, embeddings
 from itrpipe.training.saved import SavedModel, load_model
 
 
@@ -62,7 +62,7 @@ class TrainedModel:
             rows: the split, or the same with other images.
             block: images or captions per forward pass.
         """
-        encoder, captions = Encoder(self.model, self.device, block, self.precision), np.arange(rows.num_captions)
+        encoder, captions = SplitEncoder(self.model, self.device, block, self.precision), np.arange(rows.num_captions)
         sides = encoder.images(rows, np.arange(rows.num_images)), encoder.texts(rows, captions)
         if not isinstance(self.model, DualEncoder):
             return encoder.scores(*sides)

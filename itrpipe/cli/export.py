@@ -88,7 +88,7 @@ class Export(AskingOptions):
         fingerprints = fingerprints_of(trained, evaluated)
         record = {"itrpipe": __version__, "dataset": asked.dataset, "run": manifest.label, "artifacts": fingerprints}
         with new_folder(target, record, force=self.force) as work:
-            described = write_model(work, trained.folder, joint)
+            write_model(work, trained.folder, joint)
             libraries = []
             if joint is not None:
                 libraries = ["transformers", "sentence-transformers"]
@@ -112,7 +112,7 @@ class Export(AskingOptions):
                 write_qrels(folder, evaluated.folder / CROSS_RETRIEVAL, prepared.folder)
             title = model_title(backbone_title(manifest.settings["backbone"]), method_title(manifest.conf))
             facts = {
-                **facts_of_model(work, trained.folder, evaluated.folder, described),
+                **facts_of_model(work, trained.folder, evaluated.folder),
                 "title": f"{title}, {manifest.dataset}",
                 "license": self.license,
                 "fingerprints": fingerprints,
@@ -137,10 +137,9 @@ class Export(AskingOptions):
         if "embeddings" in step.inputs:
             raise UsageError(f"{backbone} cannot be exported: {NOT_HERE}")
         training: Any = step.inputs["train"].settings
-        model = training.model_dump()["model"]
         if self.adapter and not training.adapts:
             raise UsageError(f"--adapter: {backbone} was trained without one (--set train.adapter=lora); leave it out")
-        if self.open_clip and model.get("images") != "pixels":
+        if self.open_clip and not training.reads_photographs:
             raise UsageError(f"--open-clip: open_clip has no model like {backbone}; leave it out")
         if self.embeddings != "none" and not settings_of(backbone).embeds:
             raise UsageError(

@@ -48,6 +48,7 @@ class Encoder(nn.Module):
 
     Attributes:
         network: as given.
+        is_joint: whether it makes vectors of images and of captions that can be compared.
         images, texts: the readers; None where the network is not asked about such.
         image_width, text_width: D of each side; 0 where there is none.
         image_pool: the pooling that is used.
@@ -62,6 +63,7 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
+        self.is_joint = is_joint(network)
         self.images: Any = image_reader
         self.texts: Any = text_reader
         self.image_pool = image_pool
@@ -72,24 +74,19 @@ class Encoder(nn.Module):
         self.eval()
         if image_reader is not None:
             frames = torch.zeros(1, 3, *image_reader.frame, dtype=torch.uint8)
-            self.image_width = self._tried(VISION, self._first_image, frames)
+            self.image_width = self._tried(VISION, self.encode_images, frames)
         if text_reader is not None:
             never_wait(network)
             tokens = torch.full((1, 3), text_reader.padding)
             self.text_width = self._tried(TEXT, self.encode_texts, tokens, torch.tensor([3]))
         self.train(training)
 
-    @property
-    def is_joint(self) -> bool:
-        """Tell whether the network makes vectors of images and of captions that can be compared."""
-        return is_joint(self.network)
-
     def parts(self, side: str) -> dict[str, nn.Module]:
         """Return what a side uses: the network, or parts of it by their names, and the layers behind the pooling."""
         found = {"network": self.network}
         if self.is_joint:
             found = {name: self.network.get_submodule(name) for name in self._parts[side]}
-        if side == TEXT and self.texts is not None:
+        if side == TEXT:
             found["layers"] = self.texts.layers
         return found
 
@@ -98,9 +95,16 @@ class Encoder(nn.Module):
         return self.pooled(self.see(frames))
 
     def pooled(self, seen: Seen) -> Tensor:
-        """Return the vectors [B, D] of images that the network has seen."""
+        """Return the vectors [B, D] of images that the network has seen.
+
+        Raises:
+            UsageError: it has none of its own, and these are asked for.
+        """
+        if self.image_pool == "auto":  # of the first image, which decides
+            self.image_pool = "mean" if seen.own is None else "own"
         if self.image_pool == "own":
-            assert seen.own is not None
+            if seen.own is None:
+                raise UsageError(f"{type(self.network).__name__} has no image vector of its own; give image_pool=mean")
             return seen.own
         if self.image_pool == "cls":
             return seen.tokens[:, 0]
@@ -108,7 +112,6 @@ class Encoder(nn.Module):
 
     def see(self, frames: Tensor) -> Seen:
         """Return all that the network makes of frames [B, 3, h, w]."""
-        assert self.images is not None
         pixels = self.images.normalised(frames)
         if self.is_joint:
             found = self.network.get_image_features(pixel_values=pixels)
@@ -118,12 +121,10 @@ class Encoder(nn.Module):
 
     def encode_texts(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Tensor:
         """Return vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part."""
-        assert self.texts is not None
         return self.texts(self.read(tokens, lengths, in_training), lengths)
 
     def read(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Any:
         """Return the output of the network for captions, see `encode_texts`."""
-        assert self.texts is not None
         inputs = self.texts.inputs(tokens, lengths, in_training)
         if self.is_joint:
             return self.network.get_text_features(**inputs)
@@ -175,7 +176,9 @@ class Encoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         size = sum(weights.nbytes for weights in self.network.state_dict().values())
         require_space(folder, size, "the weights")
-        tokenizer = None if self.texts is None else self.texts.tokenizer
+        tokenizer = None
+        if self.texts is not None:
+            tokenizer = self.texts.tokenizer
         with quiet():
             self.network.save_pretrained(folder)
             if self.images is not None:
@@ -186,15 +189,6 @@ class Encoder(nn.Module):
             shutil.copymode(folder / CONFIG, weights)
         if self.texts is not None and tokenizer is not None and not self.is_joint:
             write_modules(folder, self.texts, self.network.config.get_text_config().hidden_size)
-
-    def _first_image(self, frames: Tensor) -> Tensor:
-        """Choose the pooling of images by what the network makes of one."""
-        own = self.see(frames).own
-        if self.image_pool == "own" and own is None:
-            raise UsageError(f"{type(self.network).__name__} has no image vector of its own; give image_pool=mean")
-        if self.image_pool == "auto":
-            self.image_pool = "mean" if own is None else "own"
-        return self.encode_images(frames)
 
     @torch.no_grad()
     def _tried(self, side: str, encode: Any, *inputs: Tensor) -> int:
@@ -364,16 +358,6 @@ def _open_texts(folder: Path, network: Any, wanted: texts.Pool) -> TextReader:
     if wanted not in ("auto", pool):
         pool, layers = wanted, []
     return TextReader(tokenizer, pool, min(limit, positions_of(network)), layers)
-
-
-def open_tokenizer(model: str, revision: str = "main") -> Any:
-    """Open the tokenizer of a folder or hub id, whose weights are not needed.
-
-    Raises:
-        MissingInputError, DataError: see `open_encoder`.
-    """
-    folder, _ = find_folder(model, revision, (TEXT,), weights=False)
-    return load_tokenizer(folder)
 
 
 def load_tokenizer(folder: Path) -> Any:

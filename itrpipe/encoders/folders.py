@@ -36,9 +36,9 @@ _READ = {"vision": "images", "text": "captions"}
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "open_clip*.safetensors")
 _FETCHED = (
     *("*.json", "*.txt", "*.model", "*.jinja", *_WEIGHTS),
-    *("[0-9]_*/*", "encoder/*", "vision/*", "text/*"),  # of sentence-transformers, and of `itrpipe export`
+    *("[0-9]_*/*.safetensors", "encoder/*.safetensors", "vision/*.safetensors", "text/*.safetensors"),
 )
-_UNFETCHED = ("*.bin", "*.pt", "*.onnx", "onnx/*", "openvino/*")
+"""Of the folders those of sentence-transformers, and of `itrpipe export`."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _OF_TIMM = "pretrained_cfg"
 _CLIP_OF_SENTENCE_TRANSFORMERS = "0_CLIPModel"
@@ -149,7 +149,7 @@ def fetch_folder(model: str, revision: str = "main", weights: bool = True) -> Pa
         return folder
     import huggingface_hub
 
-    left = [*_UNFETCHED]
+    left = list[str]()
     if not weights:
         left.append("*.safetensors")
     with fetching(model, revision), quiet(progress=sys.stderr.isatty()):

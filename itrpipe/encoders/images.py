@@ -68,7 +68,7 @@ class ImageReader(nn.Module):
             real numbers.
         scale, shift: [3, 1, 1] float32, of the colours.
         colours: which of red, green and blue each of the three channels of a frame is.
-        interpolation: of resizing.
+        resampling: Pillow's number of the way of resizing.
     """
 
     scale: Tensor

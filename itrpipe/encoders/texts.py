@@ -251,7 +251,6 @@ def write_modules(folder: Path, reader: TextReader, width: int) -> None:
         config[key] = mode == modes[reader.pool]
     write_json(folder / _POOLING / "config.json", config)
     for place, layer in enumerate(reader.layers, start=2):
-        assert isinstance(layer, Dense)
         inside = folder / f"{place}_Dense"
         inside.mkdir()
         write_json(inside / "config.json", layer.config)

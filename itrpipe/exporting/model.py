@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,9 @@ if TYPE_CHECKING:
 FILES = {
     "model.safetensors": "the weights of the epoch that validated best, but for those in folders",
     "vocab.json": "its words and their ids",
-    "tokenizer/": "the tokenizer of its captions",
+    "tokenizer*": "the tokenizer of its captions",
+    "*processor_config.json": "how photographs are framed and normalised",
+    "modules.json": "what sentence-transformers opens, with *sentence_*.json and 1_Normalize/",
     "encoder/": "its encoder of images and captions, as transformers saves it",
     "vision/": "its encoder of images, as transformers saves it",
     "text/": "its encoder of captions, as transformers saves it",
@@ -49,11 +50,8 @@ FILES = {
 }
 """File of an export, or files -> what it is, as the card says."""
 
-
-_WORDS = ("vocab", "tokenizer")
-"""Beginnings of the names of files that read captions."""
-_SIDES = ("encoder/", "vision/", "text/")
-"""Folders of encoders of transformers in a trained model."""
+_OF_MODEL = ("model.safetensors", "vocab", "tokenizer", "encoder/", "vision/", "text/")
+"""Beginnings of the names of the files of a trained model in itrpipe's own layout, but for its configuration."""
 
 
 def described_inputs(trained: Path) -> dict[str, Any]:
@@ -83,7 +81,7 @@ def is_of_anywhere(extracted: Manifest) -> bool:
     return without_places(extracted.settings) == extracted.settings and not is_imported
 
 
-def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> dict[str, str]:
+def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> None:
     """Write what `itrpipe.training.saved.load_model` opens, and of a joint model transformers, too.
 
     Args:
@@ -91,21 +89,17 @@ def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> d
         trained: artifact of `train`.
         joint: the model as transformers has it; None for itrpipe's own layout.
 
-    Returns:
-        File -> what it is, of those that are read by transformers.
-
     Raises:
         DataError: a file of the model is not the one that was written.
         DiskFullError: no space is left.
     """
-    from itrpipe.training.saved import ABOUT, CONFIG, MODEL, SETTINGS
+    from itrpipe.training.saved import ABOUT, CONFIG, SETTINGS
 
     manifest = read_manifest(trained)
-    described = {}
     if joint is not None:
-        described = joint.write(work)
+        joint.write(work)
     else:
-        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith((MODEL, *_WORDS, *_SIDES))}
+        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith(_OF_MODEL)}
         require_space(work, sum(each.bytes for each in outputs.values()), "the copy of the model")
         for name, output in outputs.items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
@@ -113,20 +107,17 @@ def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> d
             if file_digest(work / name) != output.sha256:
                 remedy = damage_remedy(trained, thorough=True)
                 raise DataError(f"{trained / name} does not match its recorded sha256; {remedy}")
-    names = sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file())
     about = {
         "version": manifest.versions["itrpipe"],
         "dataset": manifest.dataset,
         "conf": manifest.conf,
         "run": manifest.label,
-        "files": {"weights": MODEL, "words": [name for name in names if _reads_captions(name)]},
         **described_inputs(trained),
     }
     config = {**read_json(trained / CONFIG), ABOUT: about}
     if joint is not None:
         config = {**read_json(work / CONFIG), ABOUT: {**about, SETTINGS: joint.settings}}
     write_json(work / CONFIG, without_places(config))
-    return described
 
 
 def write_adapters(work: Path, trained: Path) -> None:
@@ -143,18 +134,12 @@ def write_adapters(work: Path, trained: Path) -> None:
         write_json(path, without_places(read_json(path)))
 
 
-def _reads_captions(name: str) -> bool:
-    """Tell whether a file of an export is of its words or of a tokenizer."""
-    return name.startswith(_WORDS) or name.rpartition("/")[2].startswith(_WORDS)
-
-
-def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mapping[str, str]) -> dict[str, Any]:
+def facts_of_model(work: Path, trained: Path, evaluated: Path) -> dict[str, Any]:
     """Return what the card says of a model that its artifacts tell, see `itrpipe.exporting.card.model_card`.
 
     Args:
         work: folder with all files but the card.
         trained, evaluated: artifacts of `train` and `evaluate`.
-        described: see `write_model`.
     """
     training, evaluation = read_manifest(trained), read_manifest(evaluated)
     backbone = training.settings["backbone"]
@@ -173,7 +158,7 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
         is_drawn = any(each.imported or each.drawings_only for each in parts.values())
     # mteb compares embeddings of photographs by inner product.
     is_for_mteb = declared.embeds and training.settings["model"].get("measure") != "order" and not is_drawn
-    files = {name: about for name, about in FILES.items() if name not in described and any(work.glob(name))}
+    files = {name: about for name, about in FILES.items() if any(work.glob(name))}
     prepared = PreparedDataset.open(open_input(evaluated, evaluation, "prepare"))
     return {
         "run": training.label,
@@ -191,7 +176,6 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mappin
         "trained": training.finished,
         "versions": training.versions,
         "files": {
-            **described,
             **files,
             EXPORT: "size and sha256 of every file, and the fingerprints of what they were made from",
         },

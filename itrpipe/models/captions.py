@@ -126,6 +126,12 @@ class PieceIds:
         self.reading = reading
         self.max_tokens = min(max_tokens, tokenizer.model_max_length)
 
+    @classmethod
+    def of(cls, encoder: Any, settings: Any) -> PieceIds:
+        """Return those of a pretrained encoder of captions, for a model of these settings."""
+        reader = encoder.texts
+        return cls(reader.tokenizer, Reading.of(settings), reader.max_tokens)
+
     def __len__(self) -> int:
         """Number of token ids."""
         return len(self.tokenizer)

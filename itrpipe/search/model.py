@@ -32,7 +32,7 @@ from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch
-from itrpipe.models.captions import PieceIds, Reading, WordIds
+from itrpipe.models.captions import PieceIds, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
 from itrpipe.progress import Reporter, SafeConsole
@@ -43,7 +43,7 @@ from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids
 from itrpipe.storage.artifact import MANIFEST, check_export, open_artifact
 from itrpipe.storage.disk import read_json, reading
 from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split, read_captions
-from itrpipe.training.encoding import Encoder, embeddings
+from itrpipe.training.encoding import SplitEncoder, embeddings
 from itrpipe.training.saved import ABOUT, SavedModel, load_model, max_tokens_of
 
 Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
@@ -100,10 +100,10 @@ class RetrievalModel:
     Args:
         saved: the model.
         label: its name, for messages.
+        device: `cpu` or `cuda`.
         features: name of what it reads of images.
         extractors: opens the extractors of these features; of none where the model reads photographs itself.
         parser: gives captions their scene graphs, for models that read phrases.
-        device: `cpu` or `cuda`.
 
     Attributes:
         saved, label, device: as given.
@@ -118,10 +118,10 @@ class RetrievalModel:
         self,
         saved: SavedModel,
         label: str,
-        features: str,
-        extractors: Callable[[], dict[str, Extractor]],
+        device: str,
+        features: str = "photographs",
+        extractors: Callable[[], dict[str, Extractor]] = dict,
         parser: ParseSettings | None = None,
-        device: str = "cpu",
     ) -> None:
         self.saved, self.label, self.device = saved, label, device
         self._features, self._extractors, self._parser = features, cache(extractors), parser
@@ -136,7 +136,7 @@ class RetrievalModel:
     @property
     def measure(self) -> str | None:
         """Return how embeddings are compared: `inner product` or `order violation`; None where there are none."""
-        return self._model.measure if isinstance(self._model, DualEncoder) else None
+        return self._model.measure if self.embeds else None
 
     @property
     def embed_dim(self) -> int:
@@ -191,7 +191,7 @@ class RetrievalModel:
         model, read = self._embedding("encode_texts"), self._texts(texts)
         found = [np.empty((0, self.embed_dim), dtype=np.float32)]
         with _task("encoding texts", len(read.lengths), progress) as advance:
-            encoded = Encoder(model, self._place, _positive(batch_size)).texts(read, np.arange(len(read.lengths)))
+            encoded = SplitEncoder(model, self._place, _positive(batch_size)).texts(read, np.arange(len(read.lengths)))
             for vectors in embeddings(encoded):
                 found.append(vectors)
                 advance(len(vectors))
@@ -291,7 +291,7 @@ class RetrievalModel:
             raise UsageError(
                 f"{self.label} scores images and texts together and has no embeddings; give both as they are"
             )
-        encoder = Encoder.of(self.saved, self._place, batch_size)
+        encoder = SplitEncoder.of(self.saved, self._place, batch_size)
         (count, batches), written = self._images(images, batch_size), self._texts(texts)
         captions = np.arange(len(written.lengths))
         scores, done = np.empty((count, len(written.lengths)), dtype=np.float32), 0
@@ -451,9 +451,9 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         if not isinstance(config, dict) or not ("backbone" in config or ABOUT in config):
             return _joint(name, revision, place)
         saved = load_model(folder)
-        about = saved.config.get(ABOUT)
+        about: Any = saved.config.get(ABOUT)
         is_described = isinstance(about, dict) and ("features" in about or saved.images is not None)
-        if about is None or not is_described or not isinstance(about.get("run"), str):
+        if not is_described or not isinstance(about.get("run"), str):
             raise DataError(
                 f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, "
                 "or of a training with its manifest.json"
@@ -471,7 +471,7 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
     """
     label = about["run"]
     if saved.images is not None:
-        return RetrievalModel(saved, label, "photographs", dict, None, device)
+        return RetrievalModel(saved, label, device)
     features = about["features"]
     name = features["extractor"]
     parts = recorded_passes(name, features["settings"])
@@ -493,7 +493,7 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
         return open_extractors(parts, device)
 
     parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
-    return RetrievalModel(saved, label, name, extractors, parser, device)
+    return RetrievalModel(saved, label, device, name, extractors, parser)
 
 
 def _joint(name: str, revision: str, device: str) -> RetrievalModel:
@@ -517,7 +517,6 @@ def _joint(name: str, revision: str, device: str) -> RetrievalModel:
     if text is None or not text.is_joint:
         raise UsageError(f"{name} is no joint model of images and captions, such as CLIP; train one, and name that")
     model = network.build(settings, _COLOURS, 0, encoders)
-    tokens = PieceIds(text.texts.tokenizer, Reading.of(settings), text.texts.max_tokens)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
-    saved = SavedModel(model.eval(), tokens, config)
-    return RetrievalModel(saved, name, "photographs", dict, None, device)
+    saved = SavedModel(model.eval(), PieceIds.of(text, settings), config)
+    return RetrievalModel(saved, name, device)

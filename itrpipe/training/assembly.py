@@ -11,8 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,11 +35,8 @@ from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.training.data import PhraseTexts, Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
-from itrpipe.training.encoding import Encoder, embeddings
+from itrpipe.training.encoding import SplitEncoder, embeddings
 from itrpipe.training.saved import build_model, max_tokens_of, start_from
-
-if TYPE_CHECKING:
-    from itrpipe.models.dual_encoder.network import Encoders
 
 _HARD_PART = 0.1
 """Share of the captions, and of the images, of a training set that are negatives to be mined at most."""
@@ -67,7 +63,11 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
     settings = job.settings
     build = method_module(settings.method).build
     network = network_module(settings.backbone)
-    encoders = _open_encoders(job, network) if settings.model.opens_encoders else None
+    encoders = None
+    if settings.model.opens_encoders:
+        encoders = network.open_encoders(settings.model, **feature_sizes(job))
+        for note in encoders.notes:
+            job.warn(note)
     splits, tokens = load_splits(sources_of(job), settings.model, settings.min_word_count, job.warn, encoders)
     vocabulary = getattr(tokens, "vocabulary", tokens)
     if isinstance(vocabulary, Vocabulary) and len(vocabulary) == len(SPECIALS):
@@ -99,15 +99,6 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
             model.derive_heads(new)  # pyright: ignore[reportCallIssue]
     method = build(settings.loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
     return model, method, splits, tokens
-
-
-def _open_encoders(job: Any, network: ModuleType) -> Encoders:
-    """Open the encoders of transformers that the model is made of."""
-    sizes = feature_sizes(job)
-    encoders = network.open_encoders(job.settings.model, sizes["global_dim"], sizes["boxes"])
-    for note in encoders.notes:
-        job.warn(note)
-    return encoders
 
 
 def feature_sizes(job: Any) -> dict[str, Any]:
@@ -149,7 +140,7 @@ class Refreshing:
     every: int
     held: int = 0
 
-    def lists(self, epoch: int, step: int, encoder: Encoder) -> dict[str, np.ndarray] | None:
+    def lists(self, epoch: int, step: int, encoder: SplitEncoder) -> dict[str, np.ndarray] | None:
         """Lists of an epoch; None where they are those of the one before.
 
         Args:

@@ -10,14 +10,12 @@ Source: RandAugment (Cubuk et al., 2020); which operations and how strong they a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as image_functional
 
 RATIO = (3 / 4, 4 / 3)
@@ -28,9 +26,12 @@ _LEVEL = 0.7  # level 7 of 10
 _OPERATIONS_PER_IMAGE = 2
 _PROBABILITY = 0.5
 _FILL = 128.0
-# Full strength of each kind; a shift is of the side, 10 pixels of 384.
-_ROTATION, _SHEAR, _SHIFT = 30.0, 0.3, 10 / 384
+# A rotation and a shear in degrees; a shift as a share of the side, at full strength 10 pixels of 384.
+_ROTATION = 30.0 * _LEVEL
+_SHEAR = math.degrees(math.atan(0.3 * _LEVEL))
+_SHIFT = 10 / 384 * _LEVEL
 _ENHANCEMENT = 0.1 + 1.8 * _LEVEL
+_NONE = (0.0, 0.0)
 
 
 class Changes(NamedTuple):
@@ -70,7 +71,7 @@ def draw_changes(
     count = len(sizes)
     boxes = crop_boxes(sizes, frame, augment.scale, rng) if augment.scale < 1 else None
     flips = (rng.random(count) < 0.5) & may_flip & augment.flip
-    operations = rng.integers(len(_POINTWISE) + _WARPS, size=(count, _OPERATIONS_PER_IMAGE))
+    operations = rng.integers(len(_OPERATIONS), size=(count, _OPERATIONS_PER_IMAGE))
     applied = (rng.random(operations.shape) < _PROBABILITY) & augment.randaugment
     return Changes(boxes, flips, operations, np.where(rng.random(operations.shape) < 0.5, 1, -1) * applied)
 
@@ -123,59 +124,33 @@ def apply_changes(frames: Tensor, changes: Changes) -> Tensor:
     device = frames.device
     changed = torch.where(torch.from_numpy(changes.flips).to(device)[:, None, None, None], frames.flip(-1), frames)
     for numbers, signs in zip(changes.operations.T, changes.signs.T, strict=True):
-        numbers = np.where(signs == 0, 0, numbers)
-        for number, operation in enumerate(_POINTWISE):
-            rows = np.flatnonzero(numbers == number)
-            if number and len(rows):
-                chosen = torch.from_numpy(rows).to(device)
-                changed[chosen] = operation(changed[chosen])
-        if len(rows := np.flatnonzero(numbers >= len(_POINTWISE))):
-            matrices = _warps(numbers[rows] - len(_POINTWISE), signs[rows], *frames.shape[2:])
-            chosen = torch.from_numpy(rows).to(device)
-            changed[chosen] = _warped(changed[chosen], torch.from_numpy(matrices).float().to(device))
+        for number, operation in enumerate(_OPERATIONS):
+            for sign in (1, -1):
+                rows = np.flatnonzero((numbers == number) & (signs == sign))
+                if len(rows):
+                    chosen = torch.from_numpy(rows).to(device)
+                    changed[chosen] = operation(changed[chosen], sign)
     return changed
 
 
-_POINTWISE: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda images: images,
-    image_functional.autocontrast,
-    image_functional.equalize,
-    partial(image_functional.adjust_brightness, brightness_factor=_ENHANCEMENT),
-    partial(image_functional.adjust_sharpness, sharpness_factor=_ENHANCEMENT),
-)
-"""The first operations, which take the images of a batch together; the others are those of `_warps`."""
-_WARPS = 5
-
-
-def _warps(numbers: np.ndarray, signs: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return the places that the pixels of n warped images come from, around the middle; [n, 2, 3].
-
-    Args:
-        numbers: [n] of warps: sheared along a row or a column, shifted along a row or a column, turned.
-        signs: [n] directions.
-        height, width: of the images.
-    """
-    slopes = signs * _LEVEL * _SHEAR
-    turns = np.radians(signs * _LEVEL * _ROTATION)
-    shifts = [np.rint(signs * _LEVEL * _SHIFT * side) for side in (width, height)]
-    found = np.tile(np.eye(2, 3), (_WARPS, len(numbers), 1, 1))
-    found[0, :, 0, 1] = slopes
-    found[1, :, 1, 0] = slopes
-    found[2, :, 0, 2] = -shifts[0]
-    found[3, :, 1, 2] = -shifts[1]
-    found[4, :, 0, 0] = np.cos(turns)
-    found[4, :, 1, 1] = np.cos(turns)
-    found[4, :, 0, 1] = np.sin(turns)
-    found[4, :, 1, 0] = -np.sin(turns)
-    return found[numbers, np.arange(len(numbers))]
-
-
-def _warped(images: Tensor, matrices: Tensor) -> Tensor:
-    """Images [n, 3, H, W] uint8 by their matrices [n, 2, 3]; bilinear, and grey where they were not."""
-    height, width = images.shape[-2:]
-    rows, columns = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
-    places = torch.stack([*torch.meshgrid(columns, rows, indexing="xy"), torch.ones_like(images[0, 0]).float()], dim=-1)
-    half = torch.tensor([width / 2, height / 2], device=images.device)
-    grid = (places.flatten(0, 1) @ matrices.mT / half).view(-1, height, width, 2)
-    moved = F.grid_sample(images.float() - _FILL, grid, align_corners=False)
+def _warp(images: Tensor, angle: float = 0.0, shift: Sequence[float] = _NONE, shear: Sequence[float] = _NONE) -> Tensor:
+    """Warp images [n, 3, H, W] uint8 around the middle; bilinear, and grey where they were not."""
+    moved = image_functional.affine(
+        images.float() - _FILL, angle, [*shift], 1.0, [*shear], image_functional.InterpolationMode.BILINEAR
+    )
     return (moved + _FILL).round_().to(torch.uint8)
+
+
+_OPERATIONS: tuple[Callable[[Tensor, int], Tensor], ...] = (
+    lambda images, sign: images,
+    lambda images, sign: image_functional.autocontrast(images),
+    lambda images, sign: image_functional.equalize(images),
+    lambda images, sign: image_functional.adjust_brightness(images, _ENHANCEMENT),
+    lambda images, sign: image_functional.adjust_sharpness(images, _ENHANCEMENT),
+    lambda images, sign: _warp(images, shear=(sign * _SHEAR, 0.0)),
+    lambda images, sign: _warp(images, shear=(0.0, sign * _SHEAR)),
+    lambda images, sign: _warp(images, shift=(sign * round(_SHIFT * images.shape[3]), 0.0)),
+    lambda images, sign: _warp(images, shift=(0.0, sign * round(_SHIFT * images.shape[2]))),
+    lambda images, sign: _warp(images, angle=sign * _ROTATION),
+)
+"""Those of RandAugment, on images of one direction together."""

@@ -26,7 +26,8 @@ from torch import Tensor
 from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
-from itrpipe.encoders.encoder import open_tokenizer
+from itrpipe.encoders.encoder import TEXT, load_tokenizer
+from itrpipe.encoders.folders import find_folder
 from itrpipe.engine.run import usable_cores
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError
@@ -286,12 +287,13 @@ class FeatureSplitData(SplitData):
         if self._read == "global":
             return ImageBatch(torch.empty(len(rows), 0, 0), global_=torch.from_numpy(self._images[stored]))
         count = self._count[stored].astype(np.int64)
-        return ImageBatch(
-            regions=torch.from_numpy(self._images[stored]),  # [B, R, D_in] f16
-            count=None if (count == self._images.shape[1]).all() else torch.from_numpy(count),
-            global_=torch.from_numpy(self._held["global"][stored]) if "global" in self._held else None,
-            boxes=torch.from_numpy(self._held["boxes"][stored]) if "boxes" in self._held else None,
-        )
+        beside = {}
+        for name, field_name in (("global", "global_"), ("boxes", "boxes")):
+            if name in self._held:
+                beside[field_name] = torch.from_numpy(self._held[name][stored])
+        if (count < self._images.shape[1]).any():
+            beside["count"] = torch.from_numpy(count)
+        return ImageBatch(torch.from_numpy(self._images[stored]), **beside)  # [B, R, D_in] f16
 
 
 class PixelSplitData(SplitData):
@@ -342,7 +344,7 @@ class PixelSplitData(SplitData):
             else:
                 crop = self._reader.cropped
                 frames = self._read(images[own], torch.uint8, lambda image, place: crop(image, boxes[place]))
-            if frames.dtype != torch.uint8 and self._augment.randaugment:
+            if self._augment.randaugment:
                 frames = self._reader.as_bytes(frames)
             frames = apply_changes(frames.to(self._device), changes)
         kind = partial(OwnImages, rows=count, first=own.start) if divided else ImageBatch
@@ -498,6 +500,8 @@ def feed(
 
 SplitImages = FeatureFile | ImageFiles
 """Features of the images of a split, and perhaps of others; or the photographs of a split, row for row."""
+OpenedSplits = tuple[PreparedDataset, dict[str, Split], dict[str, SplitImages]]
+"""A dataset, some of its splits, and their images."""
 
 
 @dataclass(frozen=True)
@@ -520,7 +524,7 @@ class Sources:
 
     def splits(
         self, names: Iterable[str] | None = None, warn: Callable[[str], None] = lambda message: None
-    ) -> tuple[PreparedDataset, dict[str, Split], dict[str, SplitImages]]:
+    ) -> OpenedSplits:
         """The dataset, its splits and their images: of training images the wanted share of those that have features.
 
         Args:
@@ -532,12 +536,9 @@ class Sources:
             DataError: a file is damaged.
         """
         prepared = PreparedDataset.open(self.prepare)
-        found = {name: prepared.split(name) for name in names or prepared.splits}
-        if "train" in found:
-            found["train"] = found["train"].share(self.train_share)
+        found = {name: self.share(prepared, name) for name in names or prepared.splits}
         if self.extract is None:
-            root = image_root(self.prepare).absolute()
-            return prepared, found, {name: ImageFiles.of_split(root, split) for name, split in found.items()}
+            return prepared, found, {name: self.images(split) for name, split in found.items()}
         features = FeatureFile.open(self.extract / FEATURES)
         if "train" in found:
             split = found["train"]
@@ -549,6 +550,11 @@ class Sources:
                 found["train"] = split.without(absent)
         return prepared, found, dict.fromkeys(found, features)
 
+    def share(self, prepared: PreparedDataset, name: str) -> Split:
+        """Return a split, of training images the wanted share, whether or not they have features."""
+        split = prepared.split(name)
+        return split.share(self.train_share) if name == "train" else split
+
     def images(self, split: Split) -> SplitImages:
         """Return the images of any split of the dataset, or of some rows of one.
 
@@ -559,26 +565,35 @@ class Sources:
             return FeatureFile.open(self.extract / FEATURES)
         return ImageFiles.of_split(image_root(self.prepare).absolute(), split)
 
-    def with_frozen(self, data: dict[str, SplitData], prepared: PreparedDataset) -> dict[str, SplitData]:
-        """Return splits that give the vectors of frozen encoders.
+    def open(
+        self,
+        splits: OpenedSplits,
+        tokens: CaptionTokens,
+        settings: Any,
+        reader: ImageReader | None,
+        phrases: CaptionPhrases | None,
+    ) -> dict[str, SplitData]:
+        """Return splits as a model reads them, with the vectors of frozen encoders.
 
         Args:
-            data: the splits.
-            prepared: the dataset that they are of.
+            splits: see `splits`.
+            tokens, settings, reader, phrases: see `open_split`.
         """
+        prepared, chosen, images = splits
         vectors = {side: ArrayFile(folder / FROZEN_VECTORS) for side, folder in self.frozen.items()}
         found = {}
-        for name, each in data.items():
-            whole = prepared.split(name).share(self.train_share if name == "train" else 1.0)
+        for name, split in chosen.items():
+            each = open_split(split, images[name], tokens, settings, reader, phrases)
+            whole = self.share(prepared, name)
             texts = each.captions
             if "text" in vectors:
                 assert isinstance(texts, TokenTexts)
-                places = rows_of(each.split.captions["caption_id"], whole.captions["caption_id"])
+                places = rows_of(split.captions["caption_id"], whole.captions["caption_id"])
                 texts = each.captions = replace(texts, vectors=FrozenVectors(vectors["text"][name].mapped("r"), places))
             if "vision" in vectors:
                 arrays = {"global": vectors["vision"][name].mapped("r")}
-                images = FeatureFile(vectors["vision"].path, whole.image_ids, arrays)
-                each = FeatureSplitData(each.split, images, texts, "global")
+                features = FeatureFile(vectors["vision"].path, whole.image_ids, arrays)
+                each = FeatureSplitData(split, features, texts, "global")
             found[name] = each
         return found
 
@@ -614,7 +629,8 @@ def load_splits(
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    prepared, chosen, images = sources.splits(warn=warn)
+    splits = sources.splits(warn=warn)
+    prepared, chosen, _ = splits
     phrases = sources.phrases(settings)
     reader = None if encoders is None or encoders.vision is None else encoders.vision.images
     reading = None if encoders is None else Reading.of(settings)
@@ -625,25 +641,21 @@ def load_splits(
         texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
         tokens = Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_word_count)
     elif encoders is None and settings.pretrained().get("tokenizer"):
-        tokenizer = open_tokenizer(settings.tokenizer, settings.tokenizer_revision)
-        tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
+        folder, _ = find_folder(settings.tokenizer, settings.tokenizer_revision, (TEXT,), weights=False)
+        tokens = PieceIds(load_tokenizer(folder), Reading.of(settings), settings.max_words)
     elif encoders is not None and encoders.text is not None:
-        text_reader = encoders.text.texts
-        tokens = PieceIds(text_reader.tokenizer, Reading.of(settings), text_reader.max_tokens)
+        tokens = PieceIds.of(encoders.text, settings)
     else:
         # Words of training images without features count, as they did when the images had some.
         words = []
         for name in ("train", "val"):
             if name in chosen:
-                split = prepared.split(name).share(sources.train_share if name == "train" else 1.0)
+                split = sources.share(prepared, name)
                 words.append(split.tokens if reading is None else reading.words(split))
         tokens = vocabulary = Vocabulary.build(pa.concat_arrays(words), min_word_count)
         if reading is not None:
             tokens = WordIds(vocabulary, reading)
-    opened = {}
-    for name, split in chosen.items():
-        opened[name] = open_split(split, images[name], tokens, settings, reader, phrases)
-    return sources.with_frozen(opened, prepared), tokens
+    return sources.open(splits, tokens, settings, reader, phrases), tokens
 
 
 def read_captions(
@@ -705,9 +717,5 @@ def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    prepared, chosen, images = sources.splits(names)
-    phrases = sources.phrases(saved.settings)
-    opened = {}
-    for name, split in chosen.items():
-        opened[name] = open_split(split, images[name], saved.tokens, saved.settings, saved.images, phrases)
-    return sources.with_frozen(opened, prepared)
+    settings = saved.settings
+    return sources.open(sources.splits(names), saved.tokens, settings, saved.images, sources.phrases(settings))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,14 +18,15 @@ from itrpipe.features.embeddings import SplitScores, embedding_writer
 from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.training.data import Sources, SplitData, blocks, feed, reopened
-from itrpipe.training.saved import SavedModel, load_model
+from itrpipe.training.saved import SavedModel, chosen_precision, load_model
+from itrpipe.training.settings import AS_TRAINED
 
 _BLOCKS_AT_ONCE = 8
 """Blocks whose embeddings are copied from a GPU together."""
 
 
 @dataclass(frozen=True)
-class Encoder:
+class SplitEncoder:
     """A model that rows of splits are run through.
 
     Attributes:
@@ -43,18 +44,21 @@ class Encoder:
     embed_precision: str = "fp32"
 
     @classmethod
-    def of(cls, saved: SavedModel, device: torch.device, block: int) -> Encoder:
+    def of(cls, saved: SavedModel, device: torch.device, block: int) -> SplitEncoder:
         """Return the encoder of a trained model, which is moved to the device, in the precisions of its settings."""
-        precisions = saved.config["score_precision"], saved.embed_precision(device)
-        return cls(saved.model.to(device), device, block, *precisions)
+        config = saved.config
+        embed_precision = config["embed_precision"]
+        if embed_precision == AS_TRAINED:
+            embed_precision = chosen_precision(config["precision"], device)
+        return cls(saved.model.to(device), device, block, config["score_precision"], embed_precision)
 
     def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
         """Yields the encodings of the images of the given rows, block by block; `data.images` reads a block."""
-        return self._encoded(self.model.encode_images, data.images, rows)
+        return self.run(self.model.encode_images, data.images, rows)
 
     def texts(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
         """Yields the encodings of the captions of the given rows, block by block; `data.texts` reads a block."""
-        return self._encoded(self.model.encode_texts, data.texts, rows)
+        return self.run(self.model.encode_texts, data.texts, rows)
 
     @torch.inference_mode()
     def scores(
@@ -81,7 +85,8 @@ class Encoder:
         return np.concatenate(columns, axis=1)
 
     @torch.inference_mode()
-    def _encoded(self, encode: Callable[[Any], Any], read: Callable[[np.ndarray], Any], rows: np.ndarray) -> Any:
+    def run(self, encode: Callable[[Any], Any], read: Callable[[np.ndarray], Any], rows: np.ndarray) -> Iterator[Any]:
+        """Yield the encodings of rows, block by block, each of what has been read of it."""
         with closing(feed(lambda part: read(rows[part]), blocks(len(rows), self.block), 2, self.device)) as ready:
             for block in ready:
                 with self._computing(self.embed_precision):
@@ -99,7 +104,7 @@ def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:
         yield torch.cat(some).cpu().numpy()
 
 
-Opened = tuple[Encoder, dict[str, SplitData]]
+Opened = tuple[SplitEncoder, dict[str, SplitData]]
 """A trained model, and splits as it was trained on them."""
 
 
@@ -125,13 +130,29 @@ class _RunningModel(Work[Worker]):
     def opened(self, splits: Iterable[str]) -> Opened:
         """The model, and some splits."""
         saved = load_model(self._trained)
-        encoder = Encoder.of(saved, torch.device(resolve_device(self.device)), self._block)
+        encoder = SplitEncoder.of(saved, torch.device(resolve_device(self.device)), self._block)
         return encoder, reopened(saved, self._sources, splits)
 
 
-BLOCKS_PER_PART = 16
-_SIDES = ("images", "texts")
-_VECTORS = "vectors"
+_BLOCKS_PER_PART = 16
+VECTORS = "vectors"
+
+
+def row_parts(counts: Mapping[Any, int], block: int) -> list[Part]:
+    """Cut rows into parts of consecutive ones, some blocks each.
+
+    Args:
+        counts: place, such as a split and a side of it -> number of its rows.
+        block: rows per forward pass.
+
+    Returns:
+        Parts with a place and its rows as their content.
+    """
+    contents = []
+    for place, count in counts.items():
+        for part in cut(range(count), _BLOCKS_PER_PART * block):
+            contents.append((part.rows, (place, part.content)))
+    return numbered(contents)
 
 
 class Encoding(_RunningModel[Opened]):
@@ -146,7 +167,7 @@ class Encoding(_RunningModel[Opened]):
     title = "embedding all splits"
     unit = "rows"
     untold = ("_splits", "_encoder")
-    _encoder: Encoder | None = None
+    _encoder: SplitEncoder | None = None
 
     def __init__(
         self,
@@ -155,34 +176,32 @@ class Encoding(_RunningModel[Opened]):
         block: int,
         device: str,
         splits: dict[str, SplitData],
-        encoder: Encoder | None,
+        encoder: SplitEncoder | None,
     ) -> None:
         super().__init__(trained, sources, block, device)
-        self._counts = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
+        self._counts: dict[tuple[str, str], int] = {}
+        for name, data in splits.items():
+            self._counts[name, "images"] = data.num_images
+            self._counts[name, "texts"] = data.num_captions
         self._splits = splits
         self._encoder = encoder
 
     def parts(self) -> list[Part]:
         """Consecutive rows of one side of one split."""
-        contents = []
-        for split, counts in self._counts.items():
-            for side, count in zip(_SIDES, counts, strict=True):
-                for part in cut(range(count), BLOCKS_PER_PART * self._block):
-                    contents.append((part.rows, (split, side, part.content)))
-        return numbered(contents)
+        return row_parts(self._counts, self._block)
 
     def open(self) -> Opened:
         """The model, and all splits."""
         if self._encoder is None:
-            return self.opened(self._counts)
+            return self.opened({split for split, _ in self._counts})
         return self._encoder, self._splits
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Embeds some rows."""
         encoder, splits = worker
-        split, side, rows = part.content
+        (split, side), rows = part.content
         encodings = getattr(encoder, side)(splits[split], np.asarray(rows))
-        write_arrays(path, {_VECTORS: np.concatenate(list(embeddings(encodings)))})
+        write_arrays(path, {VECTORS: np.concatenate(list(embeddings(encodings)))})
 
     def join(self, paths: Sequence[Path], target: Path, measure: str) -> None:
         """Writes `embeddings.h5`; what an interrupted run has left there is replaced.
@@ -194,18 +213,19 @@ class Encoding(_RunningModel[Opened]):
         """
         target.unlink(missing_ok=True)
         parts = list(zip(self.parts(), paths, strict=True))
+        width = ArrayFile(paths[0])[VECTORS].shape[1]
         for name, data in self._splits.items():
-            own = [(part.content, path) for part, path in parts if part.content[0] == name]
-            width = ArrayFile(own[0][1])[_VECTORS].shape[1]
             split = data.split
             about = (split.image_ids, split.caption_ids, split.caption_image, width, measure)
             with embedding_writer(target, name, *about) as write:
-                for (_, side, rows), path in own:
-                    write(side, rows.start, ArrayFile(path)[_VECTORS].read())
+                for part, path in parts:
+                    (of_split, side), rows = part.content
+                    if of_split == name:
+                        write(side, rows.start, ArrayFile(path)[VECTORS].read())
 
 
 _SCORES = "scores"
-_Scorer = tuple[Encoder, SplitData, list[Any]]
+_Scorer = tuple[SplitEncoder, SplitData, list[Any]]
 
 
 class Scoring(_RunningModel[_Scorer]):

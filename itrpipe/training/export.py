@@ -7,30 +7,31 @@ model does, cleaning and cutting included.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import torch
 import transformers
-from safetensors.torch import save
 from tokenizers import Regex, Tokenizer, normalizers
+from torch import Tensor
 
 from itrpipe.encoders.encoder import Encoder
-from itrpipe.encoders.texts import TextReader
-from itrpipe.models.captions import CaptionTokens, PieceIds, Reading
+from itrpipe.encoders.texts import LIMITS, TextReader
+from itrpipe.models.captions import PieceIds, Reading
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import HISTORY
-from itrpipe.storage.disk import write_bytes, write_json
-from itrpipe.training.saved import MODEL, SavedModel, load_model
+from itrpipe.storage.disk import write_json
+from itrpipe.training.saved import SavedModel, load_model, save_weights
 
 _LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())
-"""The files of sentence-transformers 6.0 or later, as its own `save` writes them, and open_clip's names of weights."""
+"""The files of sentence-transformers 6.0 or later, as its own `save` writes them, and names of weights in open_clip.
+
+Of `open_clip` each part of a name is replaced in turn.
+"""
 _PAIR = "VisionTextDualEncoderModel"
 _AS_PAIR = " ".join(f"--set train.model.{each}" for each in ("image_pool=own", "text_pool=own", "embed_dim=512"))
 _JOINED = {"embed_dim": 0, "image_pool": "auto", "text_pool": "auto", "vision": _PAIR, "text": _PAIR}
@@ -57,7 +58,7 @@ class JointModel:
 
     @classmethod
     def of(cls, trained: Path) -> JointModel:
-        """Return a finished training as a joint model.
+        """Return a finished training of a dual encoder as a joint model.
 
         Args:
             trained: the artifact.
@@ -68,13 +69,13 @@ class JointModel:
         """
         saved = load_model(trained)
         model = saved.model
-        settings = copy.deepcopy(saved.config)
-        if not isinstance(model, TransformerDualEncoder):
-            raise NoEquivalent("its backbone is none of transformers")
+        settings = saved.config
         if not isinstance(model.vision, Encoder):
             raise NoEquivalent("its images are frozen features")
+        if not isinstance(saved.tokens, PieceIds):
+            raise NoEquivalent("its captions are words of a vocabulary of its own")
         if model.vision is not model.text:
-            settings["model"] |= _JOINED
+            settings = {**settings, "model": settings["model"] | _JOINED}
             encoder = _join(model, model.vision, model.text)
             row = pq.read_table(trained / HISTORY, filters=[("best", "==", True)]).to_pylist()[-1]
             if row.get("mean_temperature"):
@@ -99,23 +100,18 @@ class JointModel:
         """Return whether the model reads captions padded to its longest."""
         return not self.encoder.texts.masked
 
-    def write(self, folder: Path) -> dict[str, str]:
-        """Write everything, of `config.json` what transformers has in it; return what each other file is.
+    def write(self, folder: Path) -> None:
+        """Write everything, of `config.json` what transformers has in it.
 
         Raises:
             DiskFullError: no space is left.
         """
         self.encoder.save(folder)
-        padded = _LAYOUTS["padded"] if self.padded else {}
-        for name, content in {**_LAYOUTS["sentence_transformers"], **padded}.items():
+        for name, content in _LAYOUTS["sentence_transformers"].items():
+            if self.padded and name == LIMITS:
+                content = content | _LAYOUTS["padded"]
             (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, content)
-        return {
-            MODEL: f"the weights of the epoch that validated best, by the names of `{self.architecture}`",
-            "tokenizer*": "the tokenizer of its captions",
-            "*processor_config.json": "how photographs are framed and normalised",
-            "modules.json, *sentence_*.json, 1_Normalize/": "what sentence-transformers opens",
-        }
 
 
 def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Encoder:
@@ -124,8 +120,6 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     Raises:
         NoEquivalent: the class for any two does not embed as they do.
     """
-    if text.texts.tokenizer is None:
-        raise NoEquivalent("its captions are words of a vocabulary of its own")
     pools = vision.image_pool, text.texts.pool
     if pools != ("own", "own") or not model.settings.embed_dim:
         projected = "projected" if model.settings.embed_dim else "not projected"
@@ -133,15 +127,15 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
             f"its vectors are pooled by {pools[0]} and {pools[1]} and {projected}; {_AS_PAIR} trains a {_PAIR} of "
             "encoders that have a vector of their own"
         )
-    for encoder in (vision, text):
+    for encoder, width in ((vision, vision.image_width), (text, text.text_width)):
+        name = type(encoder.network).__name__
         if encoder.is_joint:
             raise NoEquivalent(
-                f"its vectors are projected twice, by {type(encoder.network).__name__} and to embed_dim; name a model "
-                "of one side alone, which has no projection"
+                f"its vectors are projected twice, by {name} and to embed_dim; name a model of one side alone, which "
+                "has no projection"
             )
-    for encoder, width in ((vision, vision.image_width), (text, text.text_width)):
         if getattr(encoder.network.config, "hidden_size", 0) != width:
-            raise NoEquivalent(f"a {_PAIR} takes no {type(encoder.network).__name__}, whose config.json has no width")
+            raise NoEquivalent(f"a {_PAIR} takes no {name}, whose config.json has no width")
     config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
         vision.network.config, text.network.config, projection_dim=model.embed_dim
     )
@@ -151,7 +145,7 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     return Encoder(network.eval(), vision.images, TextReader(text.texts.tokenizer, "own", text.texts.max_tokens, []))
 
 
-def reading_tokenizer(tokens: CaptionTokens, reader: TextReader) -> Any:
+def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
     """Return a tokenizer of transformers that reads a caption as the model does.
 
     Args:
@@ -159,10 +153,8 @@ def reading_tokenizer(tokens: CaptionTokens, reader: TextReader) -> Any:
         reader: of its encoder.
 
     Raises:
-        NoEquivalent: captions are words of our own vocabulary, or are cleaned and the tokenizer has no such step.
+        NoEquivalent: captions are cleaned, and the tokenizer has no such step.
     """
-    if not isinstance(tokens, PieceIds):
-        raise NoEquivalent("its captions are words of a vocabulary of its own")
     steps = _steps(tokens.reading, tokens.max_tokens)
     tokenizer = tokens.tokenizer
     if steps and not tokenizer.is_fast:
@@ -170,12 +162,15 @@ def reading_tokenizer(tokens: CaptionTokens, reader: TextReader) -> Any:
     made = tokenizer
     if steps:  # before those of its own, of a class that takes all of them from its file
         backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        own = [backend.normalizer] if backend.normalizer is not None else []
-        backend.normalizer = normalizers.Sequence([*steps, *own])  # pyright: ignore[reportAttributeAccessIssue]
-        named = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
-        known = {name: value for name, value in named.items() if isinstance(value, str)}
-        known |= {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
-        made = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **known)
+        if backend.normalizer is not None:
+            steps.append(backend.normalizer)
+        backend.normalizer = normalizers.Sequence(steps)  # pyright: ignore[reportAttributeAccessIssue]
+        made = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            padding_side=tokenizer.padding_side,
+            truncation_side=tokenizer.truncation_side,
+            **tokenizer.special_tokens_map,
+        )
     if made.pad_token is None:
         made.pad_token = made.convert_ids_to_tokens(reader.padding)
     made.model_max_length = tokens.max_tokens
@@ -205,6 +200,7 @@ def _steps(reading: Reading, max_tokens: int) -> list[Any]:
 OPEN_CLIP_MODEL, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"
 
 _PUBLISHED_TOKENS = 49_408
+_TURNED = ("visual.proj", "text_projection")
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}
 """Number of a way of resizing in Pillow -> its name."""
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
@@ -224,22 +220,20 @@ def write_open_clip(folder: Path, joint: JointModel) -> None:
         DiskFullError: no space is left.
     """
     write_json(folder / OPEN_CLIP_CONFIG, open_clip_config(joint))
-    names = _LAYOUTS["open_clip"]
-    weights = dict(joint.encoder.network.state_dict())
-    found = {theirs: weights.pop(ours) for ours, theirs in names["renamed"].items()}
-    found |= {theirs: weights.pop(ours).T for ours, theirs in names["turned"].items()}
-    for ours, theirs in names["layers"].items():
-        numbers = {name.removeprefix(f"{ours}.").partition(".")[0] for name in weights if name.startswith(ours)}
-        for layer, kind in product(numbers, ("weight", "bias")):
-            block = f"{ours}.{layer}"
-            place = f"{theirs}.{layer}"
-            for name, name_there in names["of_layer"].items():
-                found[f"{place}.{name_there}.{kind}"] = weights.pop(f"{block}.{name}.{kind}")
-            joined = [weights.pop(f"{block}.self_attn.{each}_proj.{kind}") for each in "qkv"]
-            found[f"{place}.attn.in_proj_{kind}"] = torch.cat(joined)
-    assert not weights, f"of CLIPModel, not written: {', '.join(weights)}"
-    stored = {name: each.contiguous() for name, each in found.items()}
-    write_bytes(folder / OPEN_CLIP_MODEL, save(stored, {"format": "pt"}))
+    found: dict[str, Tensor] = {}
+    state = joint.encoder.network.state_dict()
+    for ours, weights in state.items():
+        theirs = ours
+        for part, part_there in _LAYOUTS["open_clip"].items():
+            theirs = theirs.replace(part, part_there)
+        if theirs in _TURNED:
+            found[theirs] = weights.T
+        elif "q_proj" in ours:
+            joined = [state[ours.replace("q_proj", f"{each}_proj")] for each in "qkv"]
+            found[theirs.replace("q_proj.", "in_proj_")] = torch.cat(joined)
+        elif "k_proj" not in ours and "v_proj" not in ours:
+            found[theirs] = weights
+    save_weights(folder / OPEN_CLIP_MODEL, found)
 
 
 def open_clip_config(joint: JointModel) -> dict[str, Any]:
@@ -302,6 +296,6 @@ def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
         "width": config["hidden_size"],
         "mlp_ratio": config["intermediate_size"] / config["hidden_size"],
     }
-    if (eps := config["layer_norm_eps"]) != 1e-5:
-        found["norm_kwargs"] = {"eps": eps}
+    if config["layer_norm_eps"] != 1e-5:
+        found["norm_kwargs"] = {"eps": config["layer_norm_eps"]}
     return found

@@ -51,7 +51,7 @@ from itrpipe.storage.disk import file_digest
 from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, feature_sizes, sources_of
 from itrpipe.training.data import SplitData, epoch_batches, feed, longer_captions
 from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
-from itrpipe.training.encoding import Encoder, Encoding
+from itrpipe.training.encoding import Encoding, SplitEncoder
 from itrpipe.training.optimizers import (
     WeightAverage,
     learning_rate,
@@ -299,7 +299,7 @@ class Trainer:
         self._model = model.to(self.device)
         self._shared = SharedModel(model, self._world, int(settings.encode_chunk))
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
-        self.encoder = Encoder(
+        self.encoder = SplitEncoder(
             self._shared, self.device, settings.encode_block, settings.score_precision, embed_precision
         )
 
@@ -609,7 +609,7 @@ class Trainer:
     def _save_best(self) -> None:
         """Write the best weights beside the last best ones, which the checkpoint names until it is written anew."""
         if self._world.leads:
-            self.position.best_digest = save_weights(self._better, self._model)
+            self.position.best_digest = save_weights(self._better, self._model.state_dict())
 
     def _keep_best(self) -> None:
         """Put best weights that the checkpoint names by now in the place of the last ones."""

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -27,7 +27,7 @@ from itrpipe.encoders.images import ImageReader
 from itrpipe.encoders.texts import TextReader
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, UsageError
-from itrpipe.models.captions import VOCABULARY, CaptionTokens, PieceIds, Reading, load_tokens, save_tokens
+from itrpipe.models.captions import VOCABULARY, CaptionTokens, PieceIds, load_tokens, save_tokens
 from itrpipe.models.declaration import BackboneSettings, backbone_family, backbones, network_module
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import (
@@ -42,10 +42,6 @@ from itrpipe.storage.disk import (
     write_json,
 )
 from itrpipe.training.distributed import AnyMatcher
-from itrpipe.training.settings import AS_TRAINED
-
-if TYPE_CHECKING:
-    from itrpipe.encoders.images import ImageReader
 
 MODEL = "model.safetensors"
 CONFIG = "config.json"
@@ -122,7 +118,8 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
             states[place][name] = tensor
         with safe_open(path, framework="pt") as file:
             known = json.loads(file.metadata()["position"])
-        position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
+        known.pop(CHECKSUM)
+        position = Position(**known)
         moments = {int(place[len(_MOMENTS) :]): state for place, state in states.items() if place.startswith(_MOMENTS)}
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         for name, state in _states(parts).items():
@@ -145,36 +142,36 @@ def _states(parts: Mapping[str, nn.Module]) -> dict[str, dict[str, Tensor]]:
     return states
 
 
-def save_weights(path: Path, model: nn.Module) -> str:
-    """Write the weights of a model as safetensors, atomically and byte-deterministically.
+def save_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
+    """Write weights as safetensors, atomically and byte-deterministically.
 
     Args:
         path: of the file.
-        model: whose weights they are.
+        weights: by their names.
 
     Returns:
         sha256 of the file, for what is read again before a manifest lists it.
     """
-    content = save(_on_host(model.state_dict()), {"format": "pt"})
+    content = save(_on_host(weights), {"format": "pt"})
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
 
-def load_weights(path: Path, model: nn.Module, digest: str = "") -> None:
-    """Load weights written by `save_weights`.
+def load_weights(path: Path, model: nn.Module, digest: str) -> None:
+    """Load weights written by `save_weights`, which no manifest lists yet.
 
     Args:
         path: of the file.
         model: to be filled.
-        digest: that the file should have, while no manifest lists it.
+        digest: that the file should have.
 
     Raises:
         DataError: the file is damaged or of another model.
         UnavailableError: it cannot be read now.
     """
-    remedy = _REMEDY.format(partial_of(path)) if digest else "run `itrpipe train` again"
+    remedy = _REMEDY.format(partial_of(path))
     with reading(path, "the weights of this model", remedy):
-        if digest and file_digest(path) != digest:
+        if file_digest(path) != digest:
             raise DataError(f"{path} does not match its checksum; {remedy}")
         model.load_state_dict(load_file(path))
 
@@ -202,11 +199,6 @@ class SavedModel:
     def settings(self) -> Any:
         """Settings of the backbone, of its own class."""
         return _backbone(self.config)
-
-    def embed_precision(self, device: torch.device) -> str:
-        """Precision that it encodes in on a device."""
-        asked = self.config["embed_precision"]
-        return chosen_precision(self.config["precision"], device) if asked == AS_TRAINED else asked
 
     @property
     def embed_dim(self) -> int:
@@ -259,7 +251,7 @@ def save_model(folder: Path, model: AnyMatcher) -> None:
     for name, encoder in encoders_of(model).items():
         shutil.rmtree(folder / name, ignore_errors=True)  # of a run that was killed here
         encoder.save(folder / name)
-    write_bytes(folder / MODEL, save(_on_host(own_state(model)), {"format": "pt"}))
+    save_weights(folder / MODEL, own_state(model))
 
 
 def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
@@ -295,7 +287,7 @@ def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
             place = place / name
         place.mkdir(parents=True)
         write_json(place / "adapter_config.json", config.to_dict() | {"target_modules": adapted})
-        write_bytes(place / "adapter_model.safetensors", save(_on_host(tensors), {"format": "pt"}))
+        save_weights(place / "adapter_model.safetensors", tensors)
 
 
 def encoders_of(model: nn.Module) -> dict[str, Encoder]:
@@ -378,7 +370,7 @@ def load_model(folder: Path) -> SavedModel:
     if reader is None or reader.tokenizer is None:
         tokens = load_tokens(folder, settings)
     else:
-        tokens = PieceIds(reader.tokenizer, Reading.of(settings), reader.max_tokens)
+        tokens = PieceIds.of(model.text, settings)  # pyright: ignore[reportAttributeAccessIssue]
     if len(tokens) != config["vocabulary_size"]:
         raise DataError(f"{path} and {VOCABULARY} do not belong together; run `itrpipe train` again")
     if not is_joint:  # of which the encoder is all

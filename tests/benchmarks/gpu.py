@@ -35,7 +35,7 @@ from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
 
 import itrpipe
 from itrpipe.datasets import pictures
-from itrpipe.encoders.encoder import Encoder as PretrainedEncoder
+from itrpipe.encoders.encoder import Encoder
 from itrpipe.encoders.images import ImageReader
 from itrpipe.encoders.texts import TextReader
 from itrpipe.features.extractors.butd.declaration import Butd
@@ -66,7 +66,7 @@ from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.storage.arrays import Rows, StoredRows
 from itrpipe.training.assembly import compile_encoders
 from itrpipe.training.data import feed
-from itrpipe.training.encoding import Encoder
+from itrpipe.training.encoding import SplitEncoder
 from itrpipe.training.encoding import embeddings as embedded
 
 _PACKAGE = os.path.join(os.path.dirname(itrpipe.__file__), "")
@@ -490,7 +490,7 @@ def clip(scale: dict[str, Any], data_dim: int = 0) -> Any:
     side = config.vision_config.image_size
     reader = ImageReader(CLIPImageProcessor(size={"height": side, "width": side}, do_center_crop=False))
     texts = TextReader(None, "own", config.text_config.max_position_embeddings, [])
-    encoder = PretrainedEncoder(CLIPModel(config), reader, texts)
+    encoder = Encoder(CLIPModel(config), reader, texts)
     settings = DualEncoder(vision="clip", text="clip")
     return dual_encoder.build(settings, data_dim, 0, dual_encoder.Encoders(encoder, encoder))
 
@@ -502,9 +502,9 @@ def embeddings(scale: Scale, clock: Clock) -> Iterator[Line]:
     rows, block = np.arange(scale.embedded), 256
     texts: list[Tensor] = []
     for precision in ("fp32", "bf16"):
-        encoder = Encoder(model, clock.device, block, embed_precision=precision)
+        encoder = SplitEncoder(model, clock.device, block, embed_precision=precision)
 
-        def ours(encoder: Encoder = encoder) -> np.ndarray:
+        def ours(encoder: SplitEncoder = encoder) -> np.ndarray:
             return np.concatenate(list(embedded(encoder.images(data, rows))))
 
         def forward(precision: str = precision) -> None:

@@ -25,8 +25,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Requests to a hub that has every model; nothing was fetched before."""
     found: list[tuple[str, str]] = []
 
-    def model_info(self: Any, model: str, *, revision: str, timeout: float) -> None:
+    def model_info(self: Any, model: str, *, revision: str, timeout: float) -> Any:
         found.append((model, revision))
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename="model.safetensors")])
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: None)
@@ -37,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 def test_what_is_known_already_is_not_asked_for(asked: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingInputError, match=r"has no config\.json, and so is no model of transformers"):
         folders.require_model(str(tmp_path))
-    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    (tmp_path / "config.json").write_text('{"model_type": "clip", "text_config": {}}')
     (tmp_path / "model.safetensors").touch()
     folders.require_model(str(tmp_path))
     with pytest.raises(MissingInputError, match=r"is no encoder of captions: it has none of tokenizer\.json"):

@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "regions: no width": (lambda _: built("dual-encoder", images="regions", embed_dim=0), ValueError, "embed_dim=768"),
     "patches": (lambda _: built("dual-encoder", patch_size=64), ValueError, "patch of 64"),
     "widths": (opened("clip", "bert"), UsageError, "width 12 .* 16; .*embed_dim=16"),
-    "vit as text": (opened("vit", "vit"), MissingInputError, "reads none"),
+    "vit as text": (opened("vit", "vit"), MissingInputError, "is no encoder of captions"),
     "tokens": (opened("vit", "bert", smaller_vocabulary), DataError, "38 tokens .* embeds 9"),
     "tokenizer": (opened("vit", "bert", lambda e: (e / "bert/tokenizer.json").write_text("{")), DataError, "tokenizer"),
     "image pooler": (opened("vit", "bert", without_poolers, image_pool="own"), UsageError, "image_pool=mean"),

@@ -29,7 +29,7 @@ from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import ALIGNMENT, MATCHING, METRICS, read_manifest
 from itrpipe.testing.backbones import above_chance
 from itrpipe.training.data import Sources, open_split, reopened
-from itrpipe.training.encoding import Encoder, Scoring
+from itrpipe.training.encoding import Scoring, SplitEncoder
 from itrpipe.training.saved import load_model
 from tests.chains import (
     ASCL,
@@ -89,7 +89,7 @@ def test_alignment_is_that_of_mean_regions_and_mean_words_which_nothing_can_sear
     sources = Sources(only(ascl_chain, "prepare/scenes"), only(ascl_chain, "extract/scenes"))
     opened = TrainedModel.open(only(ascl_chain, "train/ascl.ascl"), sources, "test", "cpu")
     assert isinstance(opened.model, AsclEncoder)
-    images, texts = mean_vectors(Encoder(opened.model, opened.device, 5), opened.data)
+    images, texts = mean_vectors(SplitEncoder(opened.model, opened.device, 5), opened.data)
     own = np.linalg.norm(images[opened.data.caption_image] - texts, axis=1)
     mean, variance = (pytest.approx(each, abs=1e-5) for each in (own.mean(), own.var()))
     assert found["image_text"] == {"pairs": 20, "mean": mean, "variance": variance}

@@ -25,7 +25,7 @@ from itrpipe.progress import Reporter
 from itrpipe.storage.disk import file_digest
 from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
 from itrpipe.training import recipe
-from itrpipe.training.encoding import Encoder
+from itrpipe.training.encoding import SplitEncoder
 from itrpipe.training.optimizers import optimizer_of
 from itrpipe.training.recipe import BEST, BETTER, CHECKPOINT, Trainer
 from itrpipe.training.saved import load_checkpoint, load_weights
@@ -167,7 +167,7 @@ def test_a_partial_update_is_the_mean_of_its_own_batches(tmp_path: Path) -> None
 @pytest.mark.parametrize("images", [IMAGES, 4])
 def test_the_first_images_of_the_validation_split_are_validated(tmp_path: Path, images: int) -> None:
     run = trained(tmp_path, epochs=1, validation_images=images)
-    encoder, val = Encoder(run._model, CPU, 100), Pairs(1)
+    encoder, val = SplitEncoder(run._model, CPU, 100), Pairs(1)
     owners = val.caption_image[: 2 * images]
     (shown,), (texts,) = encoder.images(val, np.arange(images)), encoder.texts(val, np.arange(2 * images))
     row, expected = (
@@ -331,7 +331,7 @@ def test_scores_of_pairs_and_encodings_in_bfloat16_are_near_those_in_single_prec
     model, data = scan.build(Scan(embed_dim=16, word_dim=8), IMAGE_DIM, VOCABULARY).eval(), Pairs(1)
 
     def scores(block: int, captions: list[int], images: int, *precisions: str) -> np.ndarray:
-        encoder = Encoder(model, CPU, block, *precisions)
+        encoder = SplitEncoder(model, CPU, block, *precisions)
         return encoder.scores(encoder.images(data, np.arange(images)), encoder.texts(data, np.array(captions)))
 
     every, chosen = [*range(2 * IMAGES)], [7, 3, 18, 3, 0]

@@ -24,7 +24,7 @@ from itrpipe.storage.artifact import ALIGNMENT
 
 if TYPE_CHECKING:
     from itrpipe.training.data import SplitData
-    from itrpipe.training.encoding import Encoder
+    from itrpipe.training.encoding import SplitEncoder
 
 VECTORS = "mean regions and mean words after their projection"
 """Name of the vectors of AsCL in files."""
@@ -76,15 +76,15 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         return None
     import torch
 
-    from itrpipe.training.encoding import Encoder
+    from itrpipe.training.encoding import SplitEncoder
 
     data = evaluation.data()
-    encoder = Encoder(evaluation.saved.model, torch.device(evaluation.place), evaluation.block)
+    encoder = SplitEncoder(evaluation.saved.model, torch.device(evaluation.place), evaluation.block)
     vectors = mean_vectors(encoder, data)
     return {"vectors": VECTORS, **alignment_and_uniformity(*vectors, data.caption_image)}
 
 
-def mean_vectors(encoder: Encoder, data: SplitData) -> tuple[np.ndarray, np.ndarray]:
+def mean_vectors(encoder: SplitEncoder, data: SplitData) -> tuple[np.ndarray, np.ndarray]:
     """Return unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
 
     Args:

@@ -64,12 +64,13 @@ class RegionTower(nn.Module):
         boxes: whether the features have boxes, which are read then.
 
     Attributes:
-        width, boxes: as given.
+        image_width: D.
+        boxes: as given.
     """
 
     def __init__(self, image_dim: int, width: int, heads: int, layers: int, pool: str, boxes: bool) -> None:
         super().__init__()
-        self.width = width
+        self.image_width = width
         self.boxes = boxes
         self.embedding = RegionEmbedding(width, image_dim, boxes)
         self.start = nn.Parameter(torch.zeros(1, 1, width)) if pool == "cls" else None
@@ -127,16 +128,12 @@ class TransformerDualEncoder(Base):
                 self.sides[VISION] = vision
             self.sides[TEXT] = text
         width = image_dim
-        made_by = settings.images
-        if isinstance(vision, RegionTower):
-            width = vision.width
-        elif vision is not None:
+        if vision is not None:
             width = vision.image_width
-            made_by = settings.vision
         if not settings.embed_dim and width != text.text_width:
             raise UsageError(
-                f"image vectors of {made_by} have width {width} and text vectors of {settings.text} "
-                f"{text.text_width}; project both with --set model.embed_dim={text.text_width}"
+                f"image vectors have width {width} and text vectors of {settings.text} {text.text_width}; project both "
+                f"with --set model.embed_dim={text.text_width}"
             )
         self.embed_dim = settings.embed_dim or width
         # transformers projects the vectors that networks make themselves without a bias; so do we, to be opened there.
@@ -234,31 +231,31 @@ def open_encoders(
         UsageError: an encoder is of no use here, or a random one has nothing that the settings ask for.
     """
     if settings.joint():
+        name = settings.vision
+        if trained:
+            name = str(trained)  # of `itrpipe export`, which makes all of it such a folder
+            if (trained / JOINT).is_dir():
+                name = str(trained / JOINT)
         encoder, notes = open_encoder(
-            str(joint_folder(trained)) if trained else settings.vision,
+            name,
             settings.vision_revision,
-            (VISION, TEXT),
-            settings.image_pool,
-            settings.text_pool,
+            image_pool=settings.image_pool,
+            text_pool=settings.text_pool,
         )
-        _normalise(encoder, settings)
+        set_colours(encoder, settings.normalisation)
         return Encoders(encoder, encoder, notes, boxes)
     vision = None
     notes = ()
-    if settings.images == "pixels" and settings.vision == RANDOM:
-        vision = random_vision(settings, trained)
+    name = settings.vision
+    if trained:
+        name = str(trained / VISION)
+    if settings.images == "pixels" and name == RANDOM:
+        vision = random_vision(settings)
     elif settings.images == "pixels":
-        name = str(trained / VISION) if trained else settings.vision
         vision, notes = open_encoder(name, settings.vision_revision, (VISION,), settings.image_pool)
-        _normalise(vision, settings)
+        set_colours(vision, settings.normalisation)
     opened = open_text(settings, settings.text_pool, trained)
     return replace(opened, vision=vision, notes=(*notes, *opened.notes), boxes=boxes)
-
-
-def joint_folder(trained: Path) -> Path:
-    """Return the folder of a joint model: in a trained model, or what `itrpipe export` has made of all of it."""
-    inside = trained / JOINT
-    return inside if inside.is_dir() else trained
 
 
 def open_text(settings: Any, pool: Pool, trained: Path | None = None) -> Encoders:
@@ -299,10 +296,8 @@ def build(settings: DualEncoder, image_dim: int, vocabulary_size: int, encoders:
     return TransformerDualEncoder(settings, vision, text, image_dim)
 
 
-def random_vision(settings: DualEncoder, trained: Path | None) -> Encoder:
-    """Make a small ViT with random weights, or with those of a trained model."""
-    if trained:
-        return open_encoder(str(trained / VISION), sides=(VISION,), image_pool=settings.image_pool)[0]
+def random_vision(settings: DualEncoder) -> Encoder:
+    """Make a small ViT with random weights."""
     height, width = settings.image_size
     mean, std = CLIP_COLOURS
     processor = transformers.ViTImageProcessor(
@@ -335,15 +330,14 @@ def _words_encoder(network: Any, pool: Pool) -> Encoder:
     return Encoder(network, None, TextReader(None, pool, positions_of(network), []))
 
 
-def _normalise(encoder: Encoder, settings: DualEncoder) -> None:
-    """Take CLIP's colours in the place of an encoder's own, where the settings say so.
+def set_colours(encoder: Encoder, normalisation: str) -> None:
+    """Take CLIP's colours in the place of an encoder's own, where `normalisation` says `clip`.
 
     Raises:
         UsageError: the image processor has no such colours.
     """
-    if settings.normalisation == _OWN:
+    if normalisation == _OWN:
         return
-    assert encoder.images is not None
     processor = encoder.images.processor
     if not hasattr(processor, "image_mean"):
         raise UsageError(

@@ -61,7 +61,6 @@ class GridExtractor(Extractor):
     batch = 32
 
     def __init__(self, encoder: Encoder, notes: tuple[str, ...], bf16: bool, device: torch.device) -> None:
-        assert encoder.images is not None
         self.transform = Framing(encoder.images)
         self.notes = notes
         self.encoder = encoder.to(device)
