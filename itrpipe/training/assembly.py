@@ -51,6 +51,13 @@ _COMPILED_FROM = 2_000
 """Steps of a training from which on compiling pays."""
 _WORDS_OF_A_TILE = 8
 
+_ONCE = {
+    "vision": "with --set train.model.augment.scale=1, train.model.augment.flip=false and "
+    "train.model.augment.randaugment=false, without twins",
+    "text": "with another train.model.text_pool than mean-all",
+}
+"""Side -> settings with which its frozen encoder reads everything once."""
+
 
 def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], CaptionTokens]:
     """Return model, method, splits and what reads captions, from the settings and inputs of a job.
@@ -97,6 +104,9 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
         new = settings.loss.heads - methods()[start.manifest.settings["method"]].heads
         if new:
             model.derive_heads(new)  # pyright: ignore[reportCallIssue]
+    for side in settings.frozen:
+        if side not in settings.encoded_once() and settings.loss.trains:
+            job.reporter.say(f"  the frozen {side} encoder runs in every step; it would read all once {_ONCE[side]}")
     method = build(settings.loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
     return model, method, splits, tokens
 

@@ -381,7 +381,7 @@ class Trainer:
         if not self._is_flat() or not self._has_more():
             return ""
         epochs = self.position.history[-1]["epoch"]
-        return f"ended after {epochs:g} epochs: validation has been flat for {self._settings.patience}"
+        return f"ended after {epochs:g} epochs: validation has not risen for {self._settings.patience}"
 
     def never_warm(self) -> str:
         """Return what is to be known of a training that ends before its rate has risen; empty where it has."""

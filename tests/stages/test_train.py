@@ -117,7 +117,7 @@ def test_a_training_that_patience_ends_says_so_and_counts_the_epochs_that_it_had
     done(invoke("train", *where, *sets(*small, "train.epochs=5", "seed=4")))
     manifest = read_manifest(only(chain, "train/triplet.vsepp.s4"))
     assert manifest.metrics["epochs"] == 2
-    assert manifest.messages == ["ended after 2 epochs: validation has been flat for 1"]
+    assert manifest.messages == ["ended after 2 epochs: validation has not risen for 1"]
     longer = [parse_override(text) for text in (*small, "backbone=vsepp", "train.epochs=4")]
     step = Planner(chain, "tiny", longer).plan(Need("train", "triplet"))
     cost = cost_of(step, earlier_artifacts(step.location.folder.parent))

@@ -363,7 +363,7 @@ def test_training_ends_where_validation_is_flat(
 ) -> None:
     scripted(monkeypatch, [(10, 2)] * 20)
     run = trained(tmp_path, **FLAT | changes)
-    assert run.ended_early() == (f"ended after {epochs} epochs: validation has been flat for 2" if epochs else "")
+    assert run.ended_early() == (f"ended after {epochs} epochs: validation has not risen for 2" if epochs else "")
     assert trained(tmp_path, **FLAT | changes).position == run.position
 
 
