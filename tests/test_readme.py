@@ -243,7 +243,7 @@ def test_the_code_for_your_own_model_goes_from_vectors_to_a_comparison(
     found = [f"photographs/{number}.png" for number in range(8)]
     shop = {"image": found, "captions": [[f"dog {number}", f"{number} dogs"] for number in range(8)]}
     shop = datasets.Dataset.from_dict(shop).cast_column("image", datasets.Image())
-    datasets.DatasetDict(train=shop).save_to_disk("shop")
+    datasets.DatasetDict({"train": shop}).save_to_disk("shop")
     code = block("def encode(model, rows)") + block(pairs) + block("itrpipe.compare(before, after)")
     ((claim,),) = executed(with_clip(code, saved_encoders / "clip"))
     assert claim.differences["rsum"].count == 1
