@@ -223,9 +223,12 @@ def with_clip(code: str, clip: Path) -> str:
     return code.replace("clip-ViT-B-32", str(clip))
 
 
+@pytest.mark.parametrize("pairs", ["Dataset.from_dict(columns)", "load_from_disk"])
 def test_the_code_for_your_own_model_goes_from_vectors_to_a_comparison(
-    saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pairs: str, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import datasets
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     random = np.random.default_rng(0)
@@ -237,7 +240,11 @@ def test_the_code_for_your_own_model_goes_from_vectors_to_a_comparison(
         split = "train" if number < 8 else "test"
         lines += [f"{number}.png,a dog number {2 * number + more} on the road,{split}" for more in range(2)]
     Path("photographs/captions.csv").write_text("\n".join(lines), encoding="utf-8")
-    code = block("def encode(model, rows)") + block("datasets.Dataset.from_dict")
+    found = [f"photographs/{number}.png" for number in range(8)]
+    shop = {"image": found, "captions": [[f"dog {number}", f"{number} dogs"] for number in range(8)]}
+    shop = datasets.Dataset.from_dict(shop).cast_column("image", datasets.Image())
+    datasets.DatasetDict({"train": shop}).save_to_disk("shop")
+    code = block("def encode(model, rows)") + block(pairs) + block("itrpipe.compare(before, after)")
     ((claim,),) = executed(with_clip(code, saved_encoders / "clip"))
     assert claim.differences["rsum"].count == 1
 

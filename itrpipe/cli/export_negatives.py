@@ -13,7 +13,7 @@ from itrpipe.datasets.definition import image_root
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
-from itrpipe.features.declaration import GIVEN
+from itrpipe.features.declaration import GIVEN, SENTENCE_TRANSFORMERS
 from itrpipe.pipeline.exports import CARD, fingerprints_of
 from itrpipe.printable import quantity
 from itrpipe.report.chain import commands_behind
@@ -184,6 +184,7 @@ class ExportNegatives(AskingOptions):
                 **options,
                 "files": files,
                 "copied": any(image.get("copied") for image in mined.images),
+                "miner": _miner(asked),
                 "holds_images": all(image["image"] is None for image in mined.images),
                 "tables": tables,
                 "guarded": mined.guarded,
@@ -200,6 +201,16 @@ class ExportNegatives(AskingOptions):
         for direction in directions:
             count = mined.repeats[direction]
             if count:
-                reporter.say(f"  {direction}: {quantity(count, 'candidate')} that repeat the positive left out")
+                reporter.say(f"  {direction}: left out {quantity(count, 'candidate')} with the words of the positive")
         reporter.say(str(target))
         reporter.say(f"next: {target / CARD} shows how to train with them")
+
+
+def _miner(asked: Asked) -> str:
+    """Return the hub id of the model of sentence-transformers that mined the lists; empty of other models."""
+    if "embeddings" not in asked.step.inputs:
+        return ""
+    settings = asked.step.inputs["embeddings"].settings.model_dump()
+    if settings.get("library") != SENTENCE_TRANSFORMERS or Path(settings["model"]).is_absolute():
+        return ""
+    return settings["model"]

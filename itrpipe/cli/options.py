@@ -17,7 +17,7 @@ from itrpipe.config import EVERYWHERE, Override, parse_override
 from itrpipe.datasets.definition import EMBEDDED, load_definition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.pipeline.models import NAMING, NamedModel, datasets_of, find_model
+from itrpipe.pipeline.models import NAMING, NamedModel, datasets_of, find_model, models_of
 from itrpipe.storage.artifact import trust_large_files
 
 Text = str | None
@@ -201,14 +201,15 @@ class ModelOptions(TrainedOptions):
         self._meaning(known)
 
     def choose(self) -> None:
-        """Take the only named model of the dataset where no option names one.
+        """Take the only named model of the dataset where no option names one, or else its only embeddings.
 
         Raises:
             UsageError: several have one.
         """
         if self.named or self.given.intersection(OF_TRAINING) or self.method != ModelOptions.method:
             return
-        models = load_definition(*self.where).models
+        known = load_definition(*self.where)
+        models = known.models or models_of(known)
         if len(models) > 1:
             raise UsageError(f"dataset {self.dataset} has models {', '.join(models)}; choose with --model")
         if models:

@@ -98,8 +98,8 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
             `negatives` and `sentences` of a row at most, the latter by which maker (`synthetic`), whether they are
             `guarded` by estimates, whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`,
             whether it is a `whole` path, of which the last part alone is told, or images are `copied`, or the tables
-            have them (`holds_images`), the number of `files`, `artifacts` (name -> fingerprint), `commands`
-            and `made_from` (fingerprint of all of it).
+            have them (`holds_images`), the hub id of the model that mined (`miner`, or empty), the number of `files`,
+            `artifacts` (name -> fingerprint), `commands` and `made_from` (fingerprint of all of it).
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 

@@ -187,7 +187,7 @@ def open_mined(
         mined: artifact of `mine-negatives`.
         images: folder of the images.
         negatives: n.
-        image_root: stands before every path of an image; empty: paths are relative to that folder.
+        image_root: stands before every path of an image that is a file; empty: paths are relative to that folder.
         holds_images: the format can hold an image that has no file of its own.
         sentences: artifact of `synthesize`, or None.
         writer: what wrote them.
@@ -280,24 +280,31 @@ def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) ->
     """Return an image of the dataset with the path by which other programs open it, if there is one."""
     file = row["file"]
     document = {"docid": row["image_id"], "text": None, "image": file, **row}
-    if image_root:
-        document["image"] = f"{image_root.rstrip('/')}/{file}"
-    elif in_archive(root / file):
+    if in_archive(root / file):
         # A cell of a table has no ending; decoders look at the bytes.
         ending = "" if PurePosixPath(file).suffix else ".jpg"
         document["image"] = None if holds_images else f"{COPIES}/{file}{ending}"
         document["copied"] = not holds_images
+    elif image_root:
+        document["image"] = f"{image_root.rstrip('/')}/{file}"
     return document
 
 
 def refuse_wrong_root(mined: MinedPairs, image_root: str) -> None:
-    """Refuse an image root below which a photograph is missing, or one of the first is another than was prepared.
+    """Refuse an image root below which a photograph is missing, or one of some is another than was prepared.
+
+    Photographs inside tables and tar files have no paths, so that an image root of these alone is refused, too.
 
     Raises:
         UsageError: there is such a one.
     """
     remedy = "name the folder below which the photographs lie as they did when the dataset was prepared"
-    images = [each for each in mined.images if each["image"] is not None]
+    images = [each for each in mined.images if each["image"] is not None and not each.get("copied")]
+    if not images:
+        raise UsageError(
+            f"--image-root {image_root}: the photographs lie inside tables or tar files, and the export holds them "
+            "itself; leave it out"
+        )
     missing = [each["image"] for each in images if not os.path.isfile(each["image"])]
     if missing:
         raise UsageError(

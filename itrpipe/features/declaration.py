@@ -164,6 +164,10 @@ LIBRARIES = {SENTENCE_TRANSFORMERS: "sentence_transformers", OPEN_CLIP: "open_cl
 """Configuration -> module that it needs."""
 EMBEDDER_PREFIXES = {"st:": SENTENCE_TRANSFORMERS, "oc:": OPEN_CLIP}
 """Beginning of the name of an embedder -> configuration."""
+EMBEDS_NO = (
+    "{} embeds no {}; name a model of images and texts, such as st:laion/CLIP-ViT-B-32-laion2B-s34B-b79K, or give "
+    "vectors of any models by --embeddings or to itrpipe.mine"
+)
 NOT_HERE = (
     "given embeddings come without a model that itrpipe can run; only mine-negatives, export-negatives, evaluate and "
     "report do without one"

@@ -18,7 +18,7 @@ from PIL import Image
 from itrpipe.encoders.folders import quiet
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.declaration import OPEN_CLIP, SENTENCE_TRANSFORMERS
+from itrpipe.features.declaration import EMBEDS_NO, OPEN_CLIP, SENTENCE_TRANSFORMERS
 from itrpipe.features.embeddings import INNER_PRODUCT, embedding_writer
 from itrpipe.features.extraction import Decoders, ImageFiles, decode_image
 from itrpipe.features.given import COSINE, checked_rows
@@ -57,12 +57,9 @@ class SentenceTransformersEmbedder:
                 trust_remote_code=False,
                 model_kwargs={"use_safetensors": True},
             )
-        lacks = [kind for kind in ("image", "text") if not self._model.supports(kind)]
-        if lacks:
-            raise UsageError(
-                f"{folder} embeds no {' and no '.join(lacks)}s, only {', '.join(map(str, self._model.modalities))}; "
-                "name a model of images and texts, such as st:clip-ViT-B-32"
-            )
+        for kind in ("image", "text"):
+            if not self._model.supports(kind):
+                raise UsageError(EMBEDS_NO.format(folder, f"{kind}s"))
 
     def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return vectors [N, D] float32 of images [H, W, 3] uint8 RGB."""

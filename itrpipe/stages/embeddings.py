@@ -10,10 +10,18 @@ from typing import Annotated, Any, Literal
 
 from itrpipe.config import Outside, Settings
 from itrpipe.datasets.definition import DatasetDefinition, image_root
-from itrpipe.encoders.folders import fetch_folder, has_any, refuse_pickles, require_model
+from itrpipe.encoders.folders import PROCESSORS, fetch_folder, has_any, refuse_pickles, require_model
 from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.declaration import GIVEN, LIBRARIES, OPEN_CLIP, SENTENCE_TRANSFORMERS, GivenFiles, is_given
+from itrpipe.features.declaration import (
+    EMBEDS_NO,
+    GIVEN,
+    LIBRARIES,
+    OPEN_CLIP,
+    SENTENCE_TRANSFORMERS,
+    GivenFiles,
+    is_given,
+)
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import LOCAL_MODEL
 from itrpipe.training.settings import Model
@@ -141,6 +149,7 @@ def require_embedder(model: str, revision: str, library: str) -> None:
     Raises:
         MissingInputError: there is no such model, or its folder has none of the library's files.
         DataError: its weights, or those of a part of it, are a pickle.
+        UsageError: it is one of sentence-transformers that reads no images.
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
@@ -149,6 +158,8 @@ def require_embedder(model: str, revision: str, library: str) -> None:
     needed = _NEEDED[library]
     if not has_any(folder, needed):
         raise MissingInputError(f"{folder} has none of {', '.join(needed)}; name the folder or hub id of a model")
+    if needed == _NEEDED[SENTENCE_TRANSFORMERS] and not any(any(folder.rglob(name)) for name in PROCESSORS):
+        raise UsageError(EMBEDS_NO.format(folder, "images"))
     for part in [folder, *folder.iterdir()]:
         if part.is_dir() and not any(part.glob("*.safetensors")):
             refuse_pickles(part)

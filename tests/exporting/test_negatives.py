@@ -25,8 +25,16 @@ from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.formats.annotations import read_annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
-from itrpipe.errors import DataError
-from itrpipe.exporting.negatives import FORMATS, MinedPairs, TableFiles, open_mined, open_twins, write_files
+from itrpipe.errors import DataError, UsageError
+from itrpipe.exporting.negatives import (
+    FORMATS,
+    MinedPairs,
+    TableFiles,
+    open_mined,
+    open_twins,
+    refuse_wrong_root,
+    write_files,
+)
 from itrpipe.mining.lists import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -215,6 +223,9 @@ def test_photographs_in_an_archive_are_opened_like_those_in_a_folder(
         found.append([opened(row) for row in READ[form][0](target, tmp_path / target.name)])
     assert found[0] == found[1]
     assert any(found[0])
+    rooted = packed.open(holds_images=FORMATS[form].holds_images, image_root="/elsewhere")
+    with pytest.raises(UsageError, match="leave it out"):
+        refuse_wrong_root(rooted, "/elsewhere")
 
 
 @pytest.mark.usefixtures("without_shards")

@@ -123,8 +123,24 @@ def test_what_cannot_embed_is_refused_when_it_is_planned_or_opened(
         patched.setattr(importlib.util, "find_spec", lambda name: None)
         refused(invoke(*planned, f"st:{embedders['st']}"), 3, "pip install itrpipe[sentence-transformers]")
     reader = zoo.save("bert", tmp_path / "bert")
+    refused(invoke(*planned, f"st:{reader}"), 2, "no images", "--embeddings", "itrpipe.mine")
+    seer = zoo.save("vit", tmp_path / "vit")
     chain = Path(shutil.copytree(finished_chain / "data", tmp_path / "data"))
-    refused(invoke("evaluate", "--dataset", "tiny", "--data", chain, "--model", f"st:{reader}"), 2, "no images")
+    refused(invoke("evaluate", "--dataset", "tiny", "--data", chain, "--model", f"st:{seer}"), 2, "no texts")
+
+
+def test_the_card_of_exported_negatives_opens_the_model_that_mined_by_its_id_alone(
+    embedders: dict[str, Path], chain: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("itrpipe.stages.embeddings.require_model", lambda *model: None)
+    monkeypatch.setattr("itrpipe.stages.embeddings.fetch_folder", lambda *model: embedders["st"])
+    where = ["--dataset", "tiny", "--data", chain]
+    opened = {}
+    for name, model in (("hub", "some/clip"), ("here", embedders["st"])):
+        done(invoke("mine-negatives", "--model", f"st:{model}", "--name", name, *SMALL, *where))
+        done(invoke("export-negatives", "--model", name, "--to", tmp_path / name, *where))
+        opened[name] = re.findall(r'SentenceTransformer\("(.*)"\)', (tmp_path / name / "README.md").read_text())
+    assert opened == {"hub": ["some/clip"], "here": ["MODEL"]}
 
 
 def test_an_embedder_is_named_by_library_id_and_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

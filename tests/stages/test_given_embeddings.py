@@ -72,6 +72,7 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
         assert theirs.name.startswith(f"exact.given.given-{name}-")
         same_lists(ours[0], theirs)
     same_lists(ours[1], made(invoke("mine-negatives", *given, *SMALL, *more, *where)))
+    refused(invoke("export-negatives", "--to", tmp_path / "out", *where), 2, "parquet, npy, h5; choose with --model")
     photographs = shutil.copytree(finished_chain / "source", tmp_path / "source")
     exported = ["--model", "npy", "--to", tmp_path / "out", "--image-root", photographs]
     first = min(photographs.glob("*/*.jpg"))
