@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,8 @@ def encoded(library: str, folder: Path, files: list[Path], captions: list[str]) 
         return model.encode(pictures), model.encode(captions)
     import open_clip
 
-    model, processor = open_clip.create_model_from_pretrained(f"local-dir:{folder}")
+    opened: Any = open_clip.create_model_from_pretrained(f"local-dir:{folder}")
+    model, processor = opened
     tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
     with torch.no_grad():
         frames = torch.stack([processor(picture) for picture in pictures])
