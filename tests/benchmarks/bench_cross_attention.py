@@ -5,6 +5,8 @@ The published side is timed on a sample of the captions and scaled by the number
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from measure import paired
@@ -74,10 +76,14 @@ def sides(images, captions):
     return regions, words.masked_fill((torch.arange(16) >= lengths[:, None])[..., None], 0.0), lengths
 
 
+@cache
+def model_of(scoring: CrossAttention) -> CrossAttentionModel:
+    return CrossAttentionModel(Scan(), scoring, 1, 1)
+
+
 def score_matrix(regions: Tensor, words: Tensor, lengths: Tensor, scoring: CrossAttention) -> Tensor:
     """Score all images with all captions, as a model of these parts does."""
-    model = CrossAttentionModel(Scan(), scoring, 1, 1)
-    return model.score_matrix(RegionEncoding(regions), WordEncoding(words, lengths))
+    return model_of(scoring).score_matrix(RegionEncoding(regions), WordEncoding(words, lengths))
 
 
 @pytest.mark.parametrize("name", SCORINGS)
