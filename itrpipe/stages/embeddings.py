@@ -158,9 +158,9 @@ def require_embedder(model: str, revision: str, library: str) -> None:
     needed = _NEEDED[library]
     if not has_any(folder, needed):
         raise MissingInputError(f"{folder} has none of {', '.join(needed)}; name the folder or hub id of a model")
-    if needed == _NEEDED[SENTENCE_TRANSFORMERS] and not any(any(folder.rglob(name)) for name in PROCESSORS):
+    if library == SENTENCE_TRANSFORMERS and not any(any(folder.rglob(name)) for name in PROCESSORS):
         raise UsageError(EMBEDS_NO.format(folder, "images"))
-    for part in [folder, *folder.iterdir()]:
+    for part in [folder, *folder.rglob("*")]:
         if part.is_dir() and not any(part.glob("*.safetensors")):
             refuse_pickles(part)
 

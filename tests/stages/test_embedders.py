@@ -118,6 +118,10 @@ def test_what_cannot_embed_is_refused_when_it_is_planned_or_opened(
     for path in pickled.rglob("*.safetensors"):
         path.rename(path.with_name("pytorch_model.bin"))
     refused(invoke(*planned, f"st:{pickled}"), 4, "is a pickle")
+    nested = Path(shutil.copytree(embedders["st"], tmp_path / "nested")) / "1_Router" / "0_Dense"
+    nested.mkdir(parents=True)
+    (nested / "pytorch_model.bin").touch()
+    refused(invoke(*planned, f"st:{nested.parents[1]}"), 4, "is a pickle")
     refused(invoke(*planned, f"oc:{embedders['st']}"), 3, "open_clip_model.safetensors")
     refused(invoke(*planned, f"st:{embedders['st']}", "--method", "aoq"), 2, "--method")
     refused(invoke(*planned, f"st:{embedders['st']}", "--owners", "owners.npy"), 2, "belongs to --embeddings")

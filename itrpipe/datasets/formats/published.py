@@ -103,6 +103,7 @@ _PIPE_LINE = re.compile(r"(?P<name>[^|]+)\|\s*(?P<number>\d+)\s*(?:\|\s*|\s)(?P<
 
 
 def has_pipe_header(path: Path) -> bool:
+    """Return whether a file begins as Flickr30k's `results.csv`, a name that other tables have, too."""
     return re.match(r"image_name\s*\|", next(text_lines(path), "")) is not None
 
 
