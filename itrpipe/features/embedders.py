@@ -17,7 +17,7 @@ from PIL import Image
 
 from itrpipe.encoders.folders import quiet
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import EMBEDS_NO, OPEN_CLIP, SENTENCE_TRANSFORMERS
 from itrpipe.features.embeddings import INNER_PRODUCT, embedding_writer
 from itrpipe.features.extraction import Decoders, ImageFiles, decode_image
@@ -29,6 +29,8 @@ IMAGES, TEXTS = "images", "texts"
 _BATCH = 32
 _BATCHES_PER_PART = 8
 _VECTORS = "vectors"
+_FIRST_SAFE = 6
+"""Release of sentence-transformers from which on local folders are trusted no more than the hub."""
 _AGAIN = "name another model, or download it again"
 
 
@@ -40,14 +42,20 @@ class SentenceTransformersEmbedder:
         device: `cpu` or `cuda`.
 
     Raises:
+        MissingInputError: the library is a release that runs code out of local folders, whatever it is told.
         DataError: a file is damaged, or needs code that the folder brings.
         UsageError: it does not embed both images and captions.
     """
 
     def __init__(self, folder: Path, device: str) -> None:
-        from sentence_transformers import SentenceTransformer
+        from sentence_transformers import SentenceTransformer, __version__
         from tqdm import tqdm
 
+        if int(__version__.partition(".")[0]) < _FIRST_SAFE:
+            raise MissingInputError(
+                f"sentence-transformers {__version__} runs code that a local folder brings; run "
+                f"`pip install 'sentence-transformers>={_FIRST_SAFE}'`"
+            )
         tqdm.set_lock(threading.RLock())  # its own is a semaphore, which a worker that is ended would leave behind
         with quiet(), reading(folder, "an embedder", _AGAIN):
             self._model = SentenceTransformer(

@@ -20,7 +20,8 @@ import itrpipe
 from itrpipe.cli.embeddings import embedder_of
 from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.features.embedders import Embedding
+from itrpipe.errors import MissingInputError
+from itrpipe.features.embedders import Embedding, SentenceTransformersEmbedder
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from tests.chains import FEW, Invoke, done, interrupted, made, only, refused
 from tests.encoders import zoo
@@ -128,6 +129,10 @@ def test_what_cannot_embed_is_refused_when_it_is_planned_or_opened(
     with monkeypatch.context() as patched:
         patched.setattr(importlib.util, "find_spec", lambda name: None)
         refused(invoke(*planned, f"st:{embedders['st']}"), 3, "pip install itrpipe[sentence-transformers]")
+    with monkeypatch.context() as patched:
+        patched.setattr("sentence_transformers.__version__", "5.4.1")
+        with pytest.raises(MissingInputError, match="runs code"):
+            SentenceTransformersEmbedder(embedders["st"], "cpu")
     reader = zoo.save("bert", tmp_path / "bert")
     refused(invoke(*planned, f"st:{reader}"), 2, "no images", "--embeddings", "itrpipe.mine")
     seer = zoo.save("vit", tmp_path / "vit")
