@@ -52,8 +52,7 @@ _COMPILED_FROM = 2_000
 _WORDS_OF_A_TILE = 8
 
 _ONCE = {
-    "vision": "with --set train.model.augment.scale=1, train.model.augment.flip=false and "
-    "train.model.augment.randaugment=false, without twins",
+    "vision": "without twins, some of which are mirror images",
     "text": "with another train.model.text_pool than mean-all",
 }
 """Side -> settings with which its frozen encoder reads everything once."""

@@ -51,7 +51,8 @@ joint model, all that does."""
 
 ADAPTERS = "adapter"
 """Folder of what adapters have learned."""
-PHASE = "phase"
+_MAY_DIFFER = ("phase", "augment")
+"""Settings of a backbone that say nothing of its weights."""
 _MOMENTS = "optimizer/"
 _REMEDY = "remove {} and run the same command again"
 
@@ -326,13 +327,16 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
     """Give a model the weights of a trained one.
 
     Raises:
-        UsageError: the trained model is of other settings; which part of a model is trained may differ.
+        UsageError: the trained model is of other settings that decide what its weights mean.
         DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
     config = read_json(folder / CONFIG)
     trained_with = dict(leaves(config["model"]))
     for key, value in leaves(settings["model"]):
-        if key != PHASE and (trained := trained_with.get(key)) != value:
+        if key.partition(".")[0] in _MAY_DIFFER:
+            continue
+        trained = trained_with.get(key)
+        if trained != value:
             raise UsageError(
                 f"{folder} was trained with model.{key} = {trained}, which model.{key} = {value} cannot start from; "
                 "give both runs the same value"

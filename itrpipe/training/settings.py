@@ -40,6 +40,7 @@ from itrpipe.models.declaration import (
     settings_of,
 )
 from itrpipe.models.declaration import backbones as backbone_classes
+from itrpipe.models.dual_encoder.declaration import NO_CHANGES, Augment, DualEncoder
 from itrpipe.papers import Paper
 from itrpipe.storage.artifact import LOCAL_MODEL
 
@@ -105,8 +106,9 @@ class TrainSettings(Settings):
         weight_decay: of all but `adam`; biases, the scales of norms and all else that is no matrix are spared.
         layer_decay: what each layer of an encoder multiplies the rate by for those below it, down to its embeddings; 1
             trains all at one rate.
-        freeze: encoder that stays as it is: `none`, `vision`, `text` or `both`. It reads every photograph or caption
-            once, before the training, unless what it makes of them depends on the batch.
+        freeze: encoder that stays as it is: `none`, `vision`, `text` or `both`. It reads every caption, or every
+            photograph without random changes, once before the training, unless what it makes of them depends on the
+            batch.
         adapter: what is trained of the encoders: all of them (`none`), or small adapters in some of their linear
             layers (`lora`), which are merged at the end.
         lora_rank, lora_alpha: r, and alpha, over r the scale of an adapter.
@@ -199,6 +201,15 @@ class TrainSettings(Settings):
             groups["loss"] = methods()[values["method"]]
         return groups
 
+    @field_validator("model")
+    @classmethod
+    def _frozen_encoders_see_photographs_as_they_are(
+        cls, value: BackboneSettings, info: ValidationInfo
+    ) -> BackboneSettings:
+        if info.data.get("freeze") in ("vision", BOTH) and isinstance(value, DualEncoder):
+            return value.model_copy(update={"augment": NO_CHANGES})
+        return value
+
     @model_validator(mode="after")
     def _trains_what_there_is(self) -> TrainSettings:
         if isinstance(self.loss, FirstEpochs):
@@ -282,6 +293,8 @@ class TrainSettings(Settings):
         unused += [f"loss.{name}" for name in self.loss.unused_options()]
         unused += [] if self.loss.trains else ["patience"]
         unused += [f"model.{name}" for name in self.model.unused_options()]
+        if "vision" in self.frozen:
+            unused += [f"model.augment.{name}" for name in Augment.model_fields]
         return tuple(unused)
 
     @property

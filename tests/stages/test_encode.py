@@ -21,7 +21,6 @@ HEADS = ("train.epochs=3", "train.batch_size=20", "train.min_word_count=1", "tra
 HEADS += ("train.model.embed_dim=8", "train.model.dropout=0.3")
 REGIONS = ("--features", "precomp", *sets("train.model.images=regions", "train.freeze=text"))
 PHOTOGRAPHS = ("--vision", "{saved}/vit", "--set=train.model.normalisation=clip")
-PHOTOGRAPHS += (*sets(*(f"train.model.augment.{each}" for each in ("scale=1", "flip=false", "randaugment=false"))),)
 MINED = ("--negatives", "mined,synthetic", "--weigh", "fne", *sets("contrastive.sentences=vse-c", "vse-c.min_count=1"))
 METHODS = {
     "contrastive": (
@@ -92,6 +91,12 @@ def test_another_training_of_the_same_encoders_asks_them_nothing(
     assert {*read} == {1}  # for the width of their vectors
     others = done(train(invoke, root, saved_encoders, "aoq", "--set=train.model.max_words=3", "--dry-run"))
     assert ("+ encode/text" in others, "✓ encode/vision" in others) == (True, True)
+
+
+def test_random_changes_of_what_a_frozen_encoder_sees_are_refused(
+    root: Path, invoke: Invoke, saved_encoders: Path
+) -> None:
+    assert train(invoke, root, saved_encoders, "aoq", "--set=aoq.model.augment.flip=true", "--dry-run").code == 2
 
 
 def test_an_interrupted_training_goes_on_to_the_same_bytes(root: Path, invoke: Invoke, saved_encoders: Path) -> None:
