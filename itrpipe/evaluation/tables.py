@@ -29,7 +29,7 @@ class Number:
         digits: shown behind the point.
         signed: it is a difference.
         unit: behind it, such as ` %`.
-        marked: best of its column, significant, or a reason to worry: shown bold.
+        marked: significant, or a reason to worry: shown bold.
     """
 
     value: float
@@ -163,7 +163,6 @@ class Measured:
         file: JSON in the folder of an evaluation.
         cells: of its content; none where it does not hold them.
         turned: models are columns, and what was measured is rows; else the other way round.
-        marks: the best of a column is marked; else what `cells` marks.
         beside: heading and cells of a first column that is no model's, of a turned table.
         usual: every evaluation has it, so that only the report shows it.
     """
@@ -173,7 +172,6 @@ class Measured:
     cells: Callable[[Any], Cells]
     caption: str
     turned: bool = False
-    marks: bool = True
     beside: tuple[str, Callable[[Any], Cells]] | None = None
     usual: bool = False
 
@@ -212,10 +210,7 @@ class Measured:
         spans = ()
         if any(groups):
             spans = [(group, len(list(columns))) for group, columns in groupby(groups)]
-        table = Table(self.title, [heading for _, heading in keys], rows, self.caption, spans)
-        if self.marks:
-            return with_best(table)
-        return table
+        return Table(self.title, [heading for _, heading in keys], rows, self.caption, spans)
 
 
 def _over_seeds(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells:
@@ -223,20 +218,6 @@ def _over_seeds(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells
     seeds = [cells(content) for content in contents]
     seeds = [seed for seed in seeds if seed]
     return {key: mean([seed.get(key) for seed in seeds]) for key in next(iter(seeds), ())}
-
-
-def with_best(table: Table) -> Table:
-    """Return the table with the best number of each column marked, as it is shown, where not all are equal."""
-    rows = [list(row.cells) for row in table.rows]
-    for place in range(len(table.columns)):
-        column = [cells[place] for cells in rows]
-        values = {round(cell.value, cell.digits) for cell in column if isinstance(cell, Number)}
-        for cells in rows:
-            cell = cells[place]
-            if isinstance(cell, Number):
-                is_best = len(values) > 1 and round(cell.value, cell.digits) == max(values)
-                cells[place] = replace(cell, marked=is_best)
-    return replace(table, rows=[replace(row, cells=cells) for row, cells in zip(table.rows, rows, strict=True)])
 
 
 def parts_of(cell: Cell) -> tuple[str, str]:

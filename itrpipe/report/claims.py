@@ -83,6 +83,11 @@ class Comparison:
         """Return the difference of the sum of recalls, which the verdict is about."""
         return self.claim.differences[RSUM]
 
+    @property
+    def leaves_out_seeds(self) -> bool:
+        """Tell whether one side has seeds that the other lacks."""
+        return len(self.seeds) < max(len(by_seed(self.series)), len(by_seed(self.baseline)))
+
 
 def claims_of(
     series: Sequence[Series], split: Split | None, samples: int, level: float, kind: str | Series = UPDATES
@@ -126,7 +131,7 @@ def judged(groups: Sequence[Sequence[Comparison]]) -> list[list[Comparison]]:
 
 
 def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Series]:
-    """Return the two models that a user compares, each of whichever seeds.
+    """Return the two models that a user compares, with no other runs than those that are compared.
 
     Args:
         series: of both.
@@ -149,9 +154,13 @@ def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Serie
     (before,), (after,) = sides
     if before is after:
         raise UsageError(f"--compare: both are {before.name}, which differ in nothing but their seed")
-    if not pairs_by_seed(before, after):
+    pairs = pairs_by_seed(before, after)
+    if not pairs:
         raise UsageError(f"--compare: {before.name} and {after.name} share no seed; evaluate both with one")
-    return before, after
+    compared = [*itertools.chain.from_iterable(pairs.values())]
+    first_runs = tuple(run for run in before.all if run in compared)
+    second_runs = tuple(run for run in after.all if run in compared)
+    return replace(before, all=first_runs), replace(after, all=second_runs)
 
 
 def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Run, Run]]:

@@ -180,15 +180,16 @@ def report_of(
     sets = collect(evaluations, declared, names)
     if not sets:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
-    runs = [*itertools.chain.from_iterable(sets)]
-    known = set(itertools.chain.from_iterable(run.names for run in runs))
+    known = set(itertools.chain.from_iterable(run.names for run in itertools.chain.from_iterable(sets)))
     for name in dict.fromkeys(each.run for each in options.published):
         if name not in known:
             warn(f"published scores are given for {name!r}, but no such run is evaluated")
     data = ShownData(find_root)
-    artifacts = all_artifacts(runs)
-
     compared = [_compared(members, data, options) for members in sets]
+    runs = []
+    for series, _, _ in compared:
+        runs += itertools.chain.from_iterable(each.all for each in series)
+    artifacts = all_artifacts(runs)
     # Significance is corrected over all comparisons of the page.
     marked = judged([claims for _, claims, _ in compared])
     groups = []
@@ -263,8 +264,11 @@ def _group(
 
     images, captions = run.size
     place = f"{run.settings['split']} split of {run.manifest.dataset}"
+    description = f"{place}, {images:,} images with {captions:,} captions"
+    if options.compare and claims:
+        description += f"; seeds compared: {', '.join(map(str, claims[0].seeds))}"
     return Group(
-        f"{place}, {images:,} images with {captions:,} captions",
+        description,
         series,
         claims,
         timed,

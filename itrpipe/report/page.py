@@ -35,7 +35,8 @@ BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 
 def html(report: ReportPage) -> str:
     """The page. Whatever comes from a dataset is escaped; only the drawings of `plots` are taken as they are."""
-    return page_environment().get_template("page.html.j2").render(report=report)
+    page = page_environment().get_template("page.html.j2").render(report=report)
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", page)
 
 
 def text(report: ReportPage) -> str:

@@ -12,13 +12,15 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.evaluation.tables import Number
+from itrpipe.evaluation.metrics import RSUM
+from itrpipe.evaluation.results import FULL
 from itrpipe.report.claims import rsum_of, score_of
-from itrpipe.report.runs import FIRST, Model, Series
+from itrpipe.report.runs import FIRST, Model, Series, by_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,7 +128,7 @@ def looks_of(series: Sequence[Series]) -> dict[str, Look]:
 def intervals(
     name: str, series: Sequence[Series], looks: Mapping[str, Look], baseline: Series | None, most: int
 ) -> Plot:
-    """Draw the RSum of the best models and of the baseline with its interval, below each other.
+    """Draw the RSum of the best models and of the baseline with intervals over images, below each other.
 
     Args:
         name: of the drawing.
@@ -136,7 +138,9 @@ def intervals(
         most: models that are drawn.
     """
     figure, axes = panel()
-    title = "RSum" if baseline is None else f"RSum; shaded: {baseline.name}, with its interval"
+    title = f"RSum with {100 * series[0].first.settings['interval_level']:g} % intervals over images, means over seeds"
+    if baseline is not None:
+        title += f"; shaded: {baseline.name}"
     has_one_backbone = len({each.first.backbone for each in series}) == 1
     places, labels, names, end = [], [], [], 0.0
     ranked = sorted(series, key=rsum_of, reverse=True)
@@ -153,14 +157,13 @@ def intervals(
         places.append(place)
         names.append("\n".join(lines))
         rsum, colour = score_of(each), looks[each.name].colour
-        axes.plot(_ends(rsum), [place, place], color=colour, linewidth=2.2)
+        axes.plot(_ends(each), [place, place], color=colour, linewidth=2.2)
         axes.plot([rsum.value], [place], "o", color=colour, markersize=6.5, markeredgewidth=1.6)
         over = {"xytext": (0, 6), "textcoords": "offset points", "horizontalalignment": "center"}
         axes.annotate(rsum.text, xy=(rsum.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
     if baseline is not None:
-        rsum = score_of(baseline)
-        axes.axvline(rsum.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
-        axes.axvspan(*_ends(rsum), color=_RULE, alpha=_BAND, linewidth=0)
+        axes.axvline(rsum_of(baseline), color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        axes.axvspan(*_ends(baseline), color=_RULE, alpha=_BAND, linewidth=0)
     figure.set_figheight(0.5 + 0.34 * max(end, 2))
     axes.set_yticks(places, names)
     axes.set_ylim(end, -0.3)
@@ -169,12 +172,10 @@ def intervals(
     return Plot(title, svg(figure, name, f"{title}: {', '.join(labels)}"))
 
 
-def _ends(number: Number) -> tuple[float, float]:
-    """Return the ends of its interval, or of one standard deviation to both sides."""
-    if number.low is not None and number.high is not None:
-        return number.low, number.high
-    half = number.deviation or 0.0
-    return number.value - half, number.value + half
+def _ends(series: Series) -> tuple[float, float]:
+    """Return the ends of the interval of its RSum over images: means of those of its seeds."""
+    scores = [run.metrics[FULL][RSUM] for run in by_seed(series).values()]
+    return fmean(score["low"] for score in scores), fmean(score["high"] for score in scores)
 
 
 def panel() -> tuple[Any, Axes]:

@@ -40,7 +40,7 @@ def glance(
         published: scores of whichever runs.
     """
     against = {each.series.name: each for each in claims}
-    of_time = {each.series.name: over_images(each.rsum) for each in timed}
+    of_time = {each.series.name: _against(each) for each in timed}
     columns = [*_GLANCE]
     if claims:
         columns.append(_AGAINST)
@@ -61,7 +61,7 @@ def glance(
         word = "baseline" if name in baselines else None
         if claim is not None:
             word, over_seeds = claim.claim.word, claim.rsum.seeds
-            cells[_AGAINST] = over_images(claim.rsum)
+            cells[_AGAINST] = _against(claim)
             if over_seeds is not None:
                 cells[_SEEDS] = Number(*over_seeds, signed=True).spread
             if len(baselines) > 1:
@@ -94,6 +94,15 @@ def over_images(difference: Difference) -> Number:
     """Return a difference with its interval over images."""
     images = difference.images
     return Number(difference.value, images.low, images.high, signed=True, marked=difference.significant)
+
+
+def _against(comparison: Comparison) -> Number:
+    """Return the difference in RSum, with the number of its seeds where the rows of both models are of others, too."""
+    difference = over_images(comparison.rsum)
+    if not comparison.leaves_out_seeds:
+        return difference
+    count = len(comparison.seeds)
+    return replace(difference, unit=f" over {count} seed{'s' if count > 1 else ''}")
 
 
 def _published(series: Series, published: Sequence[Published], protocol: str) -> list[Published]:
@@ -189,18 +198,19 @@ def cost_table(series: Sequence[Series]) -> Table:
     """Return what training cost, with all that it was made from, and how much of it went to correct matches."""
     rows = []
     for each in series:
-        seconds, shares = [], []
+        epochs, seconds, shares = [], [], []
         for run in by_seed(each).values():
+            epochs.append(Number.of(run.members[0].epochs, digits=0))
             seconds.append(Number.of(run.seconds))
             history = run.members[0].history
             values = [row[name] for row in history for name in _SHARES if row.get(name) is not None]
             shares.append(Number(100 * float(np.mean(values))) if values else None)
         total = mean(seconds)
-        epochs = Number.of(each.first.members[0].epochs, digits=0)
-        rows.append(Row(each.name, [epochs, None if total is None else duration(total.value), mean(shares)]))
+        time = None if total is None else duration(total.value)
+        rows.append(Row(each.name, [mean(epochs), time, mean(shares)]))
     caption = (
-        "Mean of one seed, with the models, mined lists and sentences that it was made from. Correct matches: percent "
-        "of the gradient of all negatives that went to captions and images that match in truth, where the dataset "
-        "knows that."
+        "Means over seeds, each with the models, mined lists and sentences that it was made from. Correct matches: "
+        "percent of the gradient of all negatives that went to captions and images that match in truth, where the "
+        "dataset knows that."
     )
     return Table("What training cost", ["epochs", "time", "correct matches among negatives, %"], rows, caption)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from itrpipe.evaluation.results import summed_up
@@ -21,7 +19,6 @@ from itrpipe.evaluation.tables import (
     duration,
     mean,
     whole_text,
-    with_best,
 )
 
 
@@ -53,13 +50,6 @@ def test_the_mean_of_seeds_has_their_deviation_and_one_seed_keeps_its_interval()
     found = mean([Number(1.0, 0, 2, digits=3), Number(3.0, 0, 4, digits=3)])
     assert found == Number(2.0, deviation=2**0.5, digits=3)
     assert mean([Number(1.0), None]) is mean([]) is None
-
-
-def test_the_best_of_a_column_is_marked_where_not_all_look_equal() -> None:
-    for values, marks in (([1, 3, 3], [False, True, True]), ([1.01, 1.04], [False, False])):
-        table = with_best(Table("", ["R@1"], [Row("", [Number(each)]) for each in values]))
-        cells: list[Any] = [row.cells[0] for row in table.rows]
-        assert [each.marked for each in cells] == marks
 
 
 @pytest.mark.parametrize("turned", [False, True])

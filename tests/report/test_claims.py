@@ -16,7 +16,7 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.compare import Claim
 from itrpipe.evaluation.intervals import Difference, Interval, paired_differences
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
-from itrpipe.evaluation.tables import Number
+from itrpipe.evaluation.results import FULL
 from itrpipe.report.claims import Comparison, differing_settings, judged
 from itrpipe.report.plots import SERIES, _ends, looks_of
 from itrpipe.report.runs import Model, Series, series_of
@@ -321,6 +321,10 @@ def test_a_colour_is_a_method_a_dash_a_backbone_and_the_first_training_grey() ->
     assert looks["VSRN, first"].colour not in {looks[f"VSRN, M{n}"].colour for n in range(SERIES)}
 
 
-def test_what_is_drawn_ends_with_the_interval_or_one_deviation_to_both_sides() -> None:
-    assert _ends(Number(5.0, 3.0, 8.0)) == (3.0, 8.0)
-    assert _ends(Number(5.0, deviation=1.5)) == (3.5, 6.5)
+def test_models_of_one_seed_and_of_several_are_drawn_with_intervals_over_images() -> None:
+    runs: list[Any] = []
+    for seed, low, high in ((0, 3.0, 8.0), (1, 5.0, 12.0)):
+        found = {FULL: {RSUM: {"value": 6.0, "low": low, "high": high}}}
+        runs.append(SimpleNamespace(seed=seed, metrics=found, manifest=SimpleNamespace(finished="")))
+    assert _ends(Series("one seed", (runs[0],))) == (3.0, 8.0)
+    assert _ends(Series("two seeds", tuple(runs))) == (4.0, 10.0)

@@ -56,6 +56,34 @@ def test_of_many_models_the_best_come_first(copy: Toy) -> None:
     assert "one seed is too few: VSE++, AOQ, VSE++, SSAMT." in found.results["answers"][0]
 
 
+def test_a_difference_is_that_of_the_rows_or_names_its_seeds(seeded: Toy) -> None:
+    """The baseline has two seeds more than the model."""
+    first = [f"triplet.vsepp{end}" for end in ("", ".s1", ".s2")]
+    compared = seeded.report((*first, "aoq.vsepp.s1"), compare=[seeded.made[name].name for name in first])
+    assert [run["seed"] for run in compared.results["runs"]] == [1, 1]
+    rows = rows_of(compared.page.all("figure", "numbers")[0])
+    before, after = rows["VSE++, first training"], rows["VSE++, AOQ"]
+    difference = float(after[0]) - float(before[0])
+    assert float(after[3]) == pytest.approx(difference, abs=0.11)
+    assert "seeds compared: 1" in compared.page.all("p", "meta")[0].text()
+
+    whole = seeded.report((*first, "aoq.vsepp.s1"))
+    rows = rows_of(whole.page.all("figure", "numbers")[0])
+    assert rows["VSE++, first training"][0] != before[0]
+    assert rows["VSE++, AOQ"][3] == f"{after[3]} over 1 seed"
+
+
+def test_no_number_is_bold_where_nothing_is_shown(done: Report) -> None:
+    assert done.page.all("td")
+    assert not done.page.all("td", "marked")
+
+
+def test_a_percentage_stays_on_one_line(done: Report) -> None:
+    page = (done.folder / "index.html").read_text()
+    assert "95\N{NO-BREAK SPACE}%" in page
+    assert not re.search(r"\d %", page)
+
+
 def test_the_page_asks_for_nothing_from_outside_and_its_anchors_lead_somewhere(done: Report) -> None:
     content = (done.folder / "index.html").read_text()
     assert not any(done.page.all(tag) for tag in ("script", "link", "iframe", "object", "base"))
@@ -201,6 +229,12 @@ def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> Non
     times = {name: cells[1] for name, cells in rows_of(cost).items()}
     assert times == {"VSE++, AOQ": "3.75 s", "VSE++, first training": "1.25 s"}
     assert {run["label"]: run["epochs"] for run in report.results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
+
+
+def test_epochs_that_training_cost_are_means_over_seeds(copy: Toy) -> None:
+    runs = [add(copy, "ssamt", "vsepp", seed=seed, history=({},) * epochs) for seed, epochs in enumerate((2, 6))]
+    *_, cost = copy.report(tuple(runs)).page.all("figure", "numbers")
+    assert rows_of(cost)["VSE++, SSAMT"][0] == "4"
 
 
 def test_settings_that_are_not_declared_are_told(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

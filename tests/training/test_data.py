@@ -32,6 +32,7 @@ from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Batch, twins_drawn
+from itrpipe.mining.lists import DIRECTIONS, MinedList
 from itrpipe.models.base import ImageBatch
 from itrpipe.models.captions import (
     CaptionTokens,
@@ -55,6 +56,7 @@ from itrpipe.training import augment as changes
 from itrpipe.training.augment import apply_changes, crop_boxes, draw_changes
 from itrpipe.training.data import FeatureSplitData, PixelSplitData, TokenTexts, epoch_batches, feed, open_split
 from itrpipe.training.distributed import OwnImages, World
+from tests.maps import write_list
 
 CPU = torch.device("cpu")
 IDS = ["a", "b", "c"]
@@ -563,12 +565,21 @@ def test_sentences_of_other_captions_are_refused(rows: Any, expected: str, tmp_p
         read_sentences(written(tmp_path, *rows), MASKED, OWN_WORDS)
 
 
-def test_lists_hold_a_hard_part_of_a_small_training_set() -> None:
-    """A tenth of all captions and images, and ten at least."""
-    for captions, images, expected in ((40, 20, [10, 10]), (1_500, 300, [150, 30]), (145_000, 29_000, [300, 300])):
-        lists = {}
-        for direction, anchors in (("texts_for_images", images), ("images_for_texts", captions)):
-            lists[direction] = lists[f"{PROBABILITY_OF}{direction}"] = np.broadcast_to(0, (anchors, 300))
-        cut = assembly.longest_used(lists)
-        assert list(cut) == list(lists)
-        assert [each.shape[1] for each in cut.values()] == [expected[0]] * 2 + [expected[1]] * 2
+@pytest.mark.parametrize(
+    ("captions", "images", "widths"), [(40, 20, (10, 10)), (845, 169, (84, 16)), (3_000, 600, (200, 40))]
+)
+def test_negatives_come_from_the_hardest_tenth_of_a_small_training_set(
+    captions: int, images: int, widths: tuple[int, int], tmp_path: Path
+) -> None:
+    """A tenth of all captions and images, and ten at least; of lists that are shorter all."""
+    ids = [f"i{row}" for row in range(images)], [f"c{row}" for row in range(captions)]
+    for direction, anchors, mined in zip(DIRECTIONS, ids, (200, 40), strict=True):
+        rows = np.tile(np.arange(mined), (len(anchors), 1))
+        scores = np.zeros(rows.shape, np.float32)
+        write_list(tmp_path, direction, MinedList(np.array(anchors), rows, scores, scores.astype(np.float16)))
+    split = SimpleNamespace(image_ids=ids[0], caption_ids=ids[1])
+    train: Any = SimpleNamespace(split=split)
+    lists = assembly.mined_lists(tmp_path, train)
+    for direction, width in zip(DIRECTIONS, widths, strict=True):
+        assert lists[direction].shape[1] == lists[f"{PROBABILITY_OF}{direction}"].shape[1] == width
+        assert (lists[direction] == np.arange(width)).all()

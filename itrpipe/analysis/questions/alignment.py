@@ -51,7 +51,6 @@ SHOWN = (
         "Mean distance of embeddings of length one, 0 to 2. Alignment, the lower the closer: a caption with its own "
         "image, two captions of one image. Uniformity, the higher the further apart: two images, and the first "
         "captions of two images; random directions are 1.41 apart.",
-        marks=False,
         usual=True,
     ),
 )

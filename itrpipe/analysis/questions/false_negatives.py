@@ -42,7 +42,6 @@ SHOWN = (
         _cells,
         "Of the hardest candidates in the training set. Likely: with a probability above a half to be correct matches; "
         "true: correct matches, where the dataset knows them.",
-        marks=False,
     ),
 )
 

@@ -51,7 +51,7 @@ SHOWN = (
         "ones whether wrong or not, in whose place it gives the word of the caption. Below caption: sentences that "
         "score below theirs.",
     ),
-    Measured("Perplexity", WORDS, _perplexities, "Lower is more fluent.", marks=False),
+    Measured("Perplexity", WORDS, _perplexities, "Lower is more fluent."),
 )
 
 
