@@ -33,7 +33,7 @@ class Report(PlanOptions):
     backbone: Annotated[Text, Option("--backbone", "-b", help="Compare models of this backbone only.")] = None
     compare: Annotated[
         tuple[str, str] | None,
-        Option(metavar="A B", help="Only B against A: names of models, or METHOD.BACKBONE[.sN]."),
+        Option(metavar="A B", help="Only B against A, else all models: names, or METHOD.BACKBONE[.sN]."),
     ] = None
     into: Annotated[File, Option(metavar="FILE", help="Markdown file whose table of results is renewed.")] = None
 
