@@ -29,6 +29,7 @@ _CAREFUL = NormalDist().inv_cdf(0.995)
 _FOLDS = 5
 _BINS = 10
 _STEPS = 50
+_TINY = 1e-9
 
 
 class Area(NamedTuple):
@@ -112,15 +113,15 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
 
     _, places = np.unique(images, return_inverse=True)
     folds = np.random.default_rng(0).permutation(places.max() + 1)[places] % _FOLDS
-    centred = log_odds - log_odds.mean(axis=0)
     scores = np.empty(count)
     held_out = np.empty(count)
     for fold in range(_FOLDS):
         unseen = folds == fold
         weights, bias = _fit(log_odds[~unseen], answers[~unseen])
-        # Without the biases, which differ by fold and would rank the pairs of one before those of another.
-        scores[unseen] = centred[unseen] @ weights
-        held_out[unseen] = _sigmoid(log_odds[unseen] @ weights + bias)
+        joined = log_odds @ weights
+        held_out[unseen] = _sigmoid(joined + bias)[unseen]
+        # Bias and size of the weights differ by fold and would rank the pairs of one before those of another.
+        scores[unseen] = ((joined - joined.mean()) / max(joined.std(), _TINY))[unseen]
 
     auc, knows = None, False
     if answers.any() and not answers.all():
@@ -165,7 +166,7 @@ def expected_calibration_error(bins: tuple[Bin, ...]) -> float:
 def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:
     """Fit weights [J] and bias; a judge whose weight would be negative is left out, the worst first."""
     centre = log_odds.mean(axis=0)
-    spread = np.maximum(log_odds.std(axis=0), 1e-9)
+    spread = np.maximum(log_odds.std(axis=0), _TINY)
     standard = np.column_stack([(log_odds - centre) / spread, np.ones(len(answers))])
     start = np.append(np.zeros(len(centre)), _share_log_odds(answers))
     used = np.ones(len(start), dtype=bool)
@@ -181,12 +182,21 @@ def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:
 
 def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Maximise the likelihood of a logistic curve, less a ridge around `start`."""
+
+    def loss(weights: np.ndarray) -> float:
+        log_odds = features @ weights
+        distances = weights - start
+        return np.logaddexp(0, log_odds).sum() - answers @ log_odds + RIDGE / 2 * distances @ distances
+
     weights = start
     for _ in range(_STEPS):
         probabilities = _sigmoid(features @ weights)
         gradient = features.T @ (answers - probabilities) - RIDGE * (weights - start)
         curvature = (features.T * (probabilities * (1 - probabilities))) @ features + RIDGE * np.eye(len(start))
         step = np.linalg.solve(curvature, gradient)
+        # Where judges nearly separate the answers, a full step may go far beyond.
+        while loss(weights + step) > loss(weights):
+            step /= 2
         weights = weights + step
         if np.abs(step).max() < 1e-6:
             break
