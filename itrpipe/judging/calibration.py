@@ -21,9 +21,9 @@ from itrpipe.judging.shares import wilson
 LEAST = 50
 """Decisions below which nothing is fitted."""
 RIDGE = 0.1
-"""Penalty of squared weights of standardised log-odds, and of the bias's square distance from the share's log-odds.
+"""Penalty of half the squares of the weights of standardised log-odds, and of the bias's distance from the share.
 
-That of one decision at most: it keeps weights finite where a judge separates all answers.
+It is small beside what `LEAST` decisions tell, and keeps weights finite where judges separate all answers.
 """
 _CAREFUL = NormalDist().inv_cdf(0.995)
 _FOLDS = 5
@@ -62,7 +62,7 @@ class Calibration:
         decisions: n.
         knows: False where the answers do not show that the judges know anything, by the area's interval of 99 %; then
             all pairs have the same probability: the share of right answers, at most one half.
-        auc: None below `LEAST` decisions, or where all answers are the same.
+        auc: None where nothing was fitted, or all answers are the same.
         precision, recall: of the pairs above one half; None where there are none.
         reliability: bins by rising probability that hold decisions.
         held_out: cross-fitted probability of each decision, in their order.
@@ -99,7 +99,8 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
     """Fit the curve to people's decisions.
 
     Decisions may be drawn by strata of the log-odds: choosing by what a curve is given does not change how likely an
-    answer is given that. Below `LEAST` decisions nothing is fitted; the curve is the mean of the judges' log-odds.
+    answer is given that. Below `LEAST` decisions, or where all are about one image, nothing is fitted; the curve is
+    the mean of the judges' log-odds.
 
     Args:
         log_odds: [n, J], finite.
@@ -107,12 +108,12 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         images: [n], row of each decision's image.
     """
     count, judges = log_odds.shape
-    if count < LEAST:
+    image_rows, places = np.unique(images, return_inverse=True)
+    if count < LEAST or len(image_rows) < 2:
         weights = (1 / judges,) * judges
         return Calibration(weights, 0.0, count, held_out=tuple(_sigmoid(log_odds.mean(axis=1)).tolist()))
 
-    _, places = np.unique(images, return_inverse=True)
-    folds = np.random.default_rng(0).permutation(places.max() + 1)[places] % _FOLDS
+    folds = np.random.default_rng(0).permutation(len(image_rows))[places] % _FOLDS
     scores = np.empty(count)
     held_out = np.empty(count)
     for fold in range(_FOLDS):
@@ -120,8 +121,9 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         weights, bias = _fit(log_odds[~unseen], answers[~unseen])
         joined = log_odds @ weights
         held_out[unseen] = _sigmoid(joined + bias)[unseen]
-        # Bias and size of the weights differ by fold and would rank the pairs of one before those of another.
-        scores[unseen] = ((joined - joined.mean()) / max(joined.std(), _TINY))[unseen]
+        # Bias and size of the weights differ by fold and would rank the pairs of one before those of another. What is
+        # alike stays alike, whatever the rounding.
+        scores[unseen] = ((joined - joined.mean()) / max(joined.std(), _TINY))[unseen].round(6)
 
     auc, knows = None, False
     if answers.any() and not answers.all():
