@@ -29,7 +29,7 @@ _CAREFUL = NormalDist().inv_cdf(0.995)
 _FOLDS = 5
 _BINS = 10
 _STEPS = 50
-_TINY = 1e-9
+_NARROW = 1e-3
 
 
 class Area(NamedTuple):
@@ -107,6 +107,7 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         answers: bool [n], which pairs are right.
         images: [n], row of each decision's image.
     """
+    log_odds = log_odds.astype(np.float64)
     count, judges = log_odds.shape
     image_rows, places = np.unique(images, return_inverse=True)
     if count < LEAST or len(image_rows) < 2:
@@ -123,7 +124,7 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         held_out[unseen] = _sigmoid(joined + bias)[unseen]
         # Bias and size of the weights differ by fold and would rank the pairs of one before those of another. What is
         # alike stays alike, whatever the rounding.
-        scores[unseen] = ((joined - joined.mean()) / max(joined.std(), _TINY))[unseen].round(6)
+        scores[unseen] = ((joined - joined.mean()) / max(joined.std(), _NARROW))[unseen].round(6)
 
     auc, knows = None, False
     if answers.any() and not answers.all():
@@ -168,7 +169,7 @@ def expected_calibration_error(bins: tuple[Bin, ...]) -> float:
 def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:
     """Fit weights [J] and bias; a judge whose weight would be negative is left out, the worst first."""
     centre = log_odds.mean(axis=0)
-    spread = np.maximum(log_odds.std(axis=0), _TINY)
+    spread = np.maximum(log_odds.std(axis=0), _NARROW)
     standard = np.column_stack([(log_odds - centre) / spread, np.ones(len(answers))])
     start = np.append(np.zeros(len(centre)), _share_log_odds(answers))
     used = np.ones(len(start), dtype=bool)

@@ -66,6 +66,9 @@ def test_judges_together_are_as_good_as_the_best_and_one_that_errs_is_left_out()
     both = np.stack([log_odds[:100, 0], -log_odds[:100, 1]], axis=1)
     alone = calibrate(both[:, :1], answers[:100], np.arange(100))
     assert calibrate(both, answers[:100], np.arange(100)).weights == pytest.approx((*alone.weights, 0))
+    both[:, 1] = 1 / 3
+    found = calibrate(both.astype(np.float32), answers[:100], np.arange(100))
+    assert found.weights == pytest.approx((*alone.weights, 0), abs=1e-4)
 
 
 def test_what_is_said_of_it_is_cross_fitted_by_image() -> None:
