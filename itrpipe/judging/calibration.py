@@ -201,7 +201,7 @@ def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.
         while loss(weights + step) > loss(weights):
             step /= 2
         weights = weights + step
-        if np.abs(step).max() < 1e-6:
+        if np.abs(step).max() < 1e-4:
             break
     return weights
 
