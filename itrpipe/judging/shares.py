@@ -1,0 +1,151 @@
+"""Shares of right answers among many pairs, estimated from few decisions of people.
+
+Shapes: P pairs, n decisions.
+
+Sources: Angelopoulos et al., "Prediction-powered inference", Science 2023; Wilson, "Probable inference, the law of
+succession, and statistical inference", 1927; Cochran, "Sampling Techniques", 1977.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+_NORMAL = NormalDist().inv_cdf(0.975)
+_CUTS = (0.5, 0.75, 0.875, 0.9375)
+_SURE = 1e-6
+RANKS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 60))
+"""Spans of ranks, from the first to the last, that are told apart; people are asked about the first ten."""
+
+
+class Share(NamedTuple):
+    """A share of many, with a 95 % interval.
+
+    Attributes:
+        value: 0..1; None where it cannot be told.
+        low, high: ends of the interval.
+        decisions: that it rests on.
+    """
+
+    value: float | None
+    low: float
+    high: float
+    decisions: int
+
+
+def share_of(found: int, decisions: int, population: int) -> Share:
+    """Estimate a share of a finite population from a simple random sample, with Wilson's interval.
+
+    A sample without replacement tells as much as one of n (N - 1) / (N - n) with replacement (Cochran, eq. 2.15).
+
+    Args:
+        found: in the sample.
+        decisions: n, size of the sample.
+        population: N, from which it was drawn.
+    """
+    if not decisions:
+        return Share(None, 0.0, 1.0, 0)
+    value = found / decisions
+    if decisions >= population:
+        return Share(value, value, value, decisions)
+    size = decisions * (population - 1) / (population - decisions)
+    return Share(value, *wilson(value, size), decisions)
+
+
+def wilson(value: float, size: float, quantile: float = _NORMAL) -> tuple[float, float]:
+    """Compute the ends of Wilson's interval of a share that is known as from `size` independent draws."""
+    square = quantile * quantile
+    centre = (value + square / (2 * size)) / (1 + square / size)
+    reach = quantile / (1 + square / size) * math.sqrt(value * (1 - value) / size + square / (4 * size * size))
+    # Of nothing, or of all, an end is the share itself, and rounding would put it beside.
+    return min(value, max(0.0, centre - reach)), max(value, min(1.0, centre + reach))
+
+
+def strata_of(scores: np.ndarray) -> np.ndarray:
+    """Cut pairs into strata by their scores [P]: the lower half is 0, the next quarter 1, …, the top sixteenth 4."""
+    places = np.empty(len(scores), dtype=np.int64)
+    places[np.argsort(scores, kind="stable")] = np.arange(len(scores))
+    return np.searchsorted(np.array(_CUTS) * len(scores), places, side="right")
+
+
+def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray, strata: np.ndarray) -> Share:
+    """Estimate the share of right pairs by a judge's probabilities, corrected by decisions.
+
+    The mean probability is corrected by the mean of answer less probability among the decisions of each stratum, which
+    is right however wrong the judge is, and the surer the better the judge. A stratum with fewer than two decisions is
+    joined with the next one above it, the last with the one below.
+
+    Args:
+        probabilities: [P]. Those of decided pairs must not have seen their answers: `Calibration.held_out`.
+        rows: [n] places of the decided pairs, each once, drawn at random within their stratum.
+        answers: bool [n], which of them are right.
+        strata: int [P] from 0, from which the decisions were drawn: `strata_of` the mean log-odds of the judges as they
+            were then. Once calibrated, strata are others, of which these decisions are no random sample.
+
+    Returns:
+        The share. With fewer than two decisions it is the judge's alone, and its interval is all of 0..1.
+    """
+    probabilities = np.clip(probabilities, _SURE, 1 - _SURE, dtype=np.float64)
+    guess = float(probabilities.mean())
+    if len(rows) < 2:
+        return Share(guess, 0.0, 1.0, len(rows))
+    strata = _join(strata, rows)
+    drawn = strata[rows]
+    sizes = np.bincount(strata)
+    counts = np.bincount(drawn)
+    weights = sizes / len(strata)
+
+    errors = answers - probabilities[rows]
+    means = np.bincount(drawn, errors) / counts
+    value = float(np.clip(guess + weights @ means, 0, 1))
+
+    # Where right pairs are rare, few decisions have small errors by chance; a judge may be too sure of itself. So the
+    # variance of an error is the mean of what is seen in its stratum, and of what the judge expects, made as large as
+    # errors are in all.
+    doubts = probabilities * (1 - probabilities)
+    seen = np.bincount(drawn, (errors - means[drawn]) ** 2) / (counts - 1)
+    expected = np.bincount(strata, doubts) / sizes
+    expected *= max(1.0, (errors**2).sum() / doubts[rows].sum())
+    variance = float(weights**2 / counts * (1 - counts / sizes) @ (seen + expected) / 2)
+    if not variance:
+        return Share(value, value, value, len(rows))
+    middle = (value + guess) / 2
+    student = _NORMAL + (_NORMAL**3 + _NORMAL) / (4 * (len(rows) - len(counts)))
+    return Share(value, *wilson(value, middle * (1 - middle) / variance, student), len(rows))
+
+
+def share_by_rank(
+    probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray, strata: np.ndarray, ranks: np.ndarray
+) -> dict[str, Share]:
+    """Estimate the share of right pairs as `share_right` does for each span of `RANKS`, such as "3-5".
+
+    Args:
+        ranks: int [P] from 1. Spans without any pair are left out.
+    """
+    shares = {}
+    for first, last in RANKS:
+        inside = (ranks >= first) & (ranks <= last)
+        if not inside.any():
+            continue
+        places = np.cumsum(inside) - 1
+        decided = inside[rows]
+        name = str(first) if first == last else f"{first}-{last}"
+        shares[name] = share_right(probabilities[inside], places[rows[decided]], answers[decided], strata[inside])
+    return shares
+
+
+def _join(strata: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Join strata [P] until each has two decisions, whose places are `rows`; return their new numbers [P]."""
+    counts = np.bincount(strata[rows], minlength=strata.max() + 1)
+    numbers = np.zeros(len(counts), dtype=np.int64)
+    number = decisions = 0
+    for stratum, count in enumerate(counts):
+        numbers[stratum] = number
+        decisions += count
+        if decisions >= 2:
+            number += 1
+            decisions = 0
+    return np.minimum(numbers, number - 1)[strata]
