@@ -6,6 +6,7 @@ Shapes: n things, v pairs of a thing and a term, P pairs of things.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -44,6 +45,11 @@ class Terms:
         keys, places = np.unique(things * size + terms, return_inverse=True)
         lists = Ragged.of_counts(np.bincount(keys // size, minlength=count), keys % size)
         return cls(lists, np.bincount(places, weights, len(keys)).astype(np.float32), size)
+
+    @cached_property
+    def squares(self) -> np.ndarray:
+        """Return the sum of the squared weights of each thing, [n] float32."""
+        return np.bincount(self.lists.owners(), self.weights**2, len(self.lists)).astype(np.float32)
 
     def products(self, rows: np.ndarray, others: Terms, other_rows: np.ndarray) -> np.ndarray:
         """Return for each pair the sum over common terms of the product of weights, [P] float32.

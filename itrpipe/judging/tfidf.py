@@ -1,11 +1,12 @@
 """Judge pairs by the words of captions, without any pretrained weights.
 
-A caption is the vector of its words, weighted by how often it has them and how few captions do, of length 1. The score
-of an image and a caption is the mean cosine of all captions of the image to all captions of the caption's image.
+The captions of an image are one text. A word weighs as often as it is said, times the logarithm of how rare the texts
+are that have it. The score of an image and a caption is the cosine of the image's text and that of the image which the
+caption belongs to.
 
 Shapes: P pairs, n captions, T captions in all.
 
-Source: TF-IDF with smoothed frequencies as of scikit-learn's TfidfVectorizer.
+Source: Spärck Jones, "A statistical interpretation of term specificity", 1972; smoothed, ln((1 + n) / (1 + df)).
 """
 
 from __future__ import annotations
@@ -35,19 +36,15 @@ class TfidfJudge:
             tokens = tokenize(caption)
             words += [numbers[token] for token in tokens]
             lengths.append(len(tokens))
-        total = len(material.captions)
-        captions = np.repeat(np.arange(total), lengths)
-        counted = Terms.summed(captions, np.array(words, np.int64), np.ones(len(words)), total, len(numbers))
-        captions = counted.lists.owners()
-        words = counted.lists.values
-        rarity = np.log((1 + total) / (1 + np.bincount(words, minlength=len(numbers)))) + 1
-        weights = counted.weights * rarity[words]
-        lengths = np.sqrt(np.bincount(captions, weights**2, total))
-        weights /= lengths[captions]
-        self._captions = Terms(counted.lists, weights.astype(np.float32), len(numbers))
+        words = np.array(words, np.int64)
+        captions = np.repeat(np.arange(len(lengths)), lengths)
         groups = material.groups[captions]
-        shares = weights / material.captions_of.counts[groups]
-        self._means = Terms.summed(groups, words, shares, len(material.captions_of), len(numbers))
+        count = len(material.captions_of)
+        size = len(numbers)
+        said = Terms.summed(groups, words, np.ones(len(words)), count, size)
+        rarity = np.log((1 + count) / (1 + np.bincount(said.lists.values, minlength=size)))
+        self._captions = Terms.summed(captions, words, rarity[words], len(lengths), size)
+        self._groups = Terms.summed(groups, words, rarity[words], count, size)
 
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """Return scores [P] float32 of rows [P] and [P].
@@ -56,13 +53,22 @@ class TfidfJudge:
             UsageError: an image has no captions.
         """
         self._material.require_captions(images)
-        return self._means.products(images, self._means, self._material.groups[captions])
+        groups = self._material.groups[captions]
+        squares = self._groups.squares
+        return _cosines(self._groups.products(images, self._groups, groups), squares[images] * squares[groups])
 
     def own(self, captions: np.ndarray) -> np.ndarray:
-        """Return mean cosines [n] float32 of captions to the others of their image; NaN where it has no others."""
+        """Return cosines [n] float32 of captions and the others of their image; NaN where it has no others."""
         groups = self._material.groups[captions]
-        counts = self._material.captions_of.counts[groups]
-        sums = counts * self._means.products(groups, self._captions, captions)
-        itself = self._captions.products(captions, self._captions, captions)
-        others = np.where(counts > 1, counts - 1, np.nan)
-        return ((sums - itself) / others).astype(np.float32)
+        products = self._groups.products(groups, self._captions, captions)
+        squares = self._captions.squares[captions]
+        others = self._groups.squares[groups] - 2 * products + squares
+        cosines = _cosines(products - squares, squares * others)
+        cosines[self._material.captions_of.counts[groups] < 2] = np.nan
+        return cosines
+
+
+def _cosines(products: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Return cosines [P] of inner products and of products of squared lengths; 0 where a text has no words."""
+    lengths = np.sqrt(np.maximum(squares, 0))
+    return np.divide(products, lengths, out=np.zeros(len(products), np.float32), where=lengths > 0)
