@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.options import AskingOptions, JudgesOption, JsonOption, Split
+from itrpipe.cli.options import AskingOptions, JsonOption, JudgesOption, Split
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 

@@ -60,7 +60,7 @@ EXPECTED_RECALL = 0.99
 
 
 WriteLists = Callable[[str, slice, CandidateLists], None]
-"""Takes the lists of consecutive anchors, direction after direction: the direction, rows of the anchors, their lists."""
+"""Takes the lists of some consecutive anchors: their direction, the rows of the anchors, and the lists."""
 
 
 def mine_split(

@@ -17,6 +17,8 @@ TOPS = (1, 10)
 """Depths of the lists at which candidates that are right after all are counted."""
 JOINED = "joined"
 """Stands for all judges of some lists together."""
+HARDEST = "1"
+"""Span of ranks that holds the hardest candidate of each list."""
 DATASET, PEOPLE = "the dataset", "people"
 """Who judges which candidates are right after all."""
 BEATEN = {
@@ -240,12 +242,14 @@ def sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
         return [f"{judges}: this judge knows nothing here, so that nothing is marked"]
     said = []
     for name, words in WORDS.items():
-        hardest = judged["by_rank"][name][0]
+        hardest = judged[name]["by_rank"].get(HARDEST)
+        if hardest is None:
+            continue
         share = hardest["share"]
         checked = "by its default curve, which nobody has checked"
         if share["decisions"]:
             checked = f"{_percent(share['low'])}–{_percent(share['high'])} %, {share['decisions']:,} decisions"
-        marked = sum(each["marked"][JOINED] for each in judged["by_rank"][name])
+        marked = judged[name]["marked"][JOINED]
         said.append(
             f"{words}: by {judges}, {_percent(share['value'])} % of the hardest are right after all ({checked}); "
             f"{marked:,} of {statistics['candidates'][name]:,} candidates are likelier right than not"
