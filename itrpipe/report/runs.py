@@ -98,7 +98,7 @@ class Model:
         if loss is None or self.mining is None or self.mining.manifest is None:
             return False
         mined = loss.mined()
-        if mined is None or not mined.guard:
+        if mined is None or not mined.judges:
             return False
         marked = read_json(self.mining.opened / STATISTICS)["guard"]["above"]
         return not any(counts[str(LIKELY)] for counts in marked.values())

@@ -584,8 +584,8 @@ def mining_settings(settings: TrainSettings, mined: Mined, teacher: Model) -> di
         if reads_pixels != ("pixels" in settings.model.reads()):
             features = ""
     asked = {"backbone": teacher.backbone, "method": teacher.method, "seed": teacher.seed, "features": features}
-    if mined.guard:
-        asked["guard"] = mined.guard
+    if mined.judges:
+        asked["judges"] = mined.judges
     return asked
 
 
