@@ -20,7 +20,6 @@ from itrpipe.features.extraction import Decoders, decode_image
 from itrpipe.judging.material import Material
 from itrpipe.storage.disk import reading
 
-
 _DECODERS = 2
 """Threads. To look at a photograph takes longer than to decode it."""
 

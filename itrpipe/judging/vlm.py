@@ -65,18 +65,18 @@ class AnswerJudge(PhotographJudge):
         self._yes = _answers(self._tokenizer, "yes")
         self._no = _answers(self._tokenizer, "no")
         self.turn = threading.Lock()  # Qwen's networks keep places of the last photograph
-        self._continues = self._reads_to_the_right()
+        self.continues = self._reads_to_the_right()
 
     def look(self, image: np.ndarray) -> Any:
         """Return what the network keeps of a photograph, or the photograph."""
         photograph = Image.fromarray(image)
-        if self._continues:
+        if self.continues:
             return self._read(photograph)
         return photograph
 
     def ask(self, seen: Any, texts: list[str]) -> Tensor:
         """Return the log-odds [n] of yes."""
-        if self._continues:
+        if self.continues:
             return self._continued(seen, texts)
         return self._anew(seen, texts)
 
@@ -120,6 +120,7 @@ class AnswerJudge(PhotographJudge):
             padding_side="left",
             return_tensors="pt",
         )
+        inputs.pop("labels", None)  # of PaliGemma's processor, for trainings
         return inputs.to(self._network.device)
 
     def _log_odds(self, logits: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 import transformers
-from tests.encoders.zoo import CROP, FRAME, SPECIAL, SQUARE, VISION, WORDS
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from tests.encoders.zoo import CROP, FRAME, SPECIAL, SQUARE, VISION, WORDS
 
 IMAGE = "<image>"
 _QWEN = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"]
@@ -77,7 +78,8 @@ def _bridgetower() -> tuple[Any, Any, Any]:
         vision_config={**VISION, "hidden_size": 64, "num_hidden_layers": 2},
         text_config={**_TEXT, "hidden_size": 64},
     )
-    images = transformers.BridgeTowerImageProcessor(size={"shortest_edge": FRAME}, crop_size=SQUARE, size_divisor=16)
+    edge = {"shortest_edge": FRAME}
+    images = transformers.BridgeTowerImageProcessor(size=edge, crop_size=edge, size_divisor=16)
     processor = transformers.BridgeTowerProcessor(images, _tokenizer(ends=True))
     return transformers.BridgeTowerForImageAndTextRetrieval, config, processor
 
