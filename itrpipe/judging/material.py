@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from itrpipe.errors import UsageError
 from itrpipe.storage.arrays import Ragged, Rows
 
 if TYPE_CHECKING:
@@ -60,3 +61,16 @@ class Material:
         """Return the rows of the captions of each group."""
         count = max(self.num_images, int(self.groups.max(initial=-1)) + 1)
         return Ragged.of_owners(self.groups, count)
+
+    def require_captions(self, images: np.ndarray) -> None:
+        """Refuse rows of images without captions.
+
+        Raises:
+            UsageError: there is one, so that its captions cannot be compared with others.
+        """
+        bare = images[self.captions_of.counts[images] == 0]
+        if len(bare):
+            raise UsageError(
+                f"image {bare[0]} has no captions of its own, which this judge reads; leave its pairs out, or choose a "
+                "judge that looks at photographs, such as itm:ID"
+            )
