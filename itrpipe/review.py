@@ -49,8 +49,6 @@ DEPTH = 10
 """Candidates of each anchor that are judged, the hardest."""
 LIKELY = 0.5
 """Probability above which a judge takes a candidate for a right answer."""
-_SMALLEST = 1e-4
-"""Nearest to 0 and 1 that a probability counts, as lists hold no more digits."""
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 
@@ -120,7 +118,8 @@ class Candidates:
         ranks: int64 [P], the better of both directions, from 1.
         scores: float32 [P].
         positives: float32 [P], score of the caption with its own image; NaN where it is not known.
-        probability: float32 [P] to be right after all; None where no judge was asked.
+        log_odds: float32 [P, J] of each of the judges; None where none was asked.
+        probability: float32 [P] to be right after all, by their calibration; None where none was asked.
     """
 
     source: str
@@ -136,7 +135,8 @@ class Candidates:
     ranks: np.ndarray
     scores: np.ndarray
     positives: np.ndarray
-    probability: np.ndarray | None
+    log_odds: np.ndarray | None = None
+    probability: np.ndarray | None = None
 
     def ids(self, place: int) -> tuple[str, str]:
         """Ids of image and caption of a candidate."""
@@ -166,15 +166,10 @@ class Candidates:
 
     @cached_property
     def strata(self) -> np.ndarray:
-        """Stratum of each pair by the judge's probability, int64 [P]; all in one where no judge was asked."""
-        return np.zeros(len(self), dtype=np.int64) if self.probability is None else strata_of(self.probability)
-
-    @cached_property
-    def log_odds(self) -> np.ndarray:
-        """Log-odds of the judge's probability, float64 [P]."""
-        assert self.probability is not None
-        clipped = self.probability.astype(np.float64).clip(_SMALLEST, 1 - _SMALLEST)
-        return np.log(clipped / (1 - clipped))
+        """Stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
+        if self.log_odds is None:
+            return np.zeros(len(self), dtype=np.int64)
+        return strata_of(self.log_odds.mean(axis=1))
 
     @cached_property
     def _codes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -278,8 +273,9 @@ class Findings(NamedTuple):
         judge = None
         if self.calibration is not None:
             calibration = self.calibration
-            judge = {"auc": list(calibration.auc), "precision": calibration.precision, "recall": calibration.recall}
-            judge["knows"] = calibration.knows
+            auc = calibration.auc and calibration.auc._asdict()
+            judge = {"knows": calibration.knows, "auc": auc}
+            judge |= {"precision": calibration.precision, "recall": calibration.recall}
         return {"share": self.share._asdict(), "decisions": self.decisions, "needed": self.needed, "judge": judge}
 
 
@@ -295,13 +291,12 @@ def findings(candidates: Candidates, decisions: Decisions) -> Findings:
 
     is_sure = ~np.isnan(answers)
     count = int(is_sure.sum())
-    if candidates.probability is None:
+    if candidates.log_odds is None:
         return Findings(share, count, None, None)
     calibration = None
     if count >= LEAST:
         places = places[is_sure]
-        log_odds = candidates.log_odds[places][:, None]
-        calibration = calibrate(log_odds, answers[is_sure] == 1, candidates.images[places])
+        calibration = calibrate(candidates.log_odds[places], answers[is_sure] == 1, candidates.images[places])
     return Findings(share, count, LEAST, calibration)
 
 
@@ -344,9 +339,9 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
     from itrpipe.mining.lists import FILES, read_list
 
     manifest = open_artifact(mined)
-    search = mined
     if SEARCH in manifest.inputs:
-        search = open_input(mined, manifest, SEARCH)
+        found = mined_candidates(open_input(mined, manifest, SEARCH), depth)
+        return _with_judges(found, mined, manifest)
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
     image_list, caption_list = (read_list(mined, name, depth) for name in FILES)
@@ -358,9 +353,9 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
     sides = []
     for each in (image_list, caption_list):
         anchors = np.arange(len(each.anchor_ids))
-        sides.append((anchors, each.candidates, each.scores, each.false_negative_probability))
+        sides.append((anchors, each.candidates, each.scores))
     ids = (image_list.anchor_ids, caption_list.anchor_ids, embeddings.caption_image)
-    return replace(_each_once(mined, "train", ids, sides, own), source=_title(search))
+    return _each_once(mined, "train", ids, sides, own)
 
 
 def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
@@ -383,13 +378,13 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
         right = split.caption_image[captions] == images
         own[captions[right]] = scores[right]
         candidates[right] = -1
-        sides.append((queries, candidates, scores, None))
+        sides.append((queries, candidates, scores))
     ids = (split.image_ids, split.caption_ids, split.caption_image)
     return _each_once(evaluated, split.name, ids, sides, own)
 
 
-_Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
-"""One direction: anchors [A], candidates [A, K] with -1 for none, their scores, and probabilities where known."""
+_Side = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""One direction: anchors [A], candidates [A, K] with -1 for none, and their scores."""
 
 
 def _each_once(
@@ -405,21 +400,20 @@ def _each_once(
         own: score [T] of each caption with its own image.
     """
     parts: list[tuple[np.ndarray, ...]] = []
-    for number, (anchors, candidates, scores, known) in enumerate(sides):
+    for number, (anchors, candidates, scores) in enumerate(sides):
         there = candidates >= 0
         rows, columns = np.nonzero(there)
         images, captions = anchors[rows], candidates[there]
         if number == 1:
             images, captions = captions, images
-        likely = np.zeros(len(rows)) if known is None else known[there]
-        parts.append((images, captions, columns + 1, scores[there], likely))
-    images, captions, ranks, scores, probability = map(np.concatenate, zip(*parts, strict=True))
+        parts.append((images, captions, columns + 1, scores[there]))
+    images, captions, ranks, scores = map(np.concatenate, zip(*parts, strict=True))
     images, captions = images.astype(np.int64), captions.astype(np.int64)
     order = np.argsort(ranks, kind="stable")
     _, first = np.unique((captions * (images.max(initial=0) + 1) + images)[order], return_index=True)
     kept, manifest = order[first], read_manifest(folder)
     return Candidates(
-        source=_title(folder),
+        source=f"{folder.parent.name}/{folder.name}",
         model=manifest.label,
         split=split,
         prepared=open_input(folder, manifest, "prepare"),
@@ -432,12 +426,7 @@ def _each_once(
         ranks=ranks[kept].astype(np.int64),
         scores=scores[kept].astype(np.float32),
         positives=own[captions[kept]],
-        probability=None if any(side[3] is None for side in sides) else probability[kept].astype(np.float32),
     )
-
-
-def _title(folder: Path) -> str:
-    return f"{folder.parent.name}/{folder.name}"
 
 
 def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
@@ -495,10 +484,12 @@ def _told(found: dict[str, Any]) -> Iterator[str]:
     if found["needed"] and not judge:
         yield f"  the judge: {found['decisions']:,} of the {found['needed']} decisions that its calibration needs"
     if judge:
-        auc, low, high = judge["auc"]
-        if judge["knows"]:
-            limit = f"above {LIKELY:g} it is right in {100 * judge['precision']:.0f} %"
-            scored = f"{limit}, and finds {100 * judge['recall']:.0f} % of the right answers"
-        else:
-            scored = "it cannot tell right answers from wrong ones here"
-        yield f"  the judge, by {found['decisions']:,} decisions: AUC {auc:.2f} ({low:.2f} to {high:.2f}); {scored}"
+        facts = []
+        if judge["auc"]:
+            facts.append(f"AUC {judge['auc']['value']:.2f} ({judge['auc']['low']:.2f} to {judge['auc']['high']:.2f})")
+        if not judge["knows"]:
+            facts.append("it does not tell right answers from wrong ones, and marks nothing")
+        elif judge["precision"] is not None:
+            facts.append(f"above {LIKELY:g} it is right in {100 * judge['precision']:.0f} %")
+            facts.append(f"finds {100 * judge['recall']:.0f} % of the right answers")
+        yield f"  the judge, by {found['decisions']:,} decisions: {', '.join(facts)}"

@@ -82,10 +82,9 @@ function facts(found) {
   }
   const judge = found.judge;
   if (judge) {
-    const [auc, low, high] = judge.auc;
-    told.push(["The judge’s AUC", auc.toFixed(2), `95 % interval ${low.toFixed(2)} to ${high.toFixed(2)}`]);
+    if (judge.auc) told.push(["The judge’s AUC", judge.auc.value.toFixed(2), `.5 is guessing; 95 % interval ${judge.auc.low.toFixed(2)} to ${judge.auc.high.toFixed(2)}`]);
     if (judge.knows && judge.precision !== null) told.push(["Above .5 the judge is right in", percent(judge.precision), `and finds ${percent(judge.recall)} of the right answers`]);
-    if (!judge.knows) told.push(["The judge", "knows nothing here", "an AUC of .5 is that of guessing; nothing is marked"]);
+    if (!judge.knows) told.push(["The judge", "knows nothing here", "so that it marks nothing"]);
   }
   for (const each of found.agreements) {
     const kappa = each.kappa === null || each.pairs < ENOUGH ? "" : `, Cohen’s kappa ${each.kappa.toFixed(2)}`;
