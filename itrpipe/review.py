@@ -32,7 +32,7 @@ import numpy as np
 
 from itrpipe.datasets.decisions import UNSURE, Decisions, Judgement, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import DIFFERS, FITS
+from itrpipe.datasets.truth import DIFFERS, FITS, Decided
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
@@ -41,6 +41,7 @@ from itrpipe.judging.calibration import LEAST, Calibration, calibrate
 from itrpipe.judging.shares import Share, share_of, share_right, strata_of
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
+from itrpipe.training.settings import JUDGE_INPUT
 
 CALIBRATION, SAMPLE, DOUBTFUL, HARMFUL = ORDERS = ("calibration", "sample", "doubtful", "harmful")
 SEARCH = "mine_negatives"
@@ -286,18 +287,18 @@ def findings(candidates: Candidates, decisions: Decisions) -> Findings:
     answers = np.array([values.get(verdict, math.nan) for verdict in decisions.verdicts.values()])
     is_candidate = places >= 0
     places, answers = places[is_candidate], answers[is_candidate]
-    is_drawn = _drawn_at_random(candidates, places)
-    share = _share(candidates, places[is_drawn], answers[is_drawn])
-
     is_sure = ~np.isnan(answers)
-    count = int(is_sure.sum())
-    if candidates.log_odds is None:
-        return Findings(share, count, None, None)
-    calibration = None
-    if count >= LEAST:
-        places = places[is_sure]
-        calibration = calibrate(candidates.log_odds[places], answers[is_sure] == 1, candidates.images[places])
-    return Findings(share, count, LEAST, calibration)
+    decisions_made = int(is_sure.sum())
+    probabilities = needed = calibration = None
+    if candidates.log_odds is not None:
+        sure_places = places[is_sure]
+        calibration = calibrate(candidates.log_odds[sure_places], answers[is_sure] == 1, candidates.images[sure_places])
+        probabilities = calibration.probabilities(candidates.log_odds)
+        probabilities[sure_places] = calibration.held_out
+        needed = LEAST
+    is_drawn = _drawn_at_random(candidates, places)
+    share = _share(candidates.strata, probabilities, places[is_drawn], answers[is_drawn])
+    return Findings(share, decisions_made, needed, calibration if decisions_made >= LEAST else None)
 
 
 def _drawn_at_random(candidates: Candidates, places: np.ndarray) -> np.ndarray:
@@ -313,13 +314,13 @@ def _drawn_at_random(candidates: Candidates, places: np.ndarray) -> np.ndarray:
     return lots[places] < limits[strata[places]]
 
 
-def _share(candidates: Candidates, places: np.ndarray, answers: np.ndarray) -> Share:
+def _share(strata: np.ndarray, probabilities: np.ndarray | None, places: np.ndarray, answers: np.ndarray) -> Share:
     """Estimate the share of right answers by those at some places [n], NaN where nobody was sure."""
 
     def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
-        if candidates.probability is None:
-            return share_of(int(fits.sum()), len(fits), len(candidates))
-        return share_right(candidates.probability, places, fits, candidates.strata)
+        if probabilities is None:
+            return share_of(int(fits.sum()), len(fits), len(strata))
+        return share_right(probabilities, places, fits, strata)
 
     is_sure = ~np.isnan(answers)
     sure = estimate(places[is_sure], answers[is_sure] == 1)
@@ -340,8 +341,7 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
 
     manifest = open_artifact(mined)
     if SEARCH in manifest.inputs:
-        found = mined_candidates(open_input(mined, manifest, SEARCH), depth)
-        return _with_judges(found, mined, manifest)
+        return _with_judges(mined_candidates(open_input(mined, manifest, SEARCH), depth), mined)
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
     image_list, caption_list = (read_list(mined, name, depth) for name in FILES)
@@ -356,6 +356,22 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
         sides.append((anchors, each.candidates, each.scores))
     ids = (image_list.anchor_ids, caption_list.anchor_ids, embeddings.caption_image)
     return _each_once(mined, "train", ids, sides, own)
+
+
+def _with_judges(candidates: Candidates, mined: Path) -> Candidates:
+    """Add what the judges of mined lists say of the candidates that the search has found, if there are judges."""
+    from itrpipe.mining.judged import Judgement
+
+    manifest = read_manifest(mined)
+    folders = {}
+    for number, judge in enumerate(manifest.settings["judges"], 1):
+        folders[judge] = open_input(mined, manifest, JUDGE_INPUT.format(number))
+    if not folders:
+        return candidates
+    judgement = Judgement.read(folders, Decided.read(mined, candidates.image_ids, candidates.caption_ids))
+    places = judgement.pairs.places(candidates.images, candidates.captions)
+    log_odds = judgement.log_odds[places]
+    return replace(candidates, log_odds=log_odds, probability=judgement.calibration.probabilities(log_odds))
 
 
 def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:

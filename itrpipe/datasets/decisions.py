@@ -11,8 +11,8 @@ that decisions outlive the models and lists that they were made over. Columns:
     source      artifact that holds the list
     drawn       the order in which the pair came
 
-Decisions that were made elsewhere come as .csv or .tsv, with the columns image_id (or image), caption_id and answer, and
-optionally reviewer (else the file's name), model, source and drawn.
+Decisions that were made elsewhere come as .csv or .tsv, with the columns image_id (or image), caption_id and answer,
+and optionally reviewer (else the file's name), model, source and drawn.
 """
 
 from __future__ import annotations

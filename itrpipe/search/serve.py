@@ -85,7 +85,7 @@ AT_ONCE = 20
 SIDES = (320, 1_280)
 """Longest sides of pictures in pixels: of a grid, and of one photograph alone."""
 ORDER_TITLES = {
-    CALIBRATION: "calibration: spread over the judge’s score",
+    CALIBRATION: "calibration: spread over the judge's score",
     SAMPLE: "sample: at random",
     DOUBTFUL: "doubtful: nearest to a probability of one half first",
     HARMFUL: "harmful: highest score first",
