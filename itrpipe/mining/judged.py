@@ -280,5 +280,7 @@ def mark_lists(
     if truth is None and decided is not None:
         statistics["judge"] = PEOPLE
     if judgement is not None:
+        calibration = judgement.calibration
+        facts = {name: getattr(calibration, name) for name in ("decisions", "knows", "auc", "precision", "recall")}
         judges = [name for name in judgement.probabilities if name != JOINED]
-        statistics["judged"] = {"judges": judges, "knows": judgement.calibration.knows, **counts}
+        statistics["judged"] = {"judges": judges, **facts, **counts}

@@ -186,7 +186,7 @@ def _mark(job: Job) -> None:
     from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
     from itrpipe.mining.judged import CALIBRATION, Judgement, mark_lists
     from itrpipe.mining.lists import DIRECTIONS, ListWriter
-    from itrpipe.mining.statistics import sentences_of_judges
+    from itrpipe.mining.statistics import sentences
     from itrpipe.storage.disk import read_json, write_json
 
     share = share_of(job.execution)
@@ -221,5 +221,5 @@ def _mark(job: Job) -> None:
         mark_lists(searched, statistics, lists.write, judgement, decided, truth)
     write_json(job.folder / STATISTICS, statistics)
     job.metrics |= lists.widths
-    for sentence in sentences_of_judges(statistics):
+    for sentence in sentences(statistics):
         job.reporter.say(f"  {sentence}")
