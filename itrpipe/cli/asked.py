@@ -280,9 +280,10 @@ class Asked:
             name = "first" if stage == "prepare" else conf
             if name in definition.models:
                 stage, values["model"] = "train", f"--model {name}"
-        elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
+        elif stage == "mine_negatives":  # the only lists of a model are taken without their settings, if nobody judged
             several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
-            values["model"] = self.model_options(self.step, stage if several else "")
+            is_judged = stage in self.step.inputs
+            values["model"] = self.model_options(self.step, stage if several or is_judged else "")
             prepared = Artifact.of(location.folder).input("prepare")
             root = image_root(prepared.folder)
             values["root"] = f" --image-root {shlex.quote(str(root))}"
@@ -375,6 +376,15 @@ def whole_file(value: Any) -> Any:
     if value and Path(value).expanduser().exists():
         return str(Path(value).expanduser().resolve())
     return value
+
+
+def whole_judges(names: list[str] | None) -> list[str] | None:
+    """Return names of judges, the models of which are folders by their whole paths."""
+    found = []
+    for name in names or ():
+        kind, colon, model = name.partition(":")
+        found.append(f"{kind}{colon}{whole_file(model)}")
+    return found or None
 
 
 def place_of(option: str, path: Path) -> str:

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from itrpipe.errors import UsageError
 from itrpipe.storage.arrays import Ragged, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class Photographs(Protocol):
-    """Photographs by their row, such as `itrpipe.features.extraction.ImageFiles`."""
-
-    def read(self, row: int) -> np.ndarray:
-        """Read a photograph, [H, W, 3] uint8 RGB; raise DataError, whose message is the reason alone."""
-        ...
+    from itrpipe.features.extraction import ImagesByRow
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Material:
     captions: Sequence[str]
     owners: np.ndarray
     num_images: int
-    photographs: Photographs | None = None
+    photographs: ImagesByRow | None = None
     graphs: pa.Table | None = None
     vectors: tuple[Rows, Rows] | None = None
     encoded: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -60,3 +55,16 @@ class Material:
         """Return the rows of the captions of each group."""
         count = max(self.num_images, int(self.groups.max(initial=-1)) + 1)
         return Ragged.of_owners(self.groups, count)
+
+    def require_captions(self, images: np.ndarray) -> None:
+        """Refuse rows of images without captions.
+
+        Raises:
+            UsageError: there is one, so that its captions cannot be compared with others.
+        """
+        bare = images[self.captions_of.counts[images] == 0]
+        if len(bare):
+            raise UsageError(
+                f"image {bare[0]} has no captions of its own, which this judge reads; leave its pairs out, or choose a "
+                "judge that looks at photographs, such as itm:ID"
+            )
