@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from itrpipe.config import Outside
+from itrpipe.storage.artifact import LOCAL_MODEL
+
 DEFAULT = "captions:sentence-transformers/all-MiniLM-L6-v2"
 TFIDF = "tfidf"
 """Model of `captions` that needs no weights."""
@@ -26,6 +29,16 @@ class JudgeName(NamedTuple):
     def __str__(self) -> str:
         """Return the name as users write it."""
         return f"{self.kind}:{self.model}".removesuffix(":")
+
+    @property
+    def pretrained(self) -> str:
+        """Return the hub id or folder of its weights; empty where it has none."""
+        return "" if self.kind in ("graphs", "fne") or self.model == TFIDF else self.model
+
+    @property
+    def looks(self) -> bool:
+        """Return whether it looks at the photograph of every pair, which takes long."""
+        return self.kind in ("itm", "vlm")
 
 
 def judge_name(text: str) -> JudgeName:
@@ -55,3 +68,16 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return float("nan")
+
+
+def _seen_judge(value: str) -> str:
+    judge = judge_name(value)
+    return str(judge._replace(model=LOCAL_MODEL.seen(judge.pretrained))) if judge.pretrained else str(judge)
+
+
+LOCAL_JUDGE = Outside(
+    lambda name, value, cache: LOCAL_MODEL.digests(name, judge_name(value).pretrained, cache), _seen_judge
+)
+"""Marks a setting that names a judge, whose model may be a folder."""
+LOCAL_JUDGES = Outside(lambda name, value, cache: {}, lambda value: [_seen_judge(each) for each in value])
+"""Marks a setting that names judges, whose judgements are inputs."""
