@@ -73,7 +73,7 @@ class PhotographJudge(ABC):
         order = np.lexsort((np.array([len(text) for text in texts]), images))
         rows, counts = np.unique(images, return_counts=True)
         scores = np.zeros(len(images), np.float32)
-        decode = partial(decode_image, self._material.photographs, transform=np.asarray)  # pyright: ignore
+        decode = partial(decode_image, self._material.photographs, transform=np.asarray)
         decoders = Decoders(_DECODERS)
         decoded = decoders.ahead([[row] for row in rows.tolist()], decode, list, _DECODERS)
         try:
