@@ -51,6 +51,7 @@ class PhotographJudge(ABC):
         self.network = network
         self.processor = processor
         self._material = material
+        self._photographs = material.photographs
         self._turn: Any = nullcontext()  # held from looking at a photograph until the last answer about it
 
     @abstractmethod
@@ -73,7 +74,7 @@ class PhotographJudge(ABC):
         order = np.lexsort((np.array([len(text) for text in texts]), images))
         rows, counts = np.unique(images, return_counts=True)
         scores = np.zeros(len(images), np.float32)
-        decode = partial(decode_image, self._material.photographs, transform=np.asarray)
+        decode = partial(decode_image, self._photographs, transform=np.asarray)
         decoders = Decoders(_DECODERS)
         decoded = decoders.ahead([[row] for row in rows.tolist()], decode, list, _DECODERS)
         try:
