@@ -281,13 +281,14 @@ def test_the_guard_writes_the_probability_of_every_candidate(
     refused(run("mine-negatives", "--guard", "fne", *sets(*MINING)), 2, "leave --guard out")
 
 
-def test_guarded_aoq_has_guarded_lists_made(chain: Path, run: Invoke) -> None:
-    lists = [text.replace("aoq.", "aoq-guarded.loss.") for text in TINY_AOQ]
-    small = sets(*TINY[:-1], *lists, "mine_negatives.guard_batch_size=4")
-    done(run("train", "--method", "aoq-guarded", *small))
-    trained = read_manifest(only(chain, "train/aoq-guarded.vsepp"))
+@pytest.mark.parametrize("judged", ["drop", "weigh", "soft"])
+def test_methods_that_judges_help_have_judged_lists_made(chain: Path, run: Invoke, judged: str) -> None:
+    lists = [text.replace("aoq.", "aoq-judged.loss.") for text in TINY_AOQ]
+    asked = ("--method", "aoq-judged", "--judge", "captions:tfidf", "--judged", judged)
+    done(run("train", *asked, *sets(*TINY[:-1], *lists)))
+    trained = read_manifest(only(chain, "train/aoq-judged.vsepp"))
     mined = chain / "tiny" / "mine_negatives" / trained.inputs["mine_negatives"].name
-    assert read_manifest(mined).settings["guard"] == "fne"
+    assert read_manifest(mined).settings["judges"] == ["captions:tfidf"]
 
 
 # Lists that are mined again
@@ -306,7 +307,7 @@ REFRESHING = [
 ]
 REFRESHED = ["train.batch_size=20", "train.min_word_count=1", "train.learning_rate=0.01"]
 REFRESHED += ["train.model.embed_dim=8", "train.model.word_dim=8", "train.checkpoint_seconds=0"]
-REFRESHED += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "mine_negatives.guard_batch_size=2"]
+REFRESHED += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
 REFRESHED += ["loss.top_texts=5", "loss.top_images=3", "loss.refresh_every=2", "triplet.loss.sum_epochs=0"]
 FIRST_STEP_AFTER = 7
 """Three steps are an epoch, and the third epoch begins with other lists."""
@@ -339,7 +340,7 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
 
     monkeypatch.setattr(mining, "mine_again", kept)
     monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))
-    out = done(invoke(*command(defined, "--weigh", "guard")))
+    out = done(invoke(*command(defined, "--judge", "captions:tfidf", "--judged", "weigh")))
     assert out.count("mining again with the weights as they are") == 1
     ((images, texts, owners),) = seen
     scores = images @ texts.T
