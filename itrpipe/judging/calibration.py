@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +20,12 @@ from itrpipe.judging.shares import wilson
 
 LEAST = 50
 """Decisions below which nothing is fitted."""
-RIDGE = 1.0
+RIDGE = 0.1
 """Penalty of squared weights of standardised log-odds, and of the bias's square distance from the share's log-odds.
 
 That of one decision at most: it keeps weights finite where a judge separates all answers.
 """
+_CAREFUL = NormalDist().inv_cdf(0.995)
 _FOLDS = 5
 _BINS = 10
 _STEPS = 50
@@ -57,7 +59,8 @@ class Calibration:
         weights: of each judge, 0 or more.
         bias: of the curve.
         decisions: n.
-        knows: False where people's answers do not show that the judges know anything.
+        knows: False where the answers do not show that the judges know anything, by the area's interval of 99 %; then
+            all pairs have the same probability: the share of right answers, at most one half.
         auc: None below `LEAST` decisions, or where all answers are the same.
         precision, recall: of the pairs above one half; None where there are none.
         reliability: bins by rising probability that hold decisions.
@@ -119,8 +122,11 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         scores[unseen] = centred[unseen] @ weights
         held_out[unseen] = _sigmoid(log_odds[unseen] @ weights + bias)
 
-    auc = _area(scores, answers)
-    knows = auc is not None and auc.low > 0.5
+    auc, knows = None, False
+    if answers.any() and not answers.all():
+        value, size = _area(scores, answers)
+        auc = Area(value, *wilson(value, size))
+        knows = wilson(value, size, _CAREFUL)[0] > 0.5
     if knows:
         weights, bias = _fit(log_odds, answers)
     else:
@@ -187,16 +193,15 @@ def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.
     return weights
 
 
-def _area(scores: np.ndarray, answers: np.ndarray) -> Area | None:
-    """Compute the area under the ROC curve; ties count half."""
-    right, wrong = int(answers.sum()), int((~answers).sum())
-    if not right or not wrong:
-        return None
+def _area(scores: np.ndarray, answers: np.ndarray) -> tuple[float, float]:
+    """Compute the area under the ROC curve, ties as half, and of how many draws a share would be as well known."""
+    right = int(answers.sum())
+    wrong = len(answers) - right
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     value = float((ranks[answers].sum() - right * (right + 1) / 2) / (right * wrong))
-    doubles = ((right + wrong) / 2 - 1) * ((1 - value) / (2 - value) + value / (1 + value))
-    return Area(value, *wilson(value, right * wrong / (1 + doubles)))
+    doubles = (len(answers) / 2 - 1) * ((1 - value) / (2 - value) + value / (1 + value))
+    return value, right * wrong / (1 + doubles)
 
 
 def _share_log_odds(answers: np.ndarray) -> float:
