@@ -115,6 +115,7 @@ class Judgement(NamedTuple):
 
     Attributes:
         pairs: which.
+        log_odds: [P, J] of each judge, by its default curve.
         calibration: of all judges together.
         probabilities: name of a judge, and `JOINED` for all -> probabilities [P] float32 that a pair is right after
             all.
@@ -122,6 +123,7 @@ class Judgement(NamedTuple):
     """
 
     pairs: CandidatePairs
+    log_odds: np.ndarray
     calibration: Calibration
     probabilities: dict[str, np.ndarray]
     decided_at: np.ndarray
@@ -153,7 +155,7 @@ class Judgement(NamedTuple):
         together = np.stack(log_odds, axis=1)
         calibration = calibrate(together[places], answers, images)
         probabilities[JOINED] = calibration.probabilities(together)
-        return cls(pairs, calibration, probabilities, places, answers)
+        return cls(pairs, together, calibration, probabilities, places, answers)
 
     def counts(self, places: np.ndarray) -> dict[str, Any]:
         """Count candidates that are likelier right than not, and estimate the share that is right, by their rank.
