@@ -82,7 +82,8 @@ def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray
         probabilities: [P]. Those of decided pairs must not have seen their answers: `Calibration.held_out`.
         rows: [n] places of the decided pairs, each once, drawn at random within their stratum.
         answers: bool [n], which of them are right.
-        strata: int [P] from 0.
+        strata: int [P] from 0, from which the decisions were drawn: `strata_of` the mean log-odds of the judges as they
+            were then. Once calibrated, strata are others, of which these decisions are no random sample.
 
     Returns:
         The share. With fewer than two decisions it is the judge's alone, and its interval is all of 0..1.
