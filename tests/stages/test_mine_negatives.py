@@ -231,7 +231,7 @@ def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke
 
 def test_a_judge_that_is_interrupted_goes_on_to_the_same_bytes(root: Path, invoke: Invoke, tmp_path: Path) -> None:
     whole, other = (copied(root, tmp_path / name) for name in ("whole", "other"))
-    asked = ("--judge", "captions:tfidf", "--set=judge.block=16", "--set=judge.workers=1")
+    asked = ("--judge", "captions:tfidf", "--set=range_max=7", "--set=judge.block=16", "--set=judge.workers=1")
     expected = made(mine(invoke, whole, *asked))
     with interrupted(3, JudgedPairs, "make"):
         assert mine(invoke, other, *asked).code == 130

@@ -23,10 +23,9 @@ from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
-from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.contrastive.method import ContrastiveMethod
-from itrpipe.mining.lists import FILES, read_list
+from itrpipe.mining.lists import read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.models.captions import PieceIds, Reading, ends_of
 from itrpipe.pipeline.planning import Planner
@@ -37,7 +36,7 @@ from itrpipe.storage.artifact import FALSE_NEGATIVES, MANIFEST, Manifest, read_m
 from itrpipe.training import mining, recipe
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
-from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
+from tests.chains import ONCE, Invoke, copied, done, history, interrupted, only, refused, same_files, sets
 from tests.conftest import TINY, TINY_AOQ, Outcome
 from tests.definitions import save_definition
 
