@@ -149,7 +149,7 @@ def _right_by_rank(minings: Mapping[str, Mapping[str, Any]]) -> list[Table]:
                 cells.append(_percent(share))
                 decisions += share["decisions"] if share else 0
             cells.append(Number(decisions, digits=0))
-            knows = "" if judged["knows"] else ", who knows nothing here"
+            knows = "" if judged["knows"] else ", which is not shown to know anything"
             rows.append(Row(f"{name}, by {judges}{knows}: {what}", cells))
     table = Table(
         "Right after all, by rank",
