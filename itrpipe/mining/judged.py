@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from itrpipe.datasets.truth import Decided, PairSet
+from itrpipe.datasets.truth import Decided
 from itrpipe.judging.calibration import Calibration, calibrate
 from itrpipe.judging.opened import Scale
 from itrpipe.judging.shares import RANKS, share_by_rank, strata_of
@@ -25,7 +25,7 @@ from itrpipe.mining.lists import (
     matching,
     row_type,
 )
-from itrpipe.mining.statistics import JOINED, PEOPLE, Figures
+from itrpipe.mining.statistics import DATASET, JOINED, PEOPLE, Figures
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.disk import read_json, write_json
 
@@ -237,19 +237,18 @@ def mark_lists(
     write: Callable[[str, slice, CandidateLists, np.ndarray | None], None],
     judgement: Judgement | None,
     decided: Decided | None,
-    truth: PairSet | None,
 ) -> None:
     """Read lists, and write them with what judges and people say of their candidates.
 
     Args:
         folder: of the lists as a search found them.
-        statistics: of the search. What was dropped, what is left and what is right after all is told anew; quantiles
-            and margins stay those of the search.
+        statistics: of the search. What people dropped, what is left, and what they and judges call right after all is
+            told anew; all else stays that of the search.
         write: takes the direction, rows of some anchors, their lists, and the probabilities, see `without_decided`.
         judgement: of the judges; None without any.
         decided: pairs that people have judged.
-        truth: all correct pairs, where they are known.
     """
+    probability_of = None if judgement is None else judgement.of
     counts = {}
     for direction in DIRECTIONS:
         figures = Figures(statistics["anchors"][direction], 1)
@@ -258,26 +257,22 @@ def mark_lists(
         for part, found in list_blocks(folder, direction):
             if judgement is not None:
                 places.append(judgement.pairs.places(*rows_of_pairs(direction, part, found)))
-            lists, probability = without_decided(
-                direction, part, found, decided, None if judgement is None else judgement.of
-            )
-            if truth is not None:
-                figures.judge(lists.candidates != NO_ROW, matching(truth.has, direction, part, lists))
-            elif decided is not None:
+            lists, probability = without_decided(direction, part, found, decided, probability_of)
+            if decided is not None:
                 fits = matching(decided.fits.has, direction, part, found)
                 figures.judge(fits | matching(decided.differs.has, direction, part, found), fits)
             left += int((lists.candidates != NO_ROW).sum())
             empty += int((lists.candidates[:, 0] == NO_ROW).sum())
             write(direction, part, lists, probability)
-        if truth is not None or decided is not None:
-            statistics["right_after_all"][direction] = figures.right_after_all()
         if decided is not None:
+            if statistics["judge"] != DATASET:
+                statistics["right_after_all"][direction] = figures.right_after_all()
             statistics["dropped"][direction]["decisions"] = statistics["candidates"][direction] - left
         statistics["candidates"][direction] = left
         statistics["anchors_without_candidates"][direction] = empty
         if judgement is not None:
             counts[direction] = judgement.counts(np.concatenate(places))
-    if truth is None and decided is not None:
+    if decided is not None and statistics["judge"] is None:
         statistics["judge"] = PEOPLE
     if judgement is not None:
         calibration = judgement.calibration
