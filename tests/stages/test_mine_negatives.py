@@ -224,7 +224,12 @@ def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke
     assert after.false_negative_probability is not None
     assert after.candidates[0, 0] == before.candidates[0, 1]
     assert after.false_negative_probability[0, 0] == 0
-    alone = made(mine(invoke, root, "--decisions", file))
+    table = tmp_path / "decisions.csv"
+    rows = [f"{before.anchor_ids[0]},{caption},{answer}\n" for caption, answer in (*verdicts, ("nobody's", "fits"))]
+    table.write_text("".join(["image_id,caption_id,answer\n", *rows]))
+    outcome = mine(invoke, root, "--decisions", table)
+    assert "1 pair of ids that the dataset does not have" in outcome.out
+    alone = made(outcome)
     assert alone.name.startswith("exact.triplet.vsepp+decisions-")
     np.testing.assert_array_equal(lists_of(alone)["texts_for_images"].candidates, after.candidates)
 
