@@ -234,8 +234,10 @@ def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke
     np.testing.assert_array_equal(lists_of(alone)["texts_for_images"].candidates, after.candidates)
 
 
-def test_a_judge_that_is_interrupted_goes_on_to_the_same_bytes(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    whole, other = (copied(root, tmp_path / name) for name in ("whole", "other"))
+def test_a_judge_that_is_interrupted_goes_on_to_the_same_bytes(
+    pairs_chain: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    whole, other = (copied(pairs_chain, tmp_path / name) for name in ("whole", "other"))
     asked = ("--judge", "captions:tfidf", "--set=range_max=7", "--set=judge.block=16", "--set=judge.workers=1")
     expected = made(mine(invoke, whole, *asked))
     with interrupted(3, JudgedPairs, "make"):
