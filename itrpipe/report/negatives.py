@@ -161,7 +161,7 @@ def _right_by_rank(minings: Mapping[str, Mapping[str, Any]]) -> list[Table]:
         [f"{span.replace('-', DASH)}, %" for span in _SPANS],
         rows,
         f"Share of the candidates at these ranks that match though they count as negatives, by {' and '.join(judges)}. "
-        "Where an interval stands beside it, people's decisions correct the judge; elsewhere nobody has checked it.",
+        "With an interval, people's decisions correct the judge; without one, nobody has checked it.",
         head="mined by",
     )
     return [table] if rows else []

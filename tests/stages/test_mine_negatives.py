@@ -243,8 +243,10 @@ def test_judges_have_what_they_read(root: Path, invoke: Invoke, saved_encoders: 
         assert judged.inputs.keys() - {"prepare", "train", "mine_negatives"} == inputs
 
 
-def test_a_judge_that_is_interrupted_goes_on_to_the_same_bytes(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    whole, other = (copied(root, tmp_path / name) for name in ("whole", "other"))
+def test_a_judge_that_is_interrupted_goes_on_to_the_same_bytes(
+    pairs_chain: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    whole, other = (copied(pairs_chain, tmp_path / name) for name in ("whole", "other"))
     asked = ("--judge", "captions:tfidf", "--set=range_max=7", "--set=judge.block=16", "--set=judge.workers=1")
     expected = made(mine(invoke, whole, *asked))
     with interrupted(3, JudgedPairs, "make"):
