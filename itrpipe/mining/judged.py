@@ -31,6 +31,8 @@ from itrpipe.storage.disk import read_json, write_json
 
 PAIRS, SCALE = "pairs.arrays", "scale.json"
 CALIBRATION = "calibration.json"
+ASKED = 10
+"""Ranks of both directions that people are asked about, at random within strata of their pairs."""
 LIKELY = 0.5
 """Probability above which a candidate is likelier right than not."""
 
@@ -157,35 +159,43 @@ class Judgement(NamedTuple):
         probabilities[JOINED] = calibration.probabilities(together)
         return cls(pairs, together, calibration, probabilities, places, answers)
 
-    def counts(self, places: np.ndarray) -> dict[str, Any]:
+    def counts(self, places_of: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Count candidates that are likelier right than not, and estimate the share that is right, by their rank.
 
         Args:
-            places: [A, K] of the candidates among the pairs, hardest first; -1 where there is none.
+            places_of: direction -> places [A, K] of its candidates among the pairs, hardest first; -1 where there is
+                none.
 
         Returns:
-            `marked`: by each judge, and by all, how many of the candidates; and `by_rank`: span of ranks, such as
-            `3-5` -> its `candidates`, its `marked`, and their `share`, see `itrpipe.judging.shares.Share`.
+            Direction -> `marked`: by each judge, and by all, how many of the candidates; and `by_rank`: span of ranks,
+            such as `3-5` -> its `candidates`, its `marked`, and their `share`, see `itrpipe.judging.shares.Share`.
         """
-        is_candidate = places >= 0
-        ranks = np.broadcast_to(np.arange(1, places.shape[1] + 1), places.shape)[is_candidate]
-        places = places[is_candidate]
+        asked = np.unique(np.concatenate([places[:, :ASKED].ravel() for places in places_of.values()]))
+        asked = asked[asked >= 0]
+        strata = np.zeros(len(self.pairs.keys), np.int64)
+        strata[asked] = strata_of(self.log_odds[asked].mean(axis=1))
         decision_of = np.full(len(self.pairs.keys), -1)
         decision_of[self.decided_at] = np.arange(len(self.decided_at))
-        decisions = decision_of[places]
-        rows = np.flatnonzero(decisions >= 0)
-        decisions = decisions[rows]
-        unseen = self.probabilities[JOINED][places]
-        unseen[rows] = np.array(self.calibration.held_out, np.float32)[decisions]
-        shares = share_by_rank(unseen, rows, self.answers[decisions], strata_of(unseen), ranks)
+        unseen = self.probabilities[JOINED].copy()
+        unseen[self.decided_at] = self.calibration.held_out
 
-        marked = {judge: found[places] > LIKELY for judge, found in self.probabilities.items()}
-        spans = {}
-        for (first, last), (name, share) in zip(RANKS, shares.items(), strict=False):
-            inside = (ranks >= first) & (ranks <= last)
-            own = {judge: int(marks[inside].sum()) for judge, marks in marked.items()}
-            spans[name] = {"candidates": int(inside.sum()), "marked": own, "share": share._asdict()}
-        return {"marked": {judge: int(marks.sum()) for judge, marks in marked.items()}, "by_rank": spans}
+        counted = {}
+        for direction, places in places_of.items():
+            is_candidate = places >= 0
+            ranks = np.broadcast_to(np.arange(1, places.shape[1] + 1), places.shape)[is_candidate]
+            places = places[is_candidate]
+            rows = np.flatnonzero((decision_of[places] >= 0) & (ranks <= ASKED))
+            answers = self.answers[decision_of[places[rows]]]
+            shares = share_by_rank(unseen[places], rows, answers, strata[places], ranks)
+            marked = {judge: found[places] > LIKELY for judge, found in self.probabilities.items()}
+            spans = {}
+            for (first, last), (name, share) in zip(RANKS, shares.items(), strict=False):
+                inside = (ranks >= first) & (ranks <= last)
+                own = {judge: int(marks[inside].sum()) for judge, marks in marked.items()}
+                spans[name] = {"candidates": int(inside.sum()), "marked": own, "share": share._asdict()}
+            own = {judge: int(marks.sum()) for judge, marks in marked.items()}
+            counted[direction] = {"marked": own, "by_rank": spans}
+        return counted
 
     def of(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
         """Return the probabilities of some lists by all judges, [a, K] float32; 0 behind the last candidate."""
@@ -249,14 +259,14 @@ def mark_lists(
         decided: pairs that people have judged.
     """
     probability_of = None if judgement is None else judgement.of
-    counts = {}
+    places: dict[str, np.ndarray] = {}
     for direction in DIRECTIONS:
         figures = Figures(statistics["anchors"][direction], 1)
         left = empty = 0
-        places = []
+        blocks = []
         for part, found in list_blocks(folder, direction):
             if judgement is not None:
-                places.append(judgement.pairs.places(*rows_of_pairs(direction, part, found)))
+                blocks.append(judgement.pairs.places(*rows_of_pairs(direction, part, found)))
             lists, probability = without_decided(direction, part, found, decided, probability_of)
             if decided is not None:
                 fits = matching(decided.fits.has, direction, part, found)
@@ -271,11 +281,11 @@ def mark_lists(
         statistics["candidates"][direction] = left
         statistics["anchors_without_candidates"][direction] = empty
         if judgement is not None:
-            counts[direction] = judgement.counts(np.concatenate(places))
+            places[direction] = np.concatenate(blocks)
     if decided is not None and statistics["judge"] is None:
         statistics["judge"] = PEOPLE
     if judgement is not None:
         calibration = judgement.calibration
         facts = {name: getattr(calibration, name) for name in ("decisions", "knows", "auc", "precision", "recall")}
         judges = [name for name in judgement.probabilities if name != JOINED]
-        statistics["judged"] = {"judges": judges, **facts, **counts}
+        statistics["judged"] = {"judges": judges, **facts, **judgement.counts(places)}

@@ -110,6 +110,21 @@ def anchors_of(batch: Any, side: str) -> list[tuple[tuple[int, int], list[tuple[
     return found
 
 
+@pytest.mark.parametrize("objective", ["hardest", "sum"])
+def test_soft_margins_are_one_minus_p_of_the_margin(objective: str) -> None:
+    rows = Rows()
+    batch, loss = step(*made(rows, negatives=["mined"], objective=objective, judged="soft", margin=0.5))
+    expected = 0.0
+    for side in ("texts_for_images", "images_for_texts"):
+        for own, pairs in anchors_of(batch, side):
+            violations = [
+                max(0.0, 0.5 * (1 - float(CHANCES[pair])) - float(rows.scores[own] - rows.scores[pair]))
+                for pair in pairs
+            ]
+            expected += (max(violations) if objective == "hardest" else sum(violations)) / len(BATCH)
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("judged", ["drop", "weigh", "soft"])
 def test_what_judges_say_counts_for_mined_candidates_and_those_of_the_batch(judged: str, shared: bool) -> None:
@@ -244,3 +259,9 @@ def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_e
     assert np.array_equal(orders[0], orders[3])  # pyright: ignore
     assert len({tuple(order) for order in orders}) == 3  # pyright: ignore
     assert made()[0].order(0, 0) is None
+
+
+def test_a_title_names_judges_and_what_follows_from_them() -> None:
+    chosen = Contrastive(weigh="fne", judged="drop", judges=("graphs", "captions"))
+    assert chosen.choices()["weights"] == "fne, captions+graphs judge, drop"
+    assert Contrastive().choices()["weights"] == ""

@@ -256,14 +256,14 @@ def test_every_configuration_trains(chain: Path, run: Invoke, conf: str, alike: 
     assert (last["mean_hardest_text_share"] == last["mean_hardest_image_share"] == 1) is alike
 
 
-def test_aoq_that_drops_has_its_lists_judged(chain: Path, run: Invoke) -> None:
-    judged = sets(*TINY[:-1], *TINY_AOQ, "aoq.loss.judged=drop", "aoq.loss.drop_above=0.4")
-    out = done(run("train", "--method", "aoq", "--judge", "captions:tfidf", *judged))
-    assert "captions:tfidf" in out
-    mined = read_manifest(only(chain, "mine_negatives/exact.triplet.vsepp+captions"))
-    assert mined.settings["judges"] == ["captions:tfidf"]
-    used = [read_manifest(path).inputs["mine_negatives"].name for path in chain.glob("tiny/train/aoq.vsepp-*")]
-    assert f"exact.triplet.vsepp+captions-{mined.fingerprint[:8]}" in used
+@pytest.mark.parametrize("judged", ["drop", "weigh", "soft"])
+def test_methods_that_judges_help_have_judged_lists_made(chain: Path, run: Invoke, judged: str) -> None:
+    lists = [text.replace("aoq.", "aoq-judged.loss.") for text in TINY_AOQ]
+    asked = ("--method", "aoq-judged", "--judge", "captions:tfidf", "--judged", judged)
+    done(run("train", *asked, *sets(*TINY[:-1], *lists)))
+    trained = read_manifest(only(chain, "train/aoq-judged.vsepp"))
+    mined = chain / "tiny" / "mine_negatives" / trained.inputs["mine_negatives"].name
+    assert read_manifest(mined).settings["judges"] == ["captions:tfidf"]
 
 
 # Lists that are mined again
@@ -315,7 +315,7 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
 
     monkeypatch.setattr(mining, "mine_again", kept)
     monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))
-    out = done(invoke(*command(defined, "--judge", "captions:tfidf", "--set", "loss.judged=weigh")))
+    out = done(invoke(*command(defined, "--judge", "captions:tfidf", "--judged", "weigh")))
     assert out.count("mining again with the weights as they are") == 1
     ((images, texts, owners),) = seen
     scores = images @ texts.T
