@@ -20,7 +20,7 @@ from itrpipe.judging.shares import wilson
 
 LEAST = 50
 """Decisions below which nothing is fitted."""
-RIDGE = 0.1
+RIDGE = 0.3
 """Penalty of half the squares of the weights of standardised log-odds, and of the bias's distance from the share.
 
 It is small beside what `LEAST` decisions tell, and keeps weights finite where judges separate all answers.
