@@ -124,6 +124,11 @@ class ExportNegatives(AskingOptions):
                 f"candidates = {settings['candidates']} adds candidates from outside the dataset, so that "
                 "there is no image or caption to write for them; leave it out"
             )
+        if "drop_above" in self.given and not settings["judges"]:
+            raise UsageError(
+                f"--drop-above {self.drop_above:g}: no judge was asked, so that the lists have no probabilities; "
+                "add --judge, such as --judge captions, or leave it out"
+            )
         sides = {"t2i": "images", "i2t": "texts"}
         for direction in DIRECTIONS[self.direction]:
             side = sides[direction]
