@@ -20,7 +20,7 @@ PACKAGE = Path(itrpipe.__file__).parent
 LAYERS = (
     *("errors", "printable", "plugins", "papers", "progress", "config", "registry"),
     *("storage", "engine", "datasets", "scenes", "encoders", "features", "scene_graph"),
-    *("models", "learning", "methods", "mining", "evaluation", "synthesis", "training"),
+    *("models", "learning", "judging", "methods", "mining", "evaluation", "synthesis", "training"),
     *("exporting", "review", "analysis", "report", "search", "mteb", "testing"),
     *("stages", "pipeline", "cli", "project", "__main__"),
 )

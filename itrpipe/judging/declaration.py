@@ -1,0 +1,57 @@
+"""The names of judges, as users write them. Light: plans bind them without importing what judges."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DEFAULT = "captions:sentence-transformers/all-MiniLM-L6-v2"
+TFIDF = "tfidf"
+"""Model of `captions` that needs no weights."""
+_DEFAULT_MODELS = {"captions": DEFAULT.partition(":")[2], "fne": "1e-4"}
+_NEEDS_MODEL = ("captions", "dual", "itm", "vlm", "fne")
+KINDS = (*_NEEDS_MODEL, "graphs")
+
+
+class JudgeName(NamedTuple):
+    """A judge, by its kind and its model.
+
+    Attributes:
+        kind: one of `KINDS`.
+        model: hub id or folder; `tfidf` of `captions`; share of matches among all pairs of `fne`; empty for `graphs`.
+    """
+
+    kind: str
+    model: str
+
+    def __str__(self) -> str:
+        """Return the name as users write it."""
+        return f"{self.kind}:{self.model}".removesuffix(":")
+
+
+def judge_name(text: str) -> JudgeName:
+    """Read the name of a judge: `captions`, `captions:ID`, `captions:tfidf`, `graphs`, `dual:ID`, `itm:ID`, `vlm:ID`,
+    `fne` or `fne:PRIOR`, where ID may be a folder.
+
+    Raises:
+        ValueError: there is no such kind, its model is missing, or it has none.
+    """
+    kind, _, model = text.partition(":")
+    if kind not in KINDS:
+        raise ValueError(f"judge {text!r} is none of {', '.join(KINDS)}; write captions:ID, or another with its model")
+    model = model or _DEFAULT_MODELS.get(kind, "")
+    if kind in _NEEDS_MODEL and not model:
+        raise ValueError(f"judge {text!r} names no model; write {kind}:ID with a hub id or a folder")
+    if kind not in _NEEDS_MODEL and model:
+        raise ValueError(f"judge {text!r} takes no model; write {kind}")
+    if kind == "fne":
+        prior = _number(model)
+        if not 0 < prior < 1:
+            raise ValueError(f"judge {text!r}: {model!r} is no share between 0 and 1; write fne or fne:1e-4")
+    return JudgeName(kind, model)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

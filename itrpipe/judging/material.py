@@ -1,0 +1,62 @@
+"""What judges read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from itrpipe.storage.arrays import Ragged, Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Photographs(Protocol):
+    """Photographs by their row, such as `itrpipe.features.extraction.ImageFiles`."""
+
+    def read(self, row: int) -> np.ndarray:
+        """Read a photograph, [H, W, 3] uint8 RGB; raise DataError, whose message is the reason alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class Material:
+    """Images and captions of a split, and what is known of them. A judge needs some of it.
+
+    Shapes: N images, T captions, D width of a vector.
+
+    Attributes:
+        captions: T texts.
+        owners: [T] row of the image that each belongs to, -1 for nobody's.
+        num_images: N.
+        photographs: N; None where nobody looks at them.
+        graphs: T rows of `itrpipe.scene_graph.stored.GRAPH_SCHEMA`, for `graphs`.
+        vectors: of images and captions by the mining model, for `fne`.
+        encoded: unit vectors by the judge's own encoder where they are made already: "text" [T, D], "vision" [N, D].
+    """
+
+    captions: Sequence[str]
+    owners: np.ndarray
+    num_images: int
+    photographs: Photographs | None = None
+    graphs: pa.Table | None = None
+    vectors: tuple[Rows, Rows] | None = None
+    encoded: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Return the group of each caption, [T] int64: its image's row, and behind these one for each of nobody's."""
+        groups = self.owners.astype(np.int64)
+        alone = np.flatnonzero(groups < 0)
+        groups[alone] = self.num_images + np.arange(len(alone))
+        return groups
+
+    @cached_property
+    def captions_of(self) -> Ragged:
+        """Return the rows of the captions of each group."""
+        count = max(self.num_images, int(self.groups.max(initial=-1)) + 1)
+        return Ragged.of_owners(self.groups, count)

@@ -1,0 +1,99 @@
+"""Judges that are open: scores of pairs, and the scale that makes them comparable.
+
+Shapes: P pairs, n captions.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from itrpipe.errors import UsageError
+from itrpipe.judging.declaration import JudgeName
+from itrpipe.judging.material import Material
+
+CURVES = {"captions": (7.0, 0.8), "graphs": (7.0, 0.8), "dual": (7.0, 0.8)}
+"""Kind -> slope and middle of the log-odds. Scores of other kinds are log-odds already."""
+MOST_LOG_ODDS = 10.0
+_SAMPLE = 2_000
+
+
+class OpenedJudge(Protocol):
+    """A judge that is ready. It is opened by `build(model, material, device, revision)` in the module of its kind."""
+
+    def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        """Return scores [P] float32 of rows [P] and [P], higher for likelier matches."""
+        ...
+
+    def own(self, captions: np.ndarray) -> np.ndarray:
+        """Return scores [n] float32 of captions [n] with their own images.
+
+        A judge that compares captions leaves each itself out of its image's; NaN where it is the only one.
+        """
+        ...
+
+
+class Scale(NamedTuple):
+    """The units of a judge's scores, and its default curve.
+
+    Attributes:
+        mismatch, match: medians of random pairs and of captions with their own images.
+        slope, middle: of the log-odds, where `mismatch` is 0 and `match` is 1.
+    """
+
+    mismatch: float
+    match: float
+    slope: float
+    middle: float
+
+    def log_odds(self, scores: np.ndarray) -> np.ndarray:
+        """Return the log-odds of a match, of the shape of the scores, within ±`MOST_LOG_ODDS`."""
+        placed = (scores - self.mismatch) / (self.match - self.mismatch)
+        return np.clip(self.slope * (placed - self.middle), -MOST_LOG_ODDS, MOST_LOG_ODDS)
+
+
+def open_judge(name: JudgeName, material: Material, device: str, revision: str = "main") -> OpenedJudge:
+    """Open a judge.
+
+    Args:
+        name: see `itrpipe.judging.declaration.judge_name`.
+        material: what it reads.
+        device: `auto`, `cpu` or `cuda`.
+        revision: branch, tag or commit of a hub id.
+
+    Raises:
+        UsageError: the material lacks what this judge reads.
+        MissingInputError, DataError: see `itrpipe.encoders.encoder.open_encoder`.
+    """
+    module = import_module(f"itrpipe.judging.{name.kind}")
+    return module.build(name.model, material, device, revision)
+
+
+def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
+    """Return the scale of a judge, from 2,000 captions with their own and 2,000 with other images; seed 0.
+
+    Where no image has a second caption to compare with, a match scores 1, as equal captions do.
+
+    Raises:
+        UsageError: own images score no higher than others, so that the judge tells nothing.
+    """
+    if name.kind not in CURVES:
+        return Scale(0.0, 1.0, 1.0, 0.0)
+    rng = np.random.default_rng(0)
+    owned = np.flatnonzero(material.owners >= 0)
+    own = judge.own(rng.choice(owned, min(_SAMPLE, len(owned)), replace=False))
+    images = material.owners[rng.choice(owned, _SAMPLE)]
+    captions = rng.choice(owned, _SAMPLE)
+    others = images != material.owners[captions]
+    mismatch = float(np.median(judge(images[others], captions[others])))
+    match = 1.0
+    if not np.isnan(own).all():
+        match = float(np.nanmedian(own))
+    if not match > mismatch:
+        raise UsageError(
+            f"judge {name}: captions score {match:.3f} with their own images and {mismatch:.3f} with others, so that "
+            "it cannot tell which fit; choose another judge"
+        )
+    return Scale(mismatch, match, *CURVES[name.kind])
