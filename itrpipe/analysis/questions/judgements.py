@@ -1,0 +1,191 @@
+"""Agreement with people who were asked whether captions describe photographs: of judges, and of the evaluated model.
+
+Kendall's τc of scores with the ratings of three experts, each as a pair of its own, and τb with a crowd's share of yes,
+times 100; and the area under the ROC curve of telling pairs that fit from others, in percent.
+
+Source: Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from itrpipe.analysis.questions.base import EvaluatedModel
+from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
+from itrpipe.datasets.benchmarks import Benchmark, Pair, named
+from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Judgements, read_judgements
+from itrpipe.datasets.prepared import Split
+from itrpipe.engine.work import Made
+from itrpipe.errors import UsageError
+from itrpipe.evaluation.kendall import kendall
+from itrpipe.evaluation.tables import Cells, Measured, Number, Row, Table
+from itrpipe.features.embeddings import SplitScores
+from itrpipe.judging.calibration import area_under_curve
+from itrpipe.judging.declaration import judge_name
+from itrpipe.judging.material import Material
+from itrpipe.judging.opened import open_judge, scale_of
+from itrpipe.storage.artifact import AGREEMENT
+
+if TYPE_CHECKING:
+    from itrpipe.features.extraction import ImageFiles
+
+MODEL, TOGETHER = "", "judges together"
+"""Names of the evaluated model, and of all judges, among judges."""
+_LOOKING = ("dual", "itm", "vlm")
+"""Kinds of judges that look at photographs."""
+_PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (53.0, 36.4), "Polos": (56.4, 37.8)}
+"""Metric -> τc of experts and τb of the crowd."""
+
+
+def _cells(figures: Mapping[str, Any]) -> Cells:
+    return {
+        ("experts", "τc"): Number(figures["experts"]["tau"]),
+        ("experts", "AUC"): Number.of(figures["experts"]["auc"]),
+        ("crowd", "τb"): Number(figures["crowd"]["tau"]),
+        ("crowd", "AUC"): Number.of(figures["crowd"]["auc"]),
+    }
+
+
+class _Agreements(Measured):
+    """A table with a row for each judge and model, and with published metrics."""
+
+    def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
+        """Return the table of several models and of the judges that were asked beside them."""
+        rows = {}
+        for model, contents in found:
+            for name in contents[0]:
+                rows[name or model] = [content[name] for content in contents]
+        table = super().table(list(rows.items()))
+        if table is None:
+            return None
+        published = []
+        for metric, (experts, crowd) in _PUBLISHED.items():
+            published.append(Row(f"{metric}, published", [Number(experts), None, Number(crowd), None], quoted=True))
+        return replace(table, rows=[*table.rows, *published])
+
+
+SHOWN = (
+    _Agreements(
+        "Agreement with people",
+        AGREEMENT,
+        _cells,
+        "Of scores with people's answers whether a caption describes another photograph (Flickr8k): Kendall's tau, and "
+        "the area under the ROC curve for a mean rating of 3 or more, or half of the crowd, times 100. Published "
+        "numbers are of the whole set.",
+    ),
+)
+
+
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
+    """Measure how far judges, and a single model, agree with people; the model where its photographs are there.
+
+    Raises:
+        UsageError, MissingInputError, DataError: see `judges_agreement`, and `itrpipe.analysis.questions.benchmarks`.
+    """
+    folders = [asked.folder for asked in map(named, evaluation.settings.benchmark) if asked.name == JUDGEMENTS]
+    if not folders:
+        return None
+    judgements = read_judgements(folders[0])
+    photographs = judged_photographs(judgements, evaluation.job.made)
+    figures = judges_agreement(judgements, photographs, evaluation.settings.judges, evaluation.place)
+    if photographs is None:
+        evaluation.warn(f"{judgements.root} has no folder {FOLDERS[0]} with photographs, so that the model is not asked")
+    else:
+        figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, photographs))
+    return figures
+
+
+def judged_photographs(judgements: Judgements, made: Callable[..., Made]) -> ImageFiles | None:
+    """Open the photographs of a folder of judgements; None where it has none.
+
+    Args:
+        judgements: of the folder.
+        made: makes a map, see `itrpipe.stages.base.Job.made`.
+
+    Raises:
+        MissingInputError, DataError: a photograph is not there, or cannot be read.
+    """
+    pairs = [Pair(file, file, "", "") for file in judgements.photographs()]
+    return photographs_of(Benchmark(judgements.root, pairs), JUDGEMENTS, made)[1] if pairs else None
+
+
+def judges_agreement(
+    judgements: Judgements, photographs: ImageFiles | None, judges: Sequence[str], device: str
+) -> dict[str, Any]:
+    """Measure how far judges agree with people.
+
+    Args:
+        judgements: of a folder.
+        photographs: of the same folder; None where it has none.
+        judges: names, see `itrpipe.judging.declaration.judge_name`.
+        device: `auto`, `cpu` or `cuda`.
+
+    Returns:
+        Judge -> `experts` and `crowd`, each with `tau` and the `auc`; several judges also `TOGETHER`, by the mean of
+        their log-odds.
+
+    Raises:
+        UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`, or there are no photographs
+            for a judge that looks at them.
+    """
+    material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
+    figures = {}
+    log_odds: dict[str, list[np.ndarray]] = {kind: [] for kind in judgements.answers}
+    for name in map(judge_name, judges):
+        if photographs is None and name.kind in _LOOKING:
+            raise UsageError(
+                f"judge {name} looks at photographs; put those of {JUDGEMENTS} into {judgements.root / FOLDERS[0]}, or "
+                "name captions or graphs"
+            )
+        if name.kind == "graphs" and material.graphs is None:
+            graphs = parse_captions(ParseSettings(tagger="hanta"), judgements.captions)
+            material = replace(material, graphs=graphs_table(graphs))
+        judge = open_judge(name, material, device)
+        scale = scale_of(judge, name, material)
+        scores = {kind: judge(part.images, part.captions) for kind, part in judgements.answers.items()}
+        figures[str(name)] = _agreement(judgements, scores)
+        for kind, own in scores.items():
+            log_odds[kind].append(scale.log_odds(own))
+    if len(judges) > 1:
+        means = {kind: np.mean(each, axis=0) for kind, each in log_odds.items()}
+        figures[TOGETHER] = _agreement(judgements, means)
+    return figures
+
+
+def _agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the figures of scores [P] of each kind of answers."""
+    figures = {}
+    for kind, part in judgements.answers.items():
+        tau = kendall(np.repeat(scores[kind], part.values.shape[1]), part.values.ravel())
+        value, low, high = area_under_curve(scores[kind], part.fits)
+        figures[kind] = {
+            "tau": 100 * (tau.c if kind == "experts" else tau.b),
+            "auc": {"value": 100 * value, "low": 100 * low, "high": 100 * high},
+        }
+    return figures
+
+
+def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, photographs: ImageFiles) -> dict[str, np.ndarray]:
+    """Return the scores of the evaluated model, by the kinds of answers."""
+    from itrpipe.analysis.sentences import compared, sentence_parser
+
+    sources = evaluation.sources()
+    pictures = photographs
+    if sources.extract is not None:
+        pictures = features_of(photographs, JUDGEMENTS, evaluation, sources.extract)
+    ids = np.arange(len(judgements.files)).astype(str)
+    texts = np.array(judgements.captions)
+    captions = pa.table({"image_id": ids[judgements.owners], "text": texts})
+    shown = Split("test", pa.table({"image_id": ids}), captions)
+    _, first = np.unique(judgements.owners, return_index=True)
+    parse = sentence_parser(evaluation)
+    scores = {}
+    for kind, part in judgements.answers.items():
+        sentences = pa.table({"image_id": ids[part.images], "text": texts[part.captions]})
+        scores[kind], _ = compared(evaluation, parse, shown, pictures, sentences, first[part.images], kind)
+    return scores
