@@ -10,8 +10,7 @@ one. They are judged in one of these orders:
 
 Shapes: P candidates, N images, T captions, A anchors, K candidates of an anchor.
 
-Sources: Cohen, "A coefficient of agreement for nominal scales", 1960; Wilson, "Probable inference, the law of
-succession, and statistical inference", 1927.
+Source: Cohen, "A coefficient of agreement for nominal scales", 1960.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
+from itrpipe.judging.shares import Share, share_of
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
 
@@ -67,21 +67,6 @@ class Agreement(NamedTuple):
     high: float | None = None
 
 
-class Share(NamedTuple):
-    """A share of many, told by a simple random sample.
-
-    Attributes:
-        judged: of the sample.
-        value: share in it, 0..1; None where nothing was judged.
-        low, high: Wilson's 95 % interval.
-    """
-
-    judged: int
-    value: float | None
-    low: float
-    high: float
-
-
 def agreements(decisions: Decisions) -> dict[tuple[str, str], Agreement]:
     """Compute the agreement of every two reviewers on the pairs that both were sure of, where there are any."""
     found = {}
@@ -105,29 +90,6 @@ def agreement_of(one: np.ndarray, other: np.ndarray) -> Agreement:
     kappa = (same - chance) / (1 - chance)
     reach = _NORMAL * math.sqrt(same * (1 - same) / len(one)) / (1 - chance)
     return Agreement(len(one), same, kappa, max(-1.0, kappa - reach), min(1.0, kappa + reach))
-
-
-def share_of(found: int, judged: int, population: int) -> Share:
-    """A share of a finite population, with Wilson's interval.
-
-    A sample without replacement tells as much as one of n (N - 1) / (N - n) with replacement (Cochran, "Sampling
-    Techniques", 1977, eq. 2.15).
-
-    Args:
-        found: in the sample.
-        judged: n, size of the sample.
-        population: N, from which it was drawn.
-    """
-    if not judged:
-        return Share(0, None, 0.0, 1.0)
-    z, value = _NORMAL, found / judged
-    if judged >= population:
-        return Share(judged, value, value, value)
-    size = judged * (population - 1) / (population - judged)
-    centre = (value + z * z / (2 * size)) / (1 + z * z / size)
-    reach = z / (1 + z * z / size) * math.sqrt(value * (1 - value) / size + (z / (2 * size)) ** 2)
-    # Of nothing, or of all, an end is the share itself, and rounding would put it beside.
-    return Share(judged, value, min(value, max(0.0, centre - reach)), max(value, min(1.0, centre + reach)))
 
 
 # What is asked
@@ -256,7 +218,7 @@ class Queue:
             counts[verdict] += 1
         judged, fits, unsure = counts.total(), counts[FITS], counts[UNSURE] + counts[DISPUTED]
         low, high = share_of(fits, judged, len(self)).low, share_of(fits + unsure, judged, len(self)).high
-        return Share(judged, fits / (judged - unsure) if judged > unsure else None, low, high)
+        return Share(fits / (judged - unsure) if judged > unsure else None, low, high, judged)
 
     def __len__(self) -> int:
         return len(self.places)
@@ -395,8 +357,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         if each["kappa"] is not None:
             kappa = f"{each['kappa']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
         yield f"  {both} agree on {100 * each['same']:.0f} % of {each['pairs']:,} pairs; Cohen's kappa: {kappa}"
-    if found["sample"] and found["sample"]["judged"]:
+    if found["sample"] and found["sample"]["decisions"]:
         share = found["sample"]
         interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
         value = "nobody was sure" if share["value"] is None else f"{100 * share['value']:.1f} %"
-        yield f"  false negatives among all of them: {value} ({interval}) of {share['judged']:,} judged"
+        yield f"  false negatives among all of them: {value} ({interval}) of {share['decisions']:,} judged"

@@ -17,8 +17,9 @@ from itrpipe import review
 from itrpipe.datasets.decisions import SCHEMA, DecisionFile, Decisions, Judgement, decisions_digest, read_decisions
 from itrpipe.datasets.truth import Decided
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.judging.shares import share_of
 from itrpipe.mining.lists import CandidateLists, matching
-from itrpipe.review import ORDERS, Candidates, Queue, agreement_of, agreements, lines, reviewed, share_of
+from itrpipe.review import ORDERS, Candidates, Queue, agreement_of, agreements, lines, reviewed
 
 IMAGES, CAPTIONS = np.array(["a", "b", "c"]), np.array([f"{image}{number}" for image in "abc" for number in range(2)])
 OWNERS = np.repeat(np.arange(3), 2)
@@ -149,29 +150,6 @@ def test_kappa_is_that_of_cohen() -> None:
     assert (few.low, few.high) == (-1.0, pytest.approx(-0.5 + 1.959964 * math.sqrt(2) / 3 / math.sqrt(3) * 9 / 4))
 
 
-def test_wilsons_interval_is_that_of_the_textbook() -> None:
-    found = share_of(10, 50, 10**9)
-    assert (found.low, found.high) == pytest.approx((0.1124, 0.3304), abs=1e-4)
-    assert tuple(share_of(0, 0, 9)) == (0, None, 0.0, 1.0)
-    assert (share_of(0, 9, 99).low, share_of(9, 9, 99).high) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("population", "true", "judged"), [(200, 80, 50), (200, 80, 150), (3_000, 1_200, 1_300), (400, 40, 250)]
-)
-def test_an_interval_of_a_finite_population_holds_the_truth_as_often_as_it_says(
-    population: int, true: int, judged: int
-) -> None:
-    covered = 0.0
-    for found in range(max(0, judged - population + true), min(true, judged) + 1):
-        ways = math.comb(true, found) * math.comb(population - true, judged - found) / math.comb(population, judged)
-        share = share_of(found, judged, population)
-        covered += ways * (share.low <= true / population <= share.high)
-    assert 0.92 < covered < 0.98
-    whole = share_of(true, population, population)
-    assert whole.low == whole.high
-
-
 # What is asked
 
 
@@ -233,11 +211,11 @@ def test_a_sample_counts_up_to_the_first_gap(file: DecisionFile) -> None:
     file.add([queue.judgement(int(queue.places[number]), "ada", answer) for number, answer in answers])
     file.add([queue.judgement(int(queue.places[7]), "ada", "fits")])  # not one of the first
     found, lowest, highest = queue.sampled(file.read()), share_of(1, 4, 12), share_of(2, 4, 12)
-    assert tuple(found) == (4, pytest.approx(1 / 3), lowest.low, highest.high)
+    assert tuple(found) == (pytest.approx(1 / 3), lowest.low, highest.high, 4)
     *_, said = lines(reviewed(candidates(), "sample", file.read()))
     assert f"{100 * found.low:.1f} to {100 * found.high:.1f}" in said
     file.add([queue.judgement(int(queue.places[0]), "ada", "undone")])
-    assert queue.sampled(file.read()).judged == 0
+    assert queue.sampled(file.read()).decisions == 0
     file.add([queue.judgement(int(queue.places[0]), "ada", "unsure")])
     assert queue.sampled(file.read()).value == 0
 

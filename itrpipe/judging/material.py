@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from itrpipe.errors import DataError, UsageError
 from itrpipe.storage.arrays import Ragged, Rows
 
 if TYPE_CHECKING:
@@ -60,3 +61,31 @@ class Material:
         """Return the rows of the captions of each group."""
         count = max(self.num_images, int(self.groups.max(initial=-1)) + 1)
         return Ragged.of_owners(self.groups, count)
+
+    def require_captions(self, images: np.ndarray) -> None:
+        """Refuse rows of images without captions.
+
+        Raises:
+            UsageError: there is one, so that its captions cannot be compared with others.
+        """
+        bare = images[self.captions_of.counts[images] == 0]
+        if len(bare):
+            raise UsageError(
+                f"image {bare[0]} has no captions of its own, which this judge reads; leave its pairs out, or choose a "
+                "judge that looks at photographs, such as itm:ID"
+            )
+
+    def photograph(self, row: int) -> np.ndarray:
+        """Read the photograph of an image, [H, W, 3] uint8 RGB.
+
+        Raises:
+            UsageError: there are no photographs.
+            DataError: it cannot be used.
+            UnavailableError: the disk cannot give it now.
+        """
+        if self.photographs is None:
+            raise UsageError("this judge looks at photographs, and there are none; give them, or choose captions:ID")
+        try:
+            return self.photographs.read(row)
+        except DataError as error:
+            raise DataError(f"image {row}: {error}") from None

@@ -105,7 +105,7 @@ def test_answers_are_kept_at_once_and_can_be_changed(pages: Any, file: DecisionF
     shown, other = first["candidates"][:2]
     assert shown["caption"] not in shown["own_captions"]
     told = judge(pages, shown["place"]).json()
-    assert (told["judged"], told["share"]["judged"]) == (1, 1)
+    assert (told["judged"], told["share"]["decisions"]) == (1, 1)
     assert [row["answer"] for row in file.read().rows.to_pylist()] == ["fits"]
     judge(pages, other["place"], "unsure")
     after = pages.get("/api/review", params=asked).json()

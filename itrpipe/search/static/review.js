@@ -74,7 +74,7 @@ function tell(progress) {
   const share = progress.share;
   const percent = (value) => (100 * value).toFixed(1);
   if (share && share.value !== null) {
-    parts.push(`${percent(share.value)} % of the ${count(progress.pairs)} fit, by the first ${count(share.judged)} of them, whoever judged these (95 % interval: ${percent(share.low)} to ${percent(share.high)} %, the wider the more are unsure)`);
+    parts.push(`${percent(share.value)} % of the ${count(progress.pairs)} fit, by the first ${count(share.decisions)} of them, whoever judged these (95 % interval: ${percent(share.low)} to ${percent(share.high)} %, the wider the more are unsure)`);
   }
   for (const each of progress.agreements) {
     const kappa = each.kappa === null || each.pairs < ENOUGH ? "" : `, Cohen’s kappa ${each.kappa.toFixed(2)}`;

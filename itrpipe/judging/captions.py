@@ -1,0 +1,134 @@
+"""Judge pairs by captions alone: a caption fits an image if it says what the image's own captions say.
+
+Captions are compared by the cosine of their vectors. For an image i and a caption c:
+
+    direct(i, c) = (largest + mean cosine of c to the captions of i) / 2
+    siblings(i, c) = mean of direct(i, c') over all captions c' of the image that c belongs to, c among them
+    score(i, c) = (direct(i, c) + siblings(i, c)) / 2
+
+Shapes: P pairs, n captions, T captions in all, D width of a vector, k captions of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from itrpipe.encoders.encoder import TEXT, Encoder, open_encoder
+from itrpipe.engine.work import cut, resolve_device
+from itrpipe.judging.declaration import TFIDF
+from itrpipe.judging.material import Material
+from itrpipe.judging.opened import OpenedJudge
+from itrpipe.storage.arrays import Ragged
+
+_BATCH = 128
+_MOST_GROUPS = 4_096
+"""Images whose captions are compared with those of one image at a time."""
+
+
+def build(model: str, material: Material, device: str, revision: str) -> OpenedJudge:
+    """Open the judge with a text encoder, or with `tfidf`; errors are those of `open_encoder`."""
+    if model == TFIDF:
+        from itrpipe.judging.tfidf import TfidfJudge
+
+        return TfidfJudge(material)
+    vectors = material.encoded.get(TEXT)
+    if vectors is None:
+        encoder, _ = open_encoder(model, revision, (TEXT,))
+        vectors = encode_captions(encoder, material.captions, device)
+    return CaptionsJudge(vectors, material)
+
+
+class CaptionsJudge:
+    """Compares captions with the captions of an image.
+
+    Args:
+        vectors: [T, D] unit vectors of the captions.
+        material: whose captions belong to which image.
+    """
+
+    def __init__(self, vectors: np.ndarray, material: Material) -> None:
+        self._vectors = vectors
+        self._material = material
+        captions_of = material.captions_of
+        self._places = np.empty(len(vectors), np.int64)
+        self._places[captions_of.values] = captions_of.places()
+
+    def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        """Return scores [P] float32 of rows [P] and [P].
+
+        Raises:
+            UsageError: an image has no captions.
+        """
+        material = self._material
+        material.require_captions(images)
+        # Captions of one image are compared with those of another once, however many pairs they are in.
+        count = len(material.captions_of)
+        keys, pair_keys = np.unique(images * count + material.groups[captions], return_inverse=True)
+        others = keys % count
+        counts = material.captions_of.counts[others]
+        direct = np.empty(counts.sum(), np.float32)
+        siblings = np.empty(len(keys), np.float32)
+        starts = np.cumsum(counts) - counts
+        for image, start, stop in _runs_of_images(keys // count):
+            found = material.captions_of.take(others[start:stop])
+            cosines = self._vectors[found.values] @ self._vectors[material.captions_of[image]].T
+            largest_and_mean = (cosines.max(axis=1) + cosines.mean(axis=1)) / 2
+            first = starts[start]
+            direct[first : first + len(largest_and_mean)] = largest_and_mean
+            siblings[start:stop] = np.add.reduceat(largest_and_mean, found.offsets[:-1]) / found.counts
+        places = starts[pair_keys] + self._places[captions]
+        return (direct[places] + siblings[pair_keys]) / 2
+
+    def own(self, captions: np.ndarray) -> np.ndarray:
+        """Return scores [n] float32 of captions with the other captions of their own image; NaN where it has none."""
+        material = self._material
+        groups, own_groups = np.unique(material.groups[captions], return_inverse=True)
+        members = material.captions_of.take(groups)
+        scores = np.full(len(members.values), np.nan, np.float32)
+        for start, stop in zip(members.offsets[:-1], members.offsets[1:], strict=True):
+            others = stop - start - 1
+            if others:
+                vectors = self._vectors[members.values[start:stop]]
+                cosines = vectors @ vectors.T
+                np.fill_diagonal(cosines, 0.0)
+                mean = cosines.sum(axis=1) / others
+                np.fill_diagonal(cosines, -np.inf)
+                direct = (cosines.max(axis=1) + mean) / 2
+                scores[start:stop] = (direct + direct.mean()) / 2
+        return scores[members.offsets[own_groups] + self._places[captions]]
+
+
+def _runs_of_images(images: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Yield each image of rising rows, and where its rows begin and end, some of them at a time."""
+    starts = np.flatnonzero(np.diff(images, prepend=-1))
+    for first, last in zip(starts, np.append(starts[1:], len(images)), strict=True):
+        for start in range(first, last, _MOST_GROUPS):
+            yield images[first], start, min(start + _MOST_GROUPS, last)
+
+
+@torch.inference_mode()
+def encode_captions(encoder: Encoder, captions: Sequence[str], device: str) -> np.ndarray:
+    """Return unit vectors [T, D] float32 of captions, which are cut where the encoder has no more positions.
+
+    Args:
+        encoder: with its side of captions.
+        captions: T texts.
+        device: `auto`, `cpu` or `cuda`.
+    """
+    place = resolve_device(device)
+    encoder.to(place)
+    reader = encoder.texts
+    vectors = np.empty((len(captions), encoder.text_width), np.float32)
+    order = np.argsort([len(caption) for caption in captions], kind="stable")  # equal lengths need no padding
+    for part in cut(order, _BATCH):
+        texts = [captions[row] for row in part.content]
+        found = reader.tokenizer(texts, truncation=True, max_length=reader.max_tokens)
+        ids = Ragged.of_lists(found["input_ids"])
+        tokens = torch.from_numpy(ids.padded()).to(place)
+        lengths = torch.from_numpy(ids.counts).to(place)
+        vectors[part.content] = F.normalize(encoder.encode_texts(tokens, lengths), dim=1).cpu().numpy()
+    return vectors
