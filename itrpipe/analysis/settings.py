@@ -27,6 +27,9 @@ BENCHMARKS = Outside(
     lambda _, given, cache: benchmarks.digests(given, cache),
     lambda given: [benchmarks.named(each).name for each in given],
 )
+JUDGES = Outside(
+    lambda _, judges, cache: judge_digests(judges, cache), lambda judges: [seen_judge(judge) for judge in judges]
+)
 
 
 class EvaluateSettings(Settings):
@@ -50,6 +53,8 @@ class EvaluateSettings(Settings):
             order of their names.
         decisions: file of people's judgements, see `itrpipe.review`; what fits counts as right beside the own
             image or caption; empty: none.
+        judges: names of judges, see `itrpipe.judging.declaration.judge_name`, which are asked whether wrong answers are
+            right after all, and are compared with people where `benchmark` says so.
         protocols: names in `itrpipe.evaluation.metrics`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
@@ -68,6 +73,7 @@ class EvaluateSettings(Settings):
     language_model: Annotated[str, LOCAL_MODEL] = ""
     benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
     decisions: Annotated[str, decisions_file(training=False)] = ""
+    judges: Annotated[tuple[str, ...], JUDGES, AfterValidator(judge_names)] = ()
     protocols: tuple[Literal["full", "coco-1k", "coco-5k"], ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from itrpipe.analysis.judges import LOOKING, ask_judge
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
 from itrpipe.datasets.benchmarks import Benchmark, Pair, named
@@ -28,7 +29,6 @@ from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import area_under_curve
 from itrpipe.judging.declaration import judge_name
 from itrpipe.judging.material import Material
-from itrpipe.judging.opened import open_judge, scale_of
 from itrpipe.storage.artifact import AGREEMENT
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 MODEL, TOGETHER = "", "judges together"
 """Names of the evaluated model, and of all judges, among judges."""
-_LOOKING = ("dual", "itm", "vlm")
-"""Kinds of judges that look at photographs."""
 _PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (53.0, 36.4), "Polos": (56.4, 37.8)}
 """Metric -> τc of experts and τb of the crowd."""
 
@@ -92,7 +90,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         return None
     judgements = read_judgements(folders[0])
     photographs = judged_photographs(judgements, evaluation.job.made)
-    figures = judges_agreement(judgements, photographs, evaluation.settings.judges, evaluation.place)
+    judges = evaluation.settings.judges
+    figures = judges_agreement(judgements, photographs, judges, evaluation.job.made, evaluation.place)
     if photographs is None:
         evaluation.warn(f"{judgements.root} has no folder {FOLDERS[0]} with photographs, so that the model is not asked")
     else:
@@ -115,7 +114,11 @@ def judged_photographs(judgements: Judgements, made: Callable[..., Made]) -> Ima
 
 
 def judges_agreement(
-    judgements: Judgements, photographs: ImageFiles | None, judges: Sequence[str], device: str
+    judgements: Judgements,
+    photographs: ImageFiles | None,
+    judges: Sequence[str],
+    made: Callable[..., Made],
+    device: str,
 ) -> dict[str, Any]:
     """Measure how far judges agree with people.
 
@@ -123,6 +126,7 @@ def judges_agreement(
         judgements: of a folder.
         photographs: of the same folder; None where it has none.
         judges: names, see `itrpipe.judging.declaration.judge_name`.
+        made: makes a map, see `itrpipe.stages.base.Job.made`.
         device: `auto`, `cpu` or `cuda`.
 
     Returns:
@@ -134,35 +138,33 @@ def judges_agreement(
             for a judge that looks at them.
     """
     material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
+    images = np.concatenate([part.images for part in judgements.answers.values()])
+    captions = np.concatenate([part.captions for part in judgements.answers.values()])
     figures = {}
-    log_odds: dict[str, list[np.ndarray]] = {kind: [] for kind in judgements.answers}
+    log_odds = []
     for name in map(judge_name, judges):
-        if photographs is None and name.kind in _LOOKING:
+        if photographs is None and name.kind in LOOKING:
             raise UsageError(
                 f"judge {name} looks at photographs; put those of {JUDGEMENTS} into {judgements.root / FOLDERS[0]}, or "
                 "name captions or graphs"
             )
-        if name.kind == "graphs" and material.graphs is None:
-            graphs = parse_captions(ParseSettings(tagger="hanta"), judgements.captions)
-            material = replace(material, graphs=graphs_table(graphs))
-        judge = open_judge(name, material, device)
-        scale = scale_of(judge, name, material)
-        scores = {kind: judge(part.images, part.captions) for kind, part in judgements.answers.items()}
+        scores, scale = ask_judge(name, material, images, captions, made, device)
         figures[str(name)] = _agreement(judgements, scores)
-        for kind, own in scores.items():
-            log_odds[kind].append(scale.log_odds(own))
+        log_odds.append(scale.log_odds(scores))
     if len(judges) > 1:
-        means = {kind: np.mean(each, axis=0) for kind, each in log_odds.items()}
-        figures[TOGETHER] = _agreement(judgements, means)
+        figures[TOGETHER] = _agreement(judgements, np.mean(log_odds, axis=0))
     return figures
 
 
-def _agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the figures of scores [P] of each kind of answers."""
+def _agreement(judgements: Judgements, scores: np.ndarray) -> dict[str, Any]:
+    """Return the figures of the scores [P] of all pairs, kind after kind."""
     figures = {}
+    start = 0
     for kind, part in judgements.answers.items():
-        tau = kendall(np.repeat(scores[kind], part.values.shape[1]), part.values.ravel())
-        value, low, high = area_under_curve(scores[kind], part.fits)
+        own = scores[start : start + len(part.fits)]
+        start += len(own)
+        tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
+        value, low, high = area_under_curve(own, part.fits)
         figures[kind] = {
             "tau": 100 * (tau.c if kind == "experts" else tau.b),
             "auc": {"value": 100 * value, "low": 100 * low, "high": 100 * high},
@@ -170,8 +172,8 @@ def _agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict
     return figures
 
 
-def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, photographs: ImageFiles) -> dict[str, np.ndarray]:
-    """Return the scores of the evaluated model, by the kinds of answers."""
+def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, photographs: ImageFiles) -> np.ndarray:
+    """Return the scores [P] of the evaluated model, kind after kind."""
     from itrpipe.analysis.sentences import compared, sentence_parser
 
     sources = evaluation.sources()
@@ -183,9 +185,9 @@ def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, photograph
     captions = pa.table({"image_id": ids[judgements.owners], "text": texts})
     shown = Split("test", pa.table({"image_id": ids}), captions)
     _, first = np.unique(judgements.owners, return_index=True)
+    images = np.concatenate([part.images for part in judgements.answers.values()])
+    rows = np.concatenate([part.captions for part in judgements.answers.values()])
+    sentences = pa.table({"image_id": ids[images], "text": texts[rows]})
     parse = sentence_parser(evaluation)
-    scores = {}
-    for kind, part in judgements.answers.items():
-        sentences = pa.table({"image_id": ids[part.images], "text": texts[part.captions]})
-        scores[kind], _ = compared(evaluation, parse, shown, pictures, sentences, first[part.images], kind)
+    scores, _ = compared(evaluation, parse, shown, pictures, sentences, first[images], JUDGEMENTS)
     return scores
