@@ -377,6 +377,15 @@ def whole_file(value: Any) -> Any:
     return value
 
 
+def whole_judges(names: list[str] | None) -> list[str] | None:
+    """Return names of judges, the models of which are folders by their whole paths."""
+    found = []
+    for name in names or ():
+        kind, colon, model = name.partition(":")
+        found.append(f"{kind}{colon}{whole_file(model)}")
+    return found or None
+
+
 def place_of(option: str, path: Path) -> str:
     """Return a file or folder that an option names, by its whole path.
 

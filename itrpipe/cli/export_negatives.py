@@ -8,7 +8,7 @@ from typer import Option
 
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.options import AskingOptions, GuardOption, Number, Text
+from itrpipe.cli.options import AskingOptions, JudgesOption, Number, Text
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
@@ -69,7 +69,7 @@ class ExportNegatives(AskingOptions):
     ] = False
     shard_rows: Annotated[int, Option(help="Rows of a file; 0 chooses by format.", metavar="ROWS", min=0)] = 0
     force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False
-    guard: GuardOption = None
+    judges: JudgesOption = None
 
     def run(self) -> None:
         target = open_target(self.data, self.target, force=self.force)
@@ -78,9 +78,9 @@ class ExportNegatives(AskingOptions):
             if self.synthetic:
                 raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
             method = self.method if "method" in self.given else None
-            asked = Asked(*self.where, self.overrides("guard", method=method), asks=True, **self.how)
+            asked = Asked(*self.where, self.overrides("judges", method=method), asks=True, **self.how)
         else:
-            asked = self.asked("mine_negatives", guard=self.guard)
+            asked = self.asked("mine_negatives", judges=self.judges)
         prepare = asked.planner.definition.prepare
         if prepare is not None and prepare.conf == GIVEN:
             raise UsageError(

@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from itrpipe.cli.embeddings import GivenOptions
-from itrpipe.cli.options import DecisionsOption, File, GuardOption, PartOption, Text
+from itrpipe.cli.options import DecisionsOption, File, JudgesOption, PartOption, Text
 
 
 @dataclass
@@ -20,8 +20,16 @@ class MineNegatives(GivenOptions):
     --candidates FILE mines against more than the training set: images or captions that belong to nobody, embedded by
     the same model, as `itrpipe export --embeddings parquet` writes them. Training cannot read such lists.
 
-    --decisions FILE drops candidates that reviewers judged to fit; with --guard, those that they judged not to fit are
-    no false negatives. Training reads such lists with --set mine_negatives.decisions=FILE.
+    \b
+    Judges (--judge), which say of each candidate how likely it is right after all:
+      captions:ID      a text encoder compares captions; captions alone: MiniLM; captions:tfidf: no weights
+      graphs           scene graphs of captions
+      dual:ID          another dual encoder, such as a larger CLIP
+      itm:ID, vlm:ID   a matching head, or a vision-language model, that looks at every photograph
+      fne              the mining model's own scores
+
+    --decisions FILE drops candidates that reviewers judged to fit, and calibrates judges. Training reads such lists
+    with --set mine_negatives.decisions=FILE.
 
     --embeddings mines with vectors that any model has made of the training split: .npy, Parquet or HDF5. Their ids are
     those of --dataset; where none is named, these files and --owners are all that is needed.
@@ -38,13 +46,13 @@ class MineNegatives(GivenOptions):
     ] = False
     rescore_with: Annotated[Text, Option(help="Second model that orders what was found, such as bfan.")] = None
     candidates: Annotated[File, Option(help="Further images or captions to find.", metavar="FILE")] = None
-    guard: GuardOption = None
+    judges: JudgesOption = None
     decisions: DecisionsOption = None
     part: PartOption = None
 
     def run(self) -> Path:
         definition = self.defined("train")
         overrides = self.overrides(
-            *("library", "drop_duplicates", "rescore_with", "candidates", "guard", "decisions", "part")
+            *("library", "drop_duplicates", "rescore_with", "candidates", "judges", "decisions", "part")
         )
         return self.run_stage("mine_negatives", overrides, definition=definition)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked, whole_file
+from itrpipe.cli.asked import Asked, whole_file, whole_judges
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.config import EVERYWHERE, Override, parse_override
 from itrpipe.datasets.definition import EMBEDDED, load_definition
@@ -43,7 +43,15 @@ PartOption = Annotated[Text, Option(metavar="I/N", help="Make one of N shares; t
 DevicesOption = Annotated[Number, Option(min=1, help="Processes that train together, one per GPU.")]
 DecisionsOption = Annotated[File, Option(metavar="FILE", help="Judgements, see itrpipe review.")]
 LanguageModelOption = Annotated[Text, Option(metavar="ID|FOLDER", callback=whole_file, help="GPT-2 for perplexity.")]
-GuardOption = Annotated[Text, Option(help="fne: how likely each candidate is a false negative.")]
+JudgesOption = Annotated[
+    Texts,
+    Option(
+        "--judge",
+        metavar="JUDGE",
+        callback=whole_judges,
+        help="Says how likely each candidate is right after all, such as captions; repeatable.",
+    ),
+]
 JsonOption = Annotated[bool, Option("--json", help="Print one JSON object.")]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.options import AskingOptions, GuardOption, JsonOption, Split
+from itrpipe.cli.options import AskingOptions, JudgesOption, JsonOption, Split
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 
@@ -34,7 +34,7 @@ class Review(AskingOptions):
     Example: itrpipe review --backbone vsepp --merge from-ada.parquet
     """
 
-    guard: GuardOption = None
+    judges: JudgesOption = None
     split: PairsOption = None
     order: Annotated[str, Option(help="sample, guard (random ones), doubtful or harmful; see below.")] = "sample"
     merge: Annotated[list[Path] | None, Option(metavar="FILE", help="Add decisions of others; repeatable.")] = None
@@ -48,7 +48,7 @@ class Review(AskingOptions):
         merged = 0
         if self.merge and not self.dry_run:
             merged = file.merge(map(read_decisions, self.merge))
-        asked = self.asked("mine_negatives", as_json=self.as_json, guard=self.guard)
+        asked = self.asked("mine_negatives", as_json=self.as_json, judges=self.judges)
         if self.merge:
             asked.reporter.say(
                 f"{file.path}: {quantity(merged, 'judgement')} added of {quantity(len(self.merge), 'file')}"

@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
-from itrpipe.cli.options import GuardOption
+from itrpipe.cli.options import JudgesOption
 from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import MissingInputError
@@ -28,10 +28,10 @@ class Serve(SearchOptions):
     --photos FOLDER searches photographs without captions, as itrpipe search does. The pages answer on this machine
     only; `ssh -L 8765:127.0.0.1:8765 MACHINE` shows those of another one. This takes `pip install 'itrpipe[serve]'`.
 
-    Example: itrpipe serve --backbone vsepp --guard fne
+    Example: itrpipe serve --backbone vsepp --judge captions
     """
 
-    guard: GuardOption = None
+    judges: JudgesOption = None
     photos: PhotosOption = None
     split: PairsOption = None
     port: Annotated[int, Option(min=0, max=65535, help="0: any that is free.")] = 8765
@@ -48,7 +48,7 @@ class Serve(SearchOptions):
 
         reviews = None
         if self.photos is not None:
-            refuse_with_photos({"--split": self.split, "--guard": self.guard})
+            refuse_with_photos({"--split": self.split, "--judge": self.judges})
             asked = self.indexed(self.photos)
             if asked is None:
                 return
@@ -57,7 +57,7 @@ class Serve(SearchOptions):
             pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
         else:
             self.refuse_opened()
-            asked = self.asked("mine_negatives", guard=self.guard)
+            asked = self.asked("mine_negatives", judges=self.judges)
             candidates = open_candidates(asked, self.split)
             if candidates is None:
                 return

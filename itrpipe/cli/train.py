@@ -9,7 +9,7 @@ from typer import Option
 
 from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.options import DevicesOption, ModelOptions, Text, Texts, overrides_of
+from itrpipe.cli.options import DevicesOption, JudgesOption, ModelOptions, Text, Texts, overrides_of
 from itrpipe.config import Override
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import UsageError
@@ -52,6 +52,7 @@ class Train(ModelOptions):
     positives: Annotated[Literal["ascl"] | None, Option(help="triplet: captions joined or halved.")] = None
     vision: Annotated[Text, Option(metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")] = None
     text: Annotated[Text, Option(metavar="ID|FOLDER", help="dual-encoder, ascl: text encoder, or random.")] = None
+    judges: JudgesOption = None
     track: Annotated[Texts, Option(metavar="TRACKER", help="tensorboard, mlflow or wandb; repeatable.")] = None
     devices: DevicesOption = None
 
@@ -83,7 +84,7 @@ class Train(ModelOptions):
             settings.append(f"train.trackers={json.dumps(self.track)}")
         words = self.chosen("negatives", "weigh", "objective", "batches")
         method, loss = chosen_loss(self.method, {key: each for key, each in words.items() if each}, self.positives)
-        chosen = {**self.chosen(*self.shared, "teacher"), "method": None, **loss}
+        chosen = {**self.chosen(*self.shared, "teacher"), "method": None, "loss.judges": self.judges, **loss}
         overrides = overrides_of(settings, chosen) + self.placed
         mines = not self.teacher and "mined" in loss.get("loss.negatives", ())
         if (

@@ -27,6 +27,16 @@ class JudgeName(NamedTuple):
         """Return the name as users write it."""
         return f"{self.kind}:{self.model}".removesuffix(":")
 
+    @property
+    def pretrained(self) -> str:
+        """Return the hub id or folder of its weights; empty where it has none."""
+        return "" if self.kind in ("graphs", "fne") or self.model == TFIDF else self.model
+
+    @property
+    def looks(self) -> bool:
+        """Return whether it looks at the photograph of every pair, which takes long."""
+        return self.kind in ("itm", "vlm")
+
 
 def judge_name(text: str) -> JudgeName:
     """Read the name of a judge: `captions`, `captions:ID`, `captions:tfidf`, `graphs`, `dual:ID`, `itm:ID`, `vlm:ID`,

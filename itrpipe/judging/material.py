@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.storage.arrays import Ragged, Rows
 
 if TYPE_CHECKING:
@@ -74,18 +74,3 @@ class Material:
                 f"image {bare[0]} has no captions of its own, which this judge reads; leave its pairs out, or choose a "
                 "judge that looks at photographs, such as itm:ID"
             )
-
-    def photograph(self, row: int) -> np.ndarray:
-        """Read the photograph of an image, [H, W, 3] uint8 RGB.
-
-        Raises:
-            UsageError: there are no photographs.
-            DataError: it cannot be used.
-            UnavailableError: the disk cannot give it now.
-        """
-        if self.photographs is None:
-            raise UsageError("this judge looks at photographs, and there are none; give them, or choose captions:ID")
-        try:
-            return self.photographs.read(row)
-        except DataError as error:
-            raise DataError(f"image {row}: {error}") from None

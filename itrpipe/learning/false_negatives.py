@@ -144,20 +144,29 @@ def false_negative_probability(
     """P(match | s), from log-odds, since both densities underflow far from their means.
 
     Args:
-        similarities: of any shape, single precision.
-        gaussians: of matches and mismatches.
-        prior: p, 0..1.
+        similarities, gaussians, prior, monotone: see `match_log_odds`.
         min_count: matches that must have been seen before P is used at all.
-        monotone: let P not fall again as s rises, which it does where the wider Gaussian is that of mismatches.
 
     Returns:
         Of the shape of `similarities`, 0..1; 0 where the distributions are not usable yet.
 
     Source: FNE, Eq. 9.
     """
-    usable = gaussians.usable(min_count)
+    chances = torch.sigmoid(match_log_odds(similarities, gaussians, prior, monotone=monotone))
+    return torch.where(gaussians.usable(min_count), chances, 0.0)
+
+
+def match_log_odds(similarities: Tensor, gaussians: Gaussians, prior: float, *, monotone: bool = False) -> Tensor:
+    """Return the log-odds of P(match | s), of the shape of `similarities`.
+
+    Args:
+        similarities: of any shape, single precision.
+        gaussians: of matches and mismatches.
+        prior: p, 0..1.
+        monotone: let them not fall again as s rises, which they do where the wider Gaussian is that of mismatches.
+    """
     mean = gaussians.mean
-    variance = torch.where(usable, gaussians.variance, 1.0)
+    variance = torch.where((gaussians.variance > 0).all(), gaussians.variance, 1.0)
     if monotone:  # hold s where the log-odds, a parabola, turn from rising to falling or back
         curvature = 1 / variance[0] - 1 / variance[1]
         turn = (mean[0] / variance[0] - mean[1] / variance[1]) / curvature
@@ -166,7 +175,7 @@ def false_negative_probability(
     match, mismatch = (
         -0.5 * (variance[k].log() + (similarities - mean[k]).square() / variance[k]) for k in range(len(mean))
     )
-    return torch.where(usable, torch.sigmoid(match - mismatch + math.log(prior / (1 - prior))), 0.0)
+    return match - mismatch + math.log(prior / (1 - prior))
 
 
 def estimate_gaussians(

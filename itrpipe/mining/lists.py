@@ -10,7 +10,7 @@ Lists that are finished lie in one Parquet file for each direction, every anchor
     candidate_rows  fixed_size_list<int32>[K]  hardest first; row k of the other file is the candidate; int64 where
                                                there are more than 2^31 of them
     scores          fixed_size_list<float16>[K]
-    false_negative_probability  fixed_size_list<float16>[K], 0..1, only where mining was told to guard (`--guard fne`)
+    false_negative_probability  fixed_size_list<float16>[K], 0..1, only where a judge was asked (`--judge`)
 
 The two files name each other's candidates: candidate row r of an image is row r of `images_for_texts`,
 whose `anchor_id` is the caption.
@@ -49,6 +49,7 @@ PLACES = 1 << 20
 _LARGEST_INT32 = 2**31 - 1
 _BYTES_AT_ONCE = 1 << 24
 _ANCHORS_AT_ONCE = 8_192
+_REMEDY = "run `itrpipe mine-negatives` again"
 
 
 # What is searched
@@ -407,6 +408,36 @@ class ListWriter(AbstractContextManager["ListWriter"]):
                 file.close()
 
 
+def count_anchors(folder: Path, direction: str) -> int:
+    """Return how many finished lists of a direction a folder holds; errors are those of `list_blocks`."""
+    path = folder / FILES[direction]
+    with reading(path, "mined lists", _REMEDY):
+        return pq.read_metadata(path).num_rows
+
+
+def list_blocks(folder: Path, direction: str) -> Iterator[tuple[slice, CandidateLists]]:
+    """Yield the finished lists of a direction, some consecutive anchors at a time.
+
+    Args:
+        folder: holds the file.
+        direction: a key of `FILES`.
+
+    Raises:
+        DataError: the file is truncated or not a mined list.
+    """
+    path = folder / FILES[direction]
+    with reading(path, "mined lists", _REMEDY), pq.ParquetFile(path) as file:
+        start = 0
+        for batch in file.iter_batches(_ANCHORS_AT_ONCE, columns=["candidate_rows", "scores"]):
+            candidates, scores = (_matrix(column) for column in batch.columns)
+            yield slice(start, start + len(batch)), CandidateLists(candidates, scores.astype(np.float32))
+            start += len(batch)
+
+
+def _matrix(lists: pa.FixedSizeListArray) -> np.ndarray:
+    return lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, lists.type.list_size)
+
+
 def read_list(folder: Path, direction: str, most: int | None = None) -> MinedList:
     """Reads one direction, some anchors at a time.
 
@@ -421,16 +452,14 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
 
     path = folder / FILES[direction]
     with (
-        reading(path, "mined lists", "run `itrpipe mine-negatives` again"),
+        reading(path, "mined lists", _REMEDY),
         pq.ParquetFile(path) as file,
     ):
-        width = file.schema_arrow.field("candidate_rows").type.list_size
 
         def column(name: str) -> np.ndarray:
             pieces = []
             for batch in file.iter_batches(_ANCHORS_AT_ONCE, columns=[name]):
-                rows = batch[0].flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
-                pieces.append(rows[:, :most].copy())  # what is cut off does not stay in memory
+                pieces.append(_matrix(batch[0])[:, :most].copy())  # what is cut off does not stay in memory
             return np.concatenate(pieces)
 
         ids = np.asarray(file.read(["anchor_id"])["anchor_id"].to_pylist(), dtype=str)

@@ -40,12 +40,12 @@ from itrpipe.mining.lists import (
     matching,
     write_lists,
 )
-from itrpipe.mining.statistics import DATASET, PEOPLE, Figures, mining_statistics
+from itrpipe.mining.statistics import DATASET, Figures, mining_statistics
 from itrpipe.storage.arrays import Rows, given_vectors
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.truth import Decided, PairSet
-    from itrpipe.mining.rescoring import Guard, SecondModel
+    from itrpipe.datasets.truth import PairSet
+    from itrpipe.mining.rescoring import SecondModel
     from itrpipe.mining.settings import MiningSettings
 
 MINED = "mined.arrays"
@@ -59,9 +59,8 @@ EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
 
 
-WriteLists = Callable[[str, slice, CandidateLists, np.ndarray | None], None]
-"""Takes the lists of consecutive anchors, direction after direction: the direction, rows of the anchors, their lists,
-and probabilities [a, K] to be false negatives where there is a guard."""
+WriteLists = Callable[[str, slice, CandidateLists], None]
+"""Takes the lists of consecutive anchors, direction after direction: the direction, rows of the anchors, their lists."""
 
 
 def mine_split(
@@ -77,9 +76,7 @@ def mine_split(
     memory: int = 0,
     further: tuple[str, Rows] | None = None,
     captions: Iterable[str] | None = None,
-    decided: Decided | None = None,
     truth: PairSet | None = None,
-    guard: Guard | None = None,
     second: SecondModel | None = None,
 ) -> dict[str, Any]:
     """Mines the hardest captions of every image and the hardest images of every caption, own pairs left out.
@@ -96,14 +93,12 @@ def mine_split(
         memory: bytes that a tile of products takes; 0 chooses it.
         further: `image` or `caption`, and [M, D] candidates that belong to nobody and get no lists; their rows follow.
         captions: T texts, read once; those of candidates that say what the positive's say are counted.
-        decided: pairs that people found to fit, which leave the lists, and pairs that do not, whose probability is 0.
         truth: all correct pairs, where they are known.
-        guard: estimates how likely a candidate is a false negative.
         second: model that puts the hardest candidates in its own order.
 
     Returns:
-        Figures ready for JSON: those of `mining_statistics`, `judge`, and `duplicates`, `guard`, `search` and
-        `rescored` where there are captions, a guard, an index and a second model.
+        Figures ready for JSON: those of `mining_statistics`, `judge`, and `duplicates`, `search` and `rescored` where
+        there are captions, an index and a second model.
 
     Raises:
         DataError: vectors and owners do not fit each other, or values are not finite.
@@ -166,37 +161,20 @@ def mine_split(
                         reasons["duplicates"] = repeated
                 reasons |= outside(limits, found, lowest[side][part])
                 lists, dropped = drop(found, reasons)
-                if decided is not None:
-                    fits = matching(decided.fits.has, name, part, lists)
-                    if truth is None:  # what fits is counted before it is dropped
-                        figures[name].judge(fits | matching(decided.differs.has, name, part, lists), fits)
-                    lists, by_people = drop(lists, {"decisions": fits})
-                    dropped |= by_people
                 if truth is not None:
                     judged = (lists.candidates >= 0) & (lists.candidates < anchors[1 - side])
                     figures[name].judge(judged, matching(truth.has, name, part, lists))
                 figures[name].add(part, lists, dropped)
-                probability = None
-                if guard is not None:
-                    probability = guard.probability(name, lists)
-                    if decided is not None:
-                        probability[matching(decided.differs.has, name, part, lists)] = 0.0
-                write(name, part, lists, probability)
+                write(name, part, lists)
                 task.advance(part.stop - part.start)
     statistics = mining_statistics(figures, positives, owners)
-    statistics["judge"] = None
-    if truth is not None:
-        statistics["judge"] = DATASET
-    elif decided is not None:
-        statistics["judge"] = PEOPLE
+    statistics["judge"] = None if truth is None else DATASET
     if same is not None:
         share = {}
         for name in DIRECTIONS:
             total = figures[name].candidates + figures[name].dropped.total()
             share[name] = duplicates[name] / max(1, total)
         statistics["duplicates"] = {**same.report(), "candidates": duplicates, "share": share}
-    if guard is not None:
-        statistics["guard"] = guard.facts()
     return statistics | facts
 
 
@@ -356,7 +334,7 @@ def mine(
             rows,
             settings,
             Runner(Path(folder), reporter, reporter.say if reporter else lambda message: None),
-            lambda direction, part, lists, probability: kept[direction].append(lists),
+            lambda direction, part, lists: kept[direction].append(lists),
             device=device,
             memory=memory,
             captions=captions,

@@ -1,4 +1,4 @@
-"""Second opinions on mined candidates: another model's order of them, and how likely they are false negatives.
+"""A second model's order of mined candidates.
 
 An embedding model finds the candidates, a slower one, such as one with cross-attention, looks at every pair and puts
 the hardest of them in its own order. Candidates behind these are left out: scores of two models cannot be compared.
@@ -15,14 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from itrpipe.engine.work import Part
-from itrpipe.errors import DataError, UsageError
-from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
+from itrpipe.errors import DataError
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, ListFiles, ListWork, Shapes, by_score
 
 ScorePairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Image rows [P] and caption rows [P] -> scores [P], higher for a better match."""
-LEVELS = (0.5, 0.01)
-"""Probabilities above which candidates are counted: likelier a match than not, and lambda of FNE (Eq. 13)."""
 PAIRS_PER_BLOCK = 65_536
 _POSITIVES = "positives"
 
@@ -111,47 +108,3 @@ class Rescoring(ListWork[ScorePairs]):
         """Scores [T] float32 of every caption with its image in the files of all parts; NaN for one of nobody."""
         found = ListFiles(paths).read(_POSITIVES)
         return np.where(found.candidates == NO_ROW, np.nan, found.scores)[:, 0]
-
-
-class Guard:
-    """Estimates how likely each candidate is a false negative, some anchors at a time, and counts.
-
-    Args:
-        images, texts: [N, D] and [T, D] vectors of the training set, which the lists were mined with.
-        owners: [T] row of the image of each caption.
-        prior: share of matches among all pairs, 0..1.
-        batch_size: pairs whose negatives compete in the statistics of mismatches.
-
-    Raises:
-        UsageError: the model ranks hardly any pair above the others of its batch, so that there is no estimate.
-    """
-
-    def __init__(
-        self, images: np.ndarray, texts: np.ndarray, owners: np.ndarray, *, prior: float, batch_size: int
-    ) -> None:
-        self._gaussians = estimate_gaussians(images, texts, owners, batch_size=batch_size)
-        self._prior = prior
-        self._above = {name: dict.fromkeys(map(str, LEVELS), 0) for name in DIRECTIONS}
-        if not self._gaussians.usable():
-            raise UsageError(
-                f"--guard fne: the mining model ranks {int(self._gaussians.count[0])} training pairs above all others "
-                "of their batch, too few to estimate from; train it longer or leave --guard out"
-            )
-
-    def probability(self, direction: str, lists: CandidateLists) -> np.ndarray:
-        """Probability [a, K] float32 of every candidate; 0 behind the end of a shorter list."""
-        found = probabilities(lists.scores, self._gaussians, self._prior)
-        for level in LEVELS:
-            self._above[direction][str(level)] += int((found > level).sum())
-        return found
-
-    def facts(self) -> dict[str, Any]:
-        """Figures ready for JSON: `mean` and `variance` of `matches` and `mismatches`, and `above`.
-
-        The last is direction -> level -> candidates above it.
-        """
-        figures: dict[str, Any] = {"above": self._above}
-        for name in ("mean", "variance"):
-            matches, mismatches = getattr(self._gaussians, name).tolist()
-            figures[name] = {"matches": round(matches, 6), "mismatches": round(mismatches, 6)}
-        return figures

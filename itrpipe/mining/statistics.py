@@ -15,6 +15,8 @@ QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quart
 SAMPLED_SCORES = 1 << 22
 TOPS = (1, 10)
 """Depths of the lists at which candidates that are right after all are counted."""
+JOINED = "joined"
+"""Stands for all judges of some lists together."""
 DATASET, PEOPLE = "the dataset", "people"
 """Who judges which candidates are right after all."""
 BEATEN = {
@@ -176,7 +178,7 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
 
     Args:
         statistics: of `mining_statistics`, with `judge`, who judges candidates or None; with `search`, `rescored` and
-            `guard` where an index, a second model or a guard was used.
+            `judged` where an index, a second model or judges were used.
     """
     said = []
     if search := statistics.get("search"):
@@ -207,10 +209,7 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
                 longer = {"range_min": f" or raise {_LENGTHS[name]}"}
                 warning += f"; loosen {most}{longer.get(most, '')}"
             said.append(warning)
-        if guard := statistics.get("guard"):
-            for level, count in guard["above"][name].items():
-                estimate = f"by FNE's estimate, above {level}"
-                said.append(f"{words}: {count:,} of {candidates:,} candidates are false negatives {estimate}")
+    said += sentences_of_judges(statistics)
     for name, words in WORDS.items():
         facts = []
         beaten = beaten_percent(statistics, name)
@@ -222,6 +221,37 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
             facts.append(f"{right['percent']:.1f} % of the hardest{people} are right after all")
         if facts:
             said.append(f"{words}: {'; '.join(facts)}")
-    if statistics["judge"] is None:
+    if statistics["judge"] is None and "judged" not in statistics:
         said.append("how many of the hardest are right after all is not known: nobody has judged them")
     return said
+
+
+def sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
+    """Say in sentences how many candidates are right after all by judges, and what that rests on; none without judges.
+
+    Args:
+        statistics: with `judged`, where there are judges, see `itrpipe.mining.judged`.
+    """
+    judged = statistics.get("judged")
+    if judged is None:
+        return []
+    judges = " and ".join(judged["judges"])
+    if not judged["knows"]:
+        return [f"{judges}: this judge knows nothing here, so that nothing is marked"]
+    said = []
+    for name, words in WORDS.items():
+        hardest = judged["by_rank"][name][0]
+        share = hardest["share"]
+        checked = "by its default curve, which nobody has checked"
+        if share["decisions"]:
+            checked = f"{_percent(share['low'])}–{_percent(share['high'])} %, {share['decisions']:,} decisions"
+        marked = sum(each["marked"][JOINED] for each in judged["by_rank"][name])
+        said.append(
+            f"{words}: by {judges}, {_percent(share['value'])} % of the hardest are right after all ({checked}); "
+            f"{marked:,} of {statistics['candidates'][name]:,} candidates are likelier right than not"
+        )
+    return said
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}"

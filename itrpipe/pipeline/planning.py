@@ -133,7 +133,11 @@ class Planner:
         settings, execution, resolved = self.configure(need, definition, requested=requested, fill=True)
         inputs = dict[str, Step]()
         for name, upstream in stage.needs(settings, self.definition).items():
-            if name not in given:
+            if name in given:
+                continue
+            if upstream.without:
+                inputs[name] = self.plan(replace(upstream, named=need.named), requested=requested)
+            else:
                 inputs[name] = self.plan(upstream, requested=False)
         inputs |= given
         sources = stage.sources(settings, definition, self._cache)
@@ -312,7 +316,7 @@ class Planner:
             scopes.add(None)
         execution = load_stage(need.stage).execution.model_fields
         for override in self.overrides:
-            if override.backbone not in ("", need.settings.get("backbone")):
+            if override.backbone not in ("", need.settings.get("backbone")) or override.key in need.without:
                 continue
             if override.scope in scopes or (override.scope == EVERYWHERE and override.key in execution):
                 yield override

@@ -33,12 +33,15 @@ class Need:
         conf: with which configuration.
         settings: dotted keys that must have these values.
         named: inputs that are models of the dataset, trained as these were told: name of the input -> the model's.
+        without: settings that it lacks of a reader that it is a step of: all else that is said of the reader is said of
+            it too, its named models among them. Empty where it is no such step.
     """
 
     stage: str
     conf: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
 
 State = Literal["up to date", "missing", "interrupted", "running", "new settings", "stale", "damaged"]

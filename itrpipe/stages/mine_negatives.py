@@ -4,155 +4,224 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
+from itrpipe.engine.run import OthersMissing, share_of
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import is_given, read_model
+from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import settings_of
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY, STATISTICS
-from itrpipe.training.settings import MineExecution, MineSettings, Model, run_label
+from itrpipe.training.settings import MineExecution, MineSettings, Model, SearchSettings, run_label
 
 TRAIN = "train"
 CORPUS, FURTHER = "corpus.arrays", "further_candidates.json"
 _BYTES_PER_PLACE = 32
 """Bytes on the disk: 8 in the end, and 12 in the parts of each of two maps."""
+SEARCH = "mine_negatives"
+"""Input of judged lists, and of judges: the lists that were found."""
+_JUDGE = "judge_"
+"""Begins the names of inputs that hold the scores of judges."""
+
+
+def search_label(conf: str, settings: SearchSettings, *judges: str) -> str:
+    """Return `exact`, or `approximate` by an index, and the models and kinds of judges, with `+` between them."""
+    found = conf if settings.index == "flat" else "approximate"
+    models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
+    return "+".join((f"{found}.{run_label(settings.method, models, settings.seed)}", *judges))
+
+
+def search_need(settings: SearchSettings) -> Need:
+    """Ask for the lists as a search finds them, without judges and decisions."""
+    own = settings.model_dump(include={*SearchSettings.model_fields})
+    return Need("mine_negatives", "exact", own, without=("judges", "decisions"))
+
+
+def searched_needs(settings: SearchSettings, definition: DatasetDefinition) -> dict[str, Need]:
+    """Ask for the captions and the mining model's embeddings.
+
+    Raises:
+        UsageError: the mining model has no embeddings.
+    """
+    if not is_given(settings.backbone) and not settings_of(settings.backbone).embeds:
+        raise UsageError(
+            f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
+            "backbone, such as vsrn, and train with `--negatives-from vsrn`"
+        )
+    wanted: dict[str, Any] = {"features": settings.features}
+    if settings.train_share != 1.0:
+        wanted["train_share"] = settings.train_share
+    model = Model(settings.method, settings.backbone, settings.seed)
+    need = embeddings_need(model, TRAIN, **wanted)
+    return {"prepare": prepare_need(definition, TRAIN), need.stage: need}
 
 
 class MineNegatives(Stage):
-    """Searches the training set for hard negatives."""
+    """Searches the training set for hard negatives, and marks those that are right after all."""
 
     settings, execution = MineSettings, MineExecution
 
     def label(self, conf: str, settings: MineSettings) -> str:
-        """`exact`, or `approximate` by an index, and the mining model, with `+` and the backbone of a second one."""
-        found = conf if settings.index == "flat" else "approximate"
-        models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
-        return f"{found}.{run_label(settings.method, models, settings.seed)}"
+        """Return the name of the search, with the kinds of judges, or that people have judged alone."""
+        kinds = [judge_name(judge).kind for judge in settings.judges]
+        if settings.decisions and not kinds:
+            kinds = ["decisions"]
+        return search_label(conf, settings, *kinds)
 
     def needs(self, settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """The captions and the mining model's embeddings, and a second model.
+        """Ask for what is searched, and a second model; or for what was found, and what judges say of it.
 
         Raises:
-            UsageError: the mining model has no embeddings.
+            UsageError: the mining model has no embeddings, or given ones shall have a second model.
         """
-        if is_given(settings.backbone):
-            if settings.rescore_with:
+        needed = searched_needs(settings, definition)
+        if settings.judges or settings.decisions:
+            search = search_need(settings)
+            needed[SEARCH] = search
+            for number, judge in enumerate(settings.judges, 1):
+                asked = {**search.settings, "judge": judge}
+                needed[f"{_JUDGE}{number}"] = Need("judge", "pairs", asked, without=search.without)
+        elif settings.rescore_with:
+            if is_given(settings.backbone):
                 raise UsageError(
                     f"--rescore-with {settings.rescore_with} names a second model of the same method and features, "
                     "which given embeddings do not have; leave it out"
                 )
-        elif not settings_of(settings.backbone).embeds:
-            raise UsageError(
-                f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
-                "backbone, such as vsrn, and train with `--negatives-from vsrn`"
-            )
-        wanted: dict[str, Any] = {"features": settings.features}
-        if settings.train_share != 1.0:
-            wanted["train_share"] = settings.train_share
-        model = Model(settings.method, settings.backbone, settings.seed)
-        need = embeddings_need(model, TRAIN, **wanted)
-        needed = {"prepare": prepare_need(definition, TRAIN), need.stage: need}
-        if settings.rescore_with:
-            second = Need("train", settings.method, {**need.settings, "backbone": settings.rescore_with})
-            needed["rescorer"] = second
+            model = needed["train"]
+            needed["rescorer"] = Need("train", settings.method, {**model.settings, "backbone": settings.rescore_with})
         return needed
 
     def run(self, job: Job) -> None:
-        """Open what is mined and what has a say in it, mine, and write both lists with the figures on them.
+        """Search, or mark what a search has found, and write both lists with the figures on them.
 
         Raises:
             UsageError: the embeddings are not compared by inner product, captions without texts are to be compared, or
-                judgements were added meanwhile; see also `Guard` and `mine_split`.
+                judgements were added meanwhile; see also `mine_split`.
             DataError: further candidates are not what they should be; see also `mine_split`.
             DiskFullError: the lists do not fit on the disk.
+            OthersMissing: this job makes a share of the parts, and has made it.
         """
-        from itrpipe.datasets.prepared import texts_of
-        from itrpipe.datasets.truth import TRUTH_FILE, Decided, known_pairs
-        from itrpipe.engine.run import Maps
-        from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
-        from itrpipe.mining.lists import DIRECTIONS, ListWriter
-        from itrpipe.mining.mine import mine_split
-        from itrpipe.mining.statistics import summary
-        from itrpipe.storage.disk import require_space, write_json
-        from itrpipe.storage.tables import read_table
-        from itrpipe.training.checks import why_longer
+        if SEARCH in job.inputs:
+            _mark(job)
+        else:
+            _search(job)
 
-        model, prepared = read_model(job.inputs), job.inputs["prepare"]
-        settings, execution = job.settings, job.execution
-        embeddings = EmbeddingRows.open(model.folder / EMBEDDINGS, TRAIN)
-        if embeddings.measure != INNER_PRODUCT:
-            raise UsageError(
-                f"the model {settings.method}.{settings.backbone} compares by {embeddings.measure}, which exact mining "
-                "cannot search; mine with a model whose measure is cosine"
-            )
-        if settings.drop_duplicates and prepared.manifest.metrics.get("captions_with_text") == 0:
-            raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
-        owners = embeddings.owners.read()
-        images, texts = embeddings.images.shape[0], len(owners)
-        places = images * min(settings.num_texts, texts) + texts * min(settings.num_images, images)
-        require_space(job.folder, _BYTES_PER_PLACE * places, "the mined lists, twice in parts")
 
-        ids = further = decided = truth = None
-        if settings.candidates or settings.decisions or (prepared.folder / TRUTH_FILE).exists():
-            ids = embeddings.ids()
-            truth = known_pairs(prepared.folder, *ids)
-        if settings.candidates and ids:
-            from itrpipe.features.given import open_further
+def _search(job: Job) -> None:
+    from itrpipe.datasets.prepared import texts_of
+    from itrpipe.datasets.truth import TRUTH_FILE, known_pairs
+    from itrpipe.engine.run import Maps
+    from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
+    from itrpipe.mining.lists import DIRECTIONS, ListWriter
+    from itrpipe.mining.mine import mine_split
+    from itrpipe.mining.statistics import summary
+    from itrpipe.storage.disk import require_space, write_json
+    from itrpipe.storage.tables import read_table
+    from itrpipe.training.checks import why_longer
 
-            path, dim = Path(settings.candidates).expanduser(), embeddings.images.shape[1]
-            unit = model.manifest.settings.get("measure") == "cosine"  # of given ones
-            side, further_ids, rows = open_further(path, job.work / CORPUS, dim, ids, unit=unit)
-            further = side, rows
-            write_json(job.folder / FURTHER, {"side": side, "ids": further_ids})
-            job.metrics["further candidates"] = len(further_ids)
-        if settings.decisions and ids:
-            from itrpipe.datasets.decisions import read_decisions
+    model, prepared = read_model(job.inputs), job.inputs["prepare"]
+    settings, execution = job.settings, job.execution
+    embeddings = EmbeddingRows.open(model.folder / EMBEDDINGS, TRAIN)
+    if embeddings.measure != INNER_PRODUCT:
+        raise UsageError(
+            f"the model {settings.method}.{settings.backbone} compares by {embeddings.measure}, which exact mining "
+            "cannot search; mine with a model whose measure is cosine"
+        )
+    if settings.drop_duplicates and prepared.manifest.metrics.get("captions_with_text") == 0:
+        raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
+    owners = embeddings.owners.read()
+    images, texts = embeddings.images.shape[0], len(owners)
+    places = images * min(settings.num_texts, texts) + texts * min(settings.num_images, images)
+    require_space(job.folder, _BYTES_PER_PLACE * places, "the mined lists, twice in parts")
 
-            decisions = read_decisions(Path(settings.decisions).expanduser()).of_training
-            if decisions.digest() != job.sources["decisions"]:
-                raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
-            decided = Decided.of(decisions.verdicts, *ids)
-            job.metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
-        guard = second = None
-        if settings.guard != "none":
-            from itrpipe.mining.rescoring import Guard
+    ids = further = second = truth = None
+    if settings.candidates or (prepared.folder / TRUTH_FILE).exists():
+        ids = embeddings.ids()
+        truth = known_pairs(prepared.folder, *ids)
+    if settings.candidates and ids:
+        from itrpipe.features.given import open_further
 
-            vectors = embeddings.images.mapped(), embeddings.texts.mapped()
-            guard = Guard(*vectors, owners, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
-        if settings.rescore_with:
-            from itrpipe.training.second_model import second_model
+        path, dim = Path(settings.candidates).expanduser(), embeddings.images.shape[1]
+        unit = model.manifest.settings.get("measure") == "cosine"  # of given ones
+        side, further_ids, rows = open_further(path, job.work / CORPUS, dim, ids, unit=unit)
+        further = side, rows
+        write_json(job.folder / FURTHER, {"side": side, "ids": further_ids})
+        job.metrics["further candidates"] = len(further_ids)
+    if settings.rescore_with:
+        from itrpipe.training.second_model import second_model
 
-            second = second_model(settings, execution, job.inputs, embeddings)
+        second = second_model(settings, execution, job.inputs, embeddings)
 
-        anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
-        with ListWriter(job.folder, anchors) as lists:
-            statistics = mine_split(
-                embeddings.images,
-                embeddings.texts,
-                owners,
-                settings,
-                Maps(job.work, job.reporter, job.warn, execution),
-                lists.write,
-                device=execution.device,
-                block=execution.block,
-                memory=execution.memory_mib * 2**20,
-                further=further,
-                captions=texts_of(prepared.folder, TRAIN, embeddings.caption_ids),
-                decided=decided,
-                truth=truth,
-                guard=guard,
-                second=second,
-            )
-        if decided and ids:
-            decided.write(job.folder, *ids)
-        write_json(job.folder / STATISTICS, statistics)
-        job.metrics |= lists.widths | {"images": images, "captions": texts}
+    anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
+    with ListWriter(job.folder, anchors) as lists:
+        statistics = mine_split(
+            embeddings.images,
+            embeddings.texts,
+            owners,
+            settings,
+            Maps(job.work, job.reporter, job.warn, execution),
+            lists.write,
+            device=execution.device,
+            block=execution.block,
+            memory=execution.memory_mib * 2**20,
+            further=further,
+            captions=texts_of(prepared.folder, TRAIN, embeddings.caption_ids),
+            truth=truth,
+            second=second,
+        )
+    write_json(job.folder / STATISTICS, statistics)
+    job.metrics |= lists.widths | {"images": images, "captions": texts}
 
-        for line in summary(statistics):
-            job.reporter.say(line)
-        if HISTORY not in model.manifest.outputs:  # trained elsewhere
-            return
-        history = read_table(model.folder / HISTORY, (), "remove its folder and train again").to_pylist()
-        validated = EmbeddingRows.open(model.folder / EMBEDDINGS, "val").images.shape[0]
-        if reason := why_longer(history, model.manifest.settings, validated):
-            job.reporter.say(f"  train the model that mined longer first: {reason}")
+    for line in summary(statistics):
+        job.reporter.say(line)
+    if HISTORY not in model.manifest.outputs:  # trained elsewhere
+        return
+    history = read_table(model.folder / HISTORY, (), "remove its folder and train again").to_pylist()
+    validated = EmbeddingRows.open(model.folder / EMBEDDINGS, "val").images.shape[0]
+    if reason := why_longer(history, model.manifest.settings, validated):
+        job.reporter.say(f"  train the model that mined longer first: {reason}")
+
+
+def _mark(job: Job) -> None:
+    from itrpipe.datasets.decisions import read_decisions
+    from itrpipe.datasets.truth import Decided, known_pairs
+    from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
+    from itrpipe.mining.judged import CALIBRATION, Judgement, mark_lists
+    from itrpipe.mining.lists import DIRECTIONS, ListWriter
+    from itrpipe.mining.statistics import sentences_of_judges
+    from itrpipe.storage.disk import read_json, write_json
+
+    share = share_of(job.execution)
+    if share is not None:  # there are no parts, and one job writes the lists
+        raise OthersMissing(share, 0, "lists", [], more=False)
+    settings = job.settings
+    searched = job.inputs[SEARCH].folder
+    embeddings = EmbeddingRows.open(read_model(job.inputs).folder / EMBEDDINGS, TRAIN)
+    ids = embeddings.ids()
+    truth = known_pairs(job.inputs["prepare"].folder, *ids)
+
+    decided = None
+    if settings.decisions:
+        decisions = read_decisions(Path(settings.decisions).expanduser()).of_training
+        if decisions.digest() != job.sources["decisions"]:
+            raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
+        decided = Decided.of(decisions.verdicts, *ids)
+        decided.write(job.folder, *ids)
+        job.metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
+
+    judgement = None
+    if settings.judges:
+        folders = {}
+        for number, judge in enumerate(settings.judges, 1):
+            folders[judge] = job.inputs[f"{_JUDGE}{number}"].folder
+        judgement = Judgement.read(folders, decided)
+        write_json(job.folder / CALIBRATION, judgement.calibration.to_json())
+
+    statistics = read_json(searched / STATISTICS)
+    anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
+    with ListWriter(job.folder, anchors) as lists:
+        mark_lists(searched, statistics, lists.write, judgement, decided, truth)
+    write_json(job.folder / STATISTICS, statistics)
+    job.metrics |= lists.widths
+    for sentence in sentences_of_judges(statistics):
+        job.reporter.say(f"  {sentence}")

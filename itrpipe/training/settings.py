@@ -29,6 +29,7 @@ from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
 from itrpipe.engine.run import Device, MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.judging.declaration import judge_name
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, WithTwins, method_package, methods
 from itrpipe.mining.settings import MiningSettings
 from itrpipe.models.declaration import (
@@ -584,17 +585,12 @@ def mining_settings(settings: TrainSettings, mined: Mined, teacher: Model) -> di
         if reads_pixels != ("pixels" in settings.model.reads()):
             features = ""
     asked = {"backbone": teacher.backbone, "method": teacher.method, "seed": teacher.seed, "features": features}
-    if mined.guard:
-        asked["guard"] = mined.guard
+    if mined.judges:
+        asked["judges"] = mined.judges
     return asked
 
 
 # Mining
-
-_NOT_RESCORED = {
-    "candidates": "the second model has no features of further candidates",
-    "guard": "it reads similarities of embeddings and rescore_with replaces them",
-}
 
 
 def _digest_of_candidates(name: str, value: str, cache: Any) -> dict[str, str]:
@@ -616,8 +612,21 @@ def decisions_file(*, training: bool) -> Outside:
     return Outside(digests)
 
 
-class MineSettings(MiningSettings):
-    """Settings of mining: the model, how much of what is kept, and who has a say in it.
+def _seen_judge(value: str) -> str:
+    judge = judge_name(value)
+    return str(judge._replace(model=LOCAL_MODEL.seen(judge.pretrained))) if judge.pretrained else str(judge)
+
+
+LOCAL_JUDGE = Outside(
+    lambda name, value, cache: LOCAL_MODEL.digests(name, judge_name(value).pretrained, cache), _seen_judge
+)
+"""Marks a setting that names a judge, whose model may be a folder."""
+LOCAL_JUDGES = Outside(lambda name, value, cache: {}, lambda value: [_seen_judge(each) for each in value])
+"""Marks a setting that names judges, whose judgements are inputs."""
+
+
+class SearchSettings(MiningSettings):
+    """Settings of a search for negatives: the model, and how much of what is kept.
 
     Attributes:
         method: configuration of `train` of the mining model, that of a first training.
@@ -627,11 +636,6 @@ class MineSettings(MiningSettings):
         rescore_texts, rescore_images: candidates of each list that it scores; the lists are cut to these. 0: all.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
             candidates as well, see `itrpipe.features.given`; empty: none.
-        decisions: file of people's judgements, see `itrpipe.review`: candidates that fit are left out, and
-            those that do not are no false negatives for certain; empty: none.
-        guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.
-        guard_prior: of `fne`: p, share of matches among all pairs.
-        guard_batch_size: of `fne`: pairs whose negatives compete in the statistics of mismatches.
     """
 
     method: str
@@ -643,16 +647,12 @@ class MineSettings(MiningSettings):
     rescore_texts: int = Field(default=0, ge=0)
     rescore_images: int = Field(default=0, ge=0)
     candidates: Annotated[str, Outside(_digest_of_candidates)] = ""
-    decisions: Annotated[str, decisions_file(training=True)] = ""
-    guard: Literal["none", "fne"] = "none"
-    guard_prior: float = Field(default=1e-4, gt=0, lt=1)
-    guard_batch_size: int = Field(default=32, ge=2, le=10_000_000)
 
-    @field_validator("candidates", "guard")
+    @field_validator("candidates")
     @classmethod
     def _fits_a_second_model(cls, value: str, info: ValidationInfo) -> str:
-        if value not in ("", "none") and info.data.get("rescore_with"):
-            raise ValueError(f"{_NOT_RESCORED[str(info.field_name)]}; leave one of both out")
+        if value and info.data.get("rescore_with"):
+            raise ValueError("the second model has no features of further candidates; leave one of both out")
         return value
 
     @field_validator("backbone", "rescore_with")
@@ -675,6 +675,43 @@ class MineSettings(MiningSettings):
         if value > info.data.get(held, value):
             raise ValueError(f"the lists hold {held} = {info.data[held]}; give that at most, or 0 for all")
         return value
+
+
+class JudgeSettings(SearchSettings):
+    """Settings of the judgement of mined candidates: those of their search, and the judge.
+
+    Attributes:
+        judge: its name, see `itrpipe.judging.declaration.judge_name`.
+        revision: branch, tag or commit of its hub id.
+    """
+
+    judge: Annotated[str, LOCAL_JUDGE]
+    revision: str = "main"
+
+
+class MineSettings(SearchSettings):
+    """Settings of mining: those of the search, and who has a say in what it finds.
+
+    Attributes:
+        judges: names of those that say how likely each candidate is right after all.
+        decisions: file of people's judgements, see `itrpipe.review`: candidates that fit are left out, and
+            those that do not are no false negatives for certain; empty: none.
+    """
+
+    judges: Annotated[tuple[str, ...], LOCAL_JUDGES] = ()
+    decisions: Annotated[str, decisions_file(training=True)] = ""
+
+    @field_validator("judges", "decisions")
+    @classmethod
+    def _has_pairs_to_judge(cls, value: tuple[str, ...] | str, info: ValidationInfo) -> tuple[str, ...] | str:
+        if value and info.data.get("candidates"):
+            raise ValueError("further candidates have neither captions nor photographs to judge; leave one of both out")
+        return value
+
+    @field_validator("judges")
+    @classmethod
+    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted({str(judge_name(each)) for each in value}))
 
 
 class MineExecution(SharedExecution):

@@ -1,0 +1,209 @@
+"""Calibration of judges by people's decisions: from log-odds to probabilities that a pair is right.
+
+Shapes: n decisions, P pairs, J judges.
+
+Sources: Hanley and McNeil, "The meaning and use of the area under a receiver operating characteristic (ROC) curve",
+1982, with the variance as Newcombe, "Confidence intervals for an effect size measure based on the Mann-Whitney
+statistic", 2006, has it; Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from itrpipe.judging.shares import wilson
+
+LEAST = 50
+"""Decisions below which nothing is fitted."""
+RIDGE = 1.0
+"""Penalty of squared weights of standardised log-odds, and of the bias's square distance from the share's log-odds.
+
+That of one decision at most: it keeps weights finite where a judge separates all answers.
+"""
+_FOLDS = 5
+_BINS = 10
+_STEPS = 50
+
+
+class Area(NamedTuple):
+    """An area under the ROC curve, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Bin(NamedTuple):
+    """Decisions whose probabilities lie in one tenth of 0..1: their mean, the share that is right, their number."""
+
+    probability: float
+    share: float
+    decisions: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A logistic curve over the log-odds of judges, and how good it is.
+
+    What is said of it is cross-fitted: of each decision by a curve that saw no decision about its image. It holds for
+    the decisions; where likely pairs were asked more often than others, more of all right pairs are missed than
+    `recall` says.
+
+    Attributes:
+        weights: of each judge, 0 or more.
+        bias: of the curve.
+        decisions: n.
+        knows: False where people's answers do not show that the judges know anything.
+        auc: None below `LEAST` decisions, or where all answers are the same.
+        precision, recall: of the pairs above one half; None where there are none.
+        reliability: bins by rising probability that hold decisions.
+        held_out: cross-fitted probability of each decision, in their order.
+    """
+
+    weights: tuple[float, ...]
+    bias: float
+    decisions: int
+    knows: bool = True
+    auc: Area | None = None
+    precision: float | None = None
+    recall: float | None = None
+    reliability: tuple[Bin, ...] = ()
+    held_out: tuple[float, ...] = ()
+
+    def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
+        """Return how likely pairs of these log-odds [P, J] are right, float32 [P]."""
+        return _sigmoid(log_odds @ np.array(self.weights) + self.bias).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Calibration:
+        """Read what `to_json` returned."""
+        auc = values["auc"] and Area(*values["auc"])
+        reliability = tuple(Bin(*row) for row in values["reliability"])
+        weights, held_out = tuple(values["weights"]), tuple(values["held_out"])
+        return cls(**{**values, "weights": weights, "auc": auc, "reliability": reliability, "held_out": held_out})
+
+
+def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> Calibration:
+    """Fit the curve to people's decisions.
+
+    Decisions may be drawn by strata of the log-odds: choosing by what a curve is given does not change how likely an
+    answer is given that. Below `LEAST` decisions nothing is fitted; the curve is the mean of the judges' log-odds.
+
+    Args:
+        log_odds: [n, J], finite.
+        answers: bool [n], which pairs are right.
+        images: [n], row of each decision's image.
+    """
+    count, judges = log_odds.shape
+    if count < LEAST:
+        weights = (1 / judges,) * judges
+        return Calibration(weights, 0.0, count, held_out=tuple(_sigmoid(log_odds.mean(axis=1)).tolist()))
+
+    _, places = np.unique(images, return_inverse=True)
+    folds = np.random.default_rng(0).permutation(places.max() + 1)[places] % _FOLDS
+    centred = log_odds - log_odds.mean(axis=0)
+    scores = np.empty(count)
+    held_out = np.empty(count)
+    for fold in range(_FOLDS):
+        unseen = folds == fold
+        weights, bias = _fit(log_odds[~unseen], answers[~unseen])
+        # Without the biases, which differ by fold and would rank the pairs of one before those of another.
+        scores[unseen] = centred[unseen] @ weights
+        held_out[unseen] = _sigmoid(log_odds[unseen] @ weights + bias)
+
+    auc = _area(scores, answers)
+    knows = auc is not None and auc.low > 0.5
+    if knows:
+        weights, bias = _fit(log_odds, answers)
+    else:
+        weights, bias = np.zeros(judges), min(_share_log_odds(answers), 0.0)
+        held_out = np.full(count, _sigmoid(bias))
+    is_found = answers[held_out > 0.5]
+    return Calibration(
+        weights=tuple(weights.tolist()),
+        bias=float(bias),
+        decisions=count,
+        knows=knows,
+        auc=auc,
+        precision=float(is_found.mean()) if len(is_found) else None,
+        recall=float(is_found.sum() / answers.sum()) if answers.any() else None,
+        reliability=reliability(held_out, answers),
+        held_out=tuple(held_out.tolist()),
+    )
+
+
+def reliability(probabilities: np.ndarray, answers: np.ndarray) -> tuple[Bin, ...]:
+    """Compare probabilities [n] with answers, bool [n], in ten bins of equal width."""
+    bins = np.minimum((probabilities * _BINS).astype(int), _BINS - 1)
+    rows = []
+    for number in np.unique(bins):
+        inside = bins == number
+        rows.append(Bin(float(probabilities[inside].mean()), float(answers[inside].mean()), int(inside.sum())))
+    return tuple(rows)
+
+
+def expected_calibration_error(bins: tuple[Bin, ...]) -> float:
+    """Compute the mean distance of a bin's probability from its share, each bin weighted by its decisions."""
+    total = sum(each.decisions for each in bins)
+    return sum(each.decisions * abs(each.probability - each.share) for each in bins) / total
+
+
+def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:
+    """Fit weights [J] and bias; a judge whose weight would be negative is left out, the worst first."""
+    centre = log_odds.mean(axis=0)
+    spread = np.maximum(log_odds.std(axis=0), 1e-9)
+    standard = np.column_stack([(log_odds - centre) / spread, np.ones(len(answers))])
+    start = np.append(np.zeros(len(centre)), _share_log_odds(answers))
+    used = np.ones(len(start), dtype=bool)
+    while True:
+        weights = np.zeros(len(start))
+        weights[used] = _newton(standard[:, used], answers, start[used])
+        if (weights[:-1] >= 0).all():
+            break
+        used[weights[:-1].argmin()] = False
+    slopes = weights[:-1] / spread
+    return slopes, float(weights[-1] - slopes @ centre)
+
+
+def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Maximise the likelihood of a logistic curve, less a ridge around `start`."""
+    weights = start
+    for _ in range(_STEPS):
+        probabilities = _sigmoid(features @ weights)
+        gradient = features.T @ (answers - probabilities) - RIDGE * (weights - start)
+        curvature = (features.T * (probabilities * (1 - probabilities))) @ features + RIDGE * np.eye(len(start))
+        step = np.linalg.solve(curvature, gradient)
+        weights = weights + step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights
+
+
+def _area(scores: np.ndarray, answers: np.ndarray) -> Area | None:
+    """Compute the area under the ROC curve; ties count half."""
+    right, wrong = int(answers.sum()), int((~answers).sum())
+    if not right or not wrong:
+        return None
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    value = float((ranks[answers].sum() - right * (right + 1) / 2) / (right * wrong))
+    doubles = ((right + wrong) / 2 - 1) * ((1 - value) / (2 - value) + value / (1 + value))
+    return Area(value, *wilson(value, right * wrong / (1 + doubles)))
+
+
+def _share_log_odds(answers: np.ndarray) -> float:
+    """Return the log-odds of the share of right answers, half an answer added to either side."""
+    right = answers.sum()
+    return math.log((right + 0.5) / (len(answers) - right + 0.5))
+
+
+def _sigmoid(log_odds: np.ndarray | float) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.clip(log_odds, -30, 30)))

@@ -1,0 +1,112 @@
+"""Let a judge score pairs of images and captions, each pair once, as a map over them.
+
+Shapes: P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from itrpipe.engine.work import Part, Work, numbered
+from itrpipe.errors import DataError
+from itrpipe.judging.declaration import JudgeName
+from itrpipe.judging.material import Material
+from itrpipe.judging.opened import OpenedJudge, Scale, open_judge, scale_of
+from itrpipe.storage.arrays import ArrayFile, write_arrays
+
+SCORES, SCALE = "scores", "scale"
+PAIRS_OF_PART = 65_536
+LOOKED_AT_OF_PART = 1_024
+
+
+class Asked(NamedTuple):
+    """An open judge, and what it reads."""
+
+    judge: OpenedJudge
+    material: Material
+
+
+class JudgedPairs(Work[Asked]):
+    """Scores of pairs by one judge; the file of the first part holds the scale, others those of consecutive pairs.
+
+    Args:
+        name: of the judge.
+        open_material: opens what it reads; it is pickled.
+        images, captions: [P] rows of the pairs; sorted by image, so that a judge has those of an image together.
+        device: `auto`, `cpu` or `cuda`.
+        revision: branch, tag or commit of a hub id.
+        block: pairs of a part; 0 chooses it by the judge.
+    """
+
+    in_one_thread = True
+    untold = ("_images", "_captions")
+    unit = "pairs"
+
+    def __init__(
+        self,
+        name: JudgeName,
+        open_material: Callable[[], Material],
+        images: np.ndarray,
+        captions: np.ndarray,
+        device: str,
+        revision: str = "main",
+        block: int = 0,
+    ) -> None:
+        self.title = f"asking {name}"
+        self.device = device
+        self._name = name
+        self._open_material = open_material
+        self._images = images
+        self._captions = captions
+        self._revision = revision
+        self._block = block or (LOOKED_AT_OF_PART if name.looks else PAIRS_OF_PART)
+        self.key = str(self._block)
+
+    def parts(self) -> list[Part]:
+        """Return the scale, for which few pairs are asked, and consecutive pairs."""
+        contents = []
+        for start in range(0, len(self._images), self._block):
+            rows = slice(start, start + self._block)
+            images = self._images[rows]
+            contents.append((len(images), (images, self._captions[rows])))
+        return [Part(SCALE, 0), *numbered(contents)]
+
+    def open(self) -> Asked:
+        """Open the judge; errors are those of `open_judge`."""
+        material = self._open_material()
+        return Asked(open_judge(self._name, material, self.device, self._revision), material)
+
+    def make(self, worker: Asked, part: Part, path: Path) -> None:
+        """Score some pairs, or find the scale of the scores.
+
+        Raises:
+            DataError: the judge returned NaN, infinity, or another number of scores than pairs.
+            UsageError: see `scale_of`.
+        """
+        if part.content is None:
+            scale = scale_of(worker.judge, self._name, worker.material)
+            write_arrays(path, {SCALE: np.array(scale, np.float64)})
+            return
+        images, captions = part.content
+        scores = np.asarray(worker.judge(images, captions), np.float32)
+        if scores.shape != images.shape or not np.isfinite(scores).all():
+            raise DataError(
+                f"judge {self._name}: {scores.size:,} scores of {len(images):,} pairs, or some are NaN or infinite; "
+                "choose another judge"
+            )
+        write_arrays(path, {SCORES: scores})
+
+    def join(self, paths: Sequence[Path]) -> tuple[np.ndarray, Scale]:
+        """Return the scores [P] float32 of all pairs, and their scale, out of the files of all parts."""
+        of_scale, *of_pairs = (ArrayFile(path) for path in paths)
+        scores = np.empty(len(self._images), np.float32)
+        start = 0
+        for file in of_pairs:
+            found = file[SCORES].read()
+            scores[start : start + len(found)] = found
+            start += len(found)
+        return scores, Scale(*of_scale[SCALE].read().tolist())
