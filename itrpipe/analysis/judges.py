@@ -1,7 +1,7 @@
 """Judges that are asked about pairs of an evaluation.
 
-Evaluated captions are few, so that a judge encodes or parses them itself: artifacts of `encode` and `parse` would hold
-the training set, too.
+A judge encodes and parses the evaluated captions itself: they are few, and artifacts of `encode` and `parse` would hold
+those of the training set, too.
 
 Shapes: P pairs.
 """
@@ -18,16 +18,14 @@ import pyarrow as pa
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.engine.work import Made
+from itrpipe.engine.work import Made, Work
 from itrpipe.errors import UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, SplitScores, read_embeddings
 from itrpipe.judging.declaration import JudgeName
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import Scale
 from itrpipe.judging.pairs import JudgedPairs
-from itrpipe.scene_graph.build import parse_captions
-from itrpipe.scene_graph.settings import ParseSettings
-from itrpipe.scene_graph.stored import graphs_table
+from itrpipe.mining.lists import HeldRows
 from itrpipe.storage.tables import rows_of
 
 LOOKING = ("dual", "itm", "vlm")
@@ -35,7 +33,7 @@ LOOKING = ("dual", "itm", "vlm")
 
 
 def split_material(evaluation: EvaluatedModel, split: SplitScores, judges: Sequence[JudgeName]) -> Material:
-    """Return what judges read of the evaluated split, but scene graphs.
+    """Return what judges read of the evaluated split.
 
     Raises:
         UsageError: the given files hold no text of captions.
@@ -53,8 +51,8 @@ def split_material(evaluation: EvaluatedModel, split: SplitScores, judges: Seque
 
         photographs = ImageFiles.of_split(image_root(evaluation.prepare), prepared).of(image_rows)
     if EMBEDDINGS in evaluation.manifest.outputs:
-        embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, split=evaluation.settings.split)
-        vectors = embeddings.images, embeddings.texts
+        embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
+        vectors = HeldRows(embeddings.images[:]), HeldRows(embeddings.texts[:])
     return Material(texts, split.caption_image, len(split.image_ids), photographs, vectors=vectors)
 
 
@@ -63,16 +61,18 @@ def ask_judge(
     material: Material,
     images: np.ndarray,
     captions: np.ndarray,
-    made: Callable[..., Made],
+    made: Callable[[Work, str], Made],
+    folder: str,
     device: str,
 ) -> tuple[np.ndarray, Scale]:
     """Let a judge score pairs, each once.
 
     Args:
         name: of the judge.
-        material: what it reads, but scene graphs.
-        images, captions: [P] rows.
-        made: makes a map in a folder, see `itrpipe.stages.base.Job.made`.
+        material: what it reads.
+        images, captions: int64 [P] rows.
+        made: makes a map, such as `itrpipe.stages.base.Job.made`.
+        folder: for the parts of the map.
         device: `auto`, `cpu` or `cuda`.
 
     Returns:
@@ -82,14 +82,7 @@ def ask_judge(
         UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`.
     """
     count = len(material.captions)
-    codes, places = np.unique(images.astype(np.int64) * count + captions, return_inverse=True)
-    work = JudgedPairs(name, partial(_with_graphs, material, name), codes // count, codes % count, device)
-    scores, scale = work.join(made(work, f"judged {name}".replace("/", "-")).paths)
+    pairs, places = np.unique(images * count + captions, return_inverse=True)
+    work = JudgedPairs(name, partial(replace, material), pairs // count, pairs % count, device)
+    scores, scale = work.join(made(work, folder).paths)
     return scores[places], scale
-
-
-def _with_graphs(material: Material, name: JudgeName) -> Material:
-    if name.kind != "graphs":
-        return material
-    graphs = parse_captions(ParseSettings(tagger="hanta"), material.captions)
-    return replace(material, graphs=graphs_table(graphs))

@@ -20,7 +20,7 @@ import numpy as np
 
 from itrpipe.datasets.paths import locate_all_images
 from itrpipe.datasets.source_files import data_files, lines_of
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError
 from itrpipe.printable import printable
 from itrpipe.storage.artifact import DigestCache
 

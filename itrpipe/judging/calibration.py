@@ -119,7 +119,7 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         scores[unseen] = centred[unseen] @ weights
         held_out[unseen] = _sigmoid(log_odds[unseen] @ weights + bias)
 
-    auc = _area(scores, answers)
+    auc = area_under_curve(scores, answers)
     knows = auc is not None and auc.low > 0.5
     if knows:
         weights, bias = _fit(log_odds, answers)
@@ -187,7 +187,7 @@ def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.
     return weights
 
 
-def _area(scores: np.ndarray, answers: np.ndarray) -> Area | None:
+def area_under_curve(scores: np.ndarray, answers: np.ndarray) -> Area | None:
     """Compute the area under the ROC curve; ties count half."""
     right, wrong = int(answers.sum()), int((~answers).sum())
     if not right or not wrong:

@@ -20,7 +20,7 @@ from itrpipe.datasets.benchmarks import SUITES, Benchmark, Pair, named, read_ben
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.engine.work import Made
+from itrpipe.engine.work import Made, Work
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import Interval, as_figures, group_mean_interval, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -216,7 +216,7 @@ def _rows_of(image_ids: Sequence[str], split: SplitScores) -> np.ndarray:
     return rows_of(pa.array(image_ids, pa.string()), pa.array(split.image_ids, pa.string()))
 
 
-def photographs_of(benchmark: Benchmark, name: str, made: Callable[..., Made]) -> tuple[list[str], ImageFiles]:
+def photographs_of(benchmark: Benchmark, name: str, made: Callable[[Work, str], Made]) -> tuple[list[str], ImageFiles]:
     """Check the images of a benchmark; every image, or part of one, counts once.
 
     Args:
@@ -235,7 +235,7 @@ def photographs_of(benchmark: Benchmark, name: str, made: Callable[..., Made]) -
     parts = list(dict.fromkeys((pair.file, pair.box) for pair in benchmark.pairs))
     ids = {part: str(row) for row, part in enumerate(parts)}
     files = [file for file, _ in parts]
-    facts, problems = check_images(benchmark.root, files, lambda work: made(work, f"benchmarks/{name}/checked"))
+    facts, problems = check_images(benchmark.root, files, lambda work: made(work, f"checked-{name}"))
     if problems:
         file, reason = next(iter(problems.items()))
         raise DataError(

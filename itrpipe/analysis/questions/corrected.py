@@ -48,8 +48,9 @@ def _cells(found: Any) -> Cells:
         by_judges = found["by_judges"]
         for side, title in _FIRST.items():
             cells[title, "right after all by the judge, %"] = Number.of(by_judges["right_after_all"][side])
-        for name in by_judges["recalls"].keys() & _SHOWN.keys():
-            cells[_SHOWN[name], "by the judge"] = Number.of(by_judges["recalls"][name])
+        for name, title in _SHOWN.items():
+            if name in COMPARED:
+                cells[title, "by the judge"] = Number.of(by_judges["recalls"][name])
     return cells
 
 
@@ -81,17 +82,19 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         UsageError, MissingInputError: see `itrpipe.judging.opened.open_judge`.
     """
     settings = evaluation.settings
-    places = _first_places(split)
-    nothing = PairSet.of(*np.empty((2, 0), np.int64), len(split.image_ids))
-    decided = Decided(nothing, nothing)
-    found = {}
+    if not (settings.decisions or settings.judges):
+        return None
+    verdicts = {}
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
-        decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
-        found = _by_people(evaluation, split, places, decided, verdicts)
-    if settings.judges:
-        found["by_judges"] = _by_judges(evaluation, split, places, decided)
-    return found or None
+    decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
+    places = _first_places(split)
+    figures = {}
+    if settings.decisions:
+        figures = _by_people(evaluation, split, places, decided, verdicts)
+    if settings.judges and len(split.image_ids) > 1:
+        figures["by_judges"] = _by_judges(evaluation, split, places, decided)
+    return figures
 
 
 class Places(NamedTuple):
@@ -113,6 +116,7 @@ def _first_places(split: SplitScores) -> dict[str, Places]:
     best_captions, best_images = rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist())
     places = {}
     for side, (candidates, _) in (("i2t", best_captions), ("t2i", best_images)):
+        candidates = candidates.astype(np.int64)
         queries = np.broadcast_to(np.arange(len(candidates))[:, None], candidates.shape)
         images, captions = (queries, candidates) if side == "i2t" else (candidates, queries)
         places[side] = Places(images, captions, split.caption_image[captions] != images)
@@ -167,17 +171,19 @@ def _by_judges(
     material = split_material(evaluation, split, judges)
     log_odds = np.empty((len(pairs), len(judges)))
     for column, name in enumerate(judges):
-        scores, scale = ask_judge(name, material, images, captions, evaluation.job.made, evaluation.place)
+        made, folder = evaluation.job.made, f"judged-{column}"
+        scores, scale = ask_judge(name, material, images, captions, made, folder, evaluation.place)
         log_odds[:, column] = scale.log_odds(scores)
     fits = decided.fits.has(captions, images)
     is_decided = fits | decided.differs.has(captions, images)
     calibration = calibrate(log_odds[is_decided], fits[is_decided], images[is_decided])
     if not calibration.knows:
         evaluation.warn(
-            f"{calibration.decisions:,} decisions do not show that the judges can tell which answers are right, so that "
-            "the share among the decisions stands for all"
+            f"{calibration.decisions:,} decisions do not show that the judges can tell which answers are right; each "
+            "has the share of right ones among the decisions"
         )
     estimated = calibration.probabilities(log_odds)
+    estimated[is_decided] = calibration.held_out
     probabilities = np.where(is_decided, fits, estimated)
     strata = strata_of(log_odds.mean(axis=1))
 
@@ -188,23 +194,19 @@ def _by_judges(
         rows = np.searchsorted(pairs, codes[side]).clip(max=len(pairs) - 1)
         missed = np.cumprod(1 - np.where(is_wrong, probabilities[rows], 0.0), axis=1)
         for k in CUTOFFS:
-            right = np.where(ranks < k, 1.0, 1 - missed[:, : k][:, -1])
+            right = np.where(ranks < k, 1.0, 1 - missed[:, :k][:, -1])
             recalls[f"{side}_r{k}"] = {"value": 100 * float(right.mean())}
-        first = rows[is_wrong[:, 0], 0]
-        shares[side] = _share(estimated[first], is_decided[first], fits[first], strata[first])
         own = 100 * float((ranks == 0).mean())
-        recalls[f"{side}_r1"] = {name: own + len(first) / len(rows) * value for name, value in shares[side].items()}
+        first = rows[is_wrong[:, 0], 0]
+        shares[side] = None
+        if len(first):
+            decisions = np.flatnonzero(is_decided[first])
+            share = share_right(estimated[first], decisions, fits[first][decisions], strata[first])
+            shares[side] = {name: 100 * value for name, value in share._asdict().items() if name in _INTERVAL}
+            weight = len(first) / len(rows)
+            recalls[f"{side}_r1"] = {name: own + weight * value for name, value in shares[side].items()}
     recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}
     return {"calibration": calibration.to_json(), "right_after_all": shares, "recalls": recalls}
-
-
-def _share(estimated: np.ndarray, is_decided: np.ndarray, fits: np.ndarray, strata: np.ndarray) -> dict[str, float]:
-    """Return the percent of some pairs that are right, with an interval where some of them were decided."""
-    decided = np.flatnonzero(is_decided)
-    if not len(decided):
-        return {"value": 100 * float(estimated.mean())}
-    share = share_right(estimated, decided, fits[decided], strata)
-    return {name: 100 * getattr(share, name) for name in ("value", "low", "high")}
 
 
 def _figures(evaluation: EvaluatedModel, split: SplitScores, *added: PairSet) -> Figures:

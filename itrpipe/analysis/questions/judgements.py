@@ -8,8 +8,11 @@ Source: Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
 from itrpipe.datasets.benchmarks import Benchmark, Pair, named
 from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Judgements, read_judgements
 from itrpipe.datasets.prepared import Split
-from itrpipe.engine.work import Made
+from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.kendall import kendall
 from itrpipe.evaluation.tables import Cells, Measured, Number, Row, Table
@@ -29,6 +32,7 @@ from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import area_under_curve
 from itrpipe.judging.declaration import judge_name
 from itrpipe.judging.material import Material
+from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import AGREEMENT
 
 if TYPE_CHECKING:
@@ -93,13 +97,30 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     judges = evaluation.settings.judges
     figures = judges_agreement(judgements, photographs, judges, evaluation.job.made, evaluation.place)
     if photographs is None:
-        evaluation.warn(f"{judgements.root} has no folder {FOLDERS[0]} with photographs, so that the model is not asked")
+        evaluation.warn(
+            f"{judgements.root}: the model is not asked, since {FOLDERS[0]} with the photographs is not there"
+        )
     else:
         figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, photographs))
     return figures
 
 
-def judged_photographs(judgements: Judgements, made: Callable[..., Made]) -> ImageFiles | None:
+def compare_judges(folder: str, judges: Sequence[str], device: str = "auto", reporter: Reporter | None = None) -> Any:
+    """Measure how far judges agree with people, without any model; see `judges_agreement`.
+
+    Args:
+        folder: of judgements, see `itrpipe.datasets.judgements`.
+        judges, device: see `judges_agreement`.
+        reporter: shows the progress; None where nobody looks.
+    """
+    judgements = read_judgements(folder)
+    with TemporaryDirectory() as scratch:
+        runner = Runner(Path(scratch), reporter, warnings.warn)
+        photographs = judged_photographs(judgements, runner.made)
+        return judges_agreement(judgements, photographs, judges, runner.made, device)
+
+
+def judged_photographs(judgements: Judgements, made: Callable[[Work, str], Made]) -> ImageFiles | None:
     """Open the photographs of a folder of judgements; None where it has none.
 
     Args:
@@ -117,7 +138,7 @@ def judges_agreement(
     judgements: Judgements,
     photographs: ImageFiles | None,
     judges: Sequence[str],
-    made: Callable[..., Made],
+    made: Callable[[Work, str], Made],
     device: str,
 ) -> dict[str, Any]:
     """Measure how far judges agree with people.
@@ -142,13 +163,13 @@ def judges_agreement(
     captions = np.concatenate([part.captions for part in judgements.answers.values()])
     figures = {}
     log_odds = []
-    for name in map(judge_name, judges):
+    for number, name in enumerate(map(judge_name, judges)):
         if photographs is None and name.kind in LOOKING:
             raise UsageError(
                 f"judge {name} looks at photographs; put those of {JUDGEMENTS} into {judgements.root / FOLDERS[0]}, or "
                 "name captions or graphs"
             )
-        scores, scale = ask_judge(name, material, images, captions, made, device)
+        scores, scale = ask_judge(name, material, images, captions, made, f"judgements-{number}", device)
         figures[str(name)] = _agreement(judgements, scores)
         log_odds.append(scale.log_odds(scores))
     if len(judges) > 1:
@@ -164,10 +185,10 @@ def _agreement(judgements: Judgements, scores: np.ndarray) -> dict[str, Any]:
         own = scores[start : start + len(part.fits)]
         start += len(own)
         tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
-        value, low, high = area_under_curve(own, part.fits)
+        area = area_under_curve(own, part.fits)
         figures[kind] = {
             "tau": 100 * (tau.c if kind == "experts" else tau.b),
-            "auc": {"value": 100 * value, "low": 100 * low, "high": 100 * high},
+            "auc": area and {name: 100 * value for name, value in area._asdict().items()},
         }
     return figures
 
