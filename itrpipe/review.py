@@ -3,10 +3,13 @@
 Candidates are the hardest of each anchor: of mined lists, or of the rankings of an evaluation, whose split is another
 one. They are judged in one of these orders:
 
-    sample    at random, so that the pairs judged so far tell the share of false negatives among all
-    guard     at random among those that mining's guard takes for false negatives, which tells its precision
-    doubtful  the probability nearest to one half first
-    harmful   what scores farthest above its caption's own image first: what a triplet loss pushes away hardest
+    calibration  spread over the judge's score: as many from each of its strata in turn, at random within a stratum
+    sample       at random
+    doubtful     the probability nearest to one half first
+    harmful      what scores farthest above its caption's own image first: what a triplet loss pushes away hardest
+
+A pair's lot is a random number that is always the same one. The pairs of a stratum with the smallest lots are a random
+sample of it, whatever lists, judges and orders they were judged in, and tell the share of right answers.
 
 Shapes: P candidates, N images, T captions, A anchors, K candidates of an anchor.
 
@@ -17,8 +20,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
@@ -26,24 +30,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from itrpipe.datasets.decisions import DISPUTED, UNSURE, Decisions, Judgement
+from itrpipe.datasets.decisions import UNSURE, Decisions, Judgement, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import FITS, pair_set
+from itrpipe.datasets.truth import DIFFERS, FITS, Decided
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-from itrpipe.judging.shares import Share, share_of
+from itrpipe.judging.calibration import LEAST, Calibration, calibrate
+from itrpipe.judging.shares import Share, share_of, share_right, strata_of
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
+from itrpipe.training.settings import JUDGE_INPUT
 
-SAMPLE, GUARD, DOUBTFUL, HARMFUL = ORDERS = ("sample", "guard", "doubtful", "harmful")
-RANDOM = (SAMPLE, GUARD)
-"""Orders whose first pairs are a simple random sample."""
+CALIBRATION, SAMPLE, DOUBTFUL, HARMFUL = ORDERS = ("calibration", "sample", "doubtful", "harmful")
+SEARCH = "mine_negatives"
+"""Input of judged lists: the artifact whose lists were judged."""
 DEPTH = 10
 """Candidates of each anchor that are judged, the hardest."""
 LIKELY = 0.5
-"""Probability above which the guard takes a candidate for a false negative."""
+"""Probability above which a judge takes a candidate for a right answer."""
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 
@@ -100,7 +106,8 @@ class Candidates:
     """Pairs of an image and a caption of others that may be judged, each once.
 
     Attributes:
-        source: artifact that they come from, as `mine_negatives/exact.triplet.vsepp-0f1e2d3c`.
+        source: artifact of the search or evaluation that found them, as
+            `mine_negatives/exact.triplet.vsepp-0f1e2d3c`, whoever judged its lists.
         model: label of the model that ranked them.
         split: of the dataset.
         prepared: folder of the dataset.
@@ -112,7 +119,8 @@ class Candidates:
         ranks: int64 [P], the better of both directions, from 1.
         scores: float32 [P].
         positives: float32 [P], score of the caption with its own image; NaN where it is not known.
-        probability: float32 [P] to be a false negative; None where mining did not estimate it.
+        log_odds: float32 [P, J] of each of the judges; None where none was asked.
+        probability: float32 [P] to be right after all, by their calibration; None where none was asked.
     """
 
     source: str
@@ -128,16 +136,56 @@ class Candidates:
     ranks: np.ndarray
     scores: np.ndarray
     positives: np.ndarray
-    probability: np.ndarray | None
+    log_odds: np.ndarray | None = None
+    probability: np.ndarray | None = None
 
     def ids(self, place: int) -> tuple[str, str]:
         """Ids of image and caption of a candidate."""
         return str(self.image_ids[self.images[place]]), str(self.caption_ids[self.captions[place]])
 
-    def place(self, image_id: str, caption_id: str) -> int | None:
-        """Place of the candidate of these ids; None where it is none."""
-        found = (self.image_ids == image_id)[self.images] & (self.caption_ids == caption_id)[self.captions]
-        return int(found.argmax()) if found.any() else None
+    def places(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
+        """Places int64 [n] of the candidates of some ids of image and caption; -1 for what is none."""
+        codes, order = self._codes
+        found = []
+        for image_id, caption_id in pairs:
+            image, caption = self._image_rows.get(image_id), self._caption_rows.get(caption_id)
+            found.append(-1 if image is None or caption is None else caption * len(self.image_ids) + image)
+        wanted = np.array(found, dtype=np.int64)
+        nearest = np.searchsorted(codes, wanted).clip(max=len(codes) - 1)
+        return np.where(codes[nearest] == wanted, order[nearest], -1)
+
+    @cached_property
+    def lots(self) -> np.ndarray:
+        """A random number of each pair, uint64 [P], which depends on nothing but its rows (SplitMix64)."""
+        codes, order = self._codes
+        mixed = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        lots = np.empty_like(mixed)
+        lots[order] = mixed ^ (mixed >> np.uint64(31))
+        return lots
+
+    @cached_property
+    def strata(self) -> np.ndarray:
+        """Stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
+        if self.log_odds is None:
+            return np.zeros(len(self), dtype=np.int64)
+        return strata_of(self.log_odds.mean(axis=1))
+
+    @cached_property
+    def _codes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return caption * N + image of each pair, rising, and its place."""
+        codes = self.captions * len(self.image_ids) + self.images
+        order = np.argsort(codes)
+        return codes[order], order
+
+    @cached_property
+    def _image_rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.image_ids.tolist())}
+
+    @cached_property
+    def _caption_rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.caption_ids.tolist())}
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -148,80 +196,137 @@ class Queue:
 
     Args:
         candidates: all of them.
-        order: one of `ORDERS`.
+        order: one of `ORDERS`; empty: `calibration` of judged lists, else `sample`.
 
     Raises:
-        UsageError: there is no such order, or it needs probabilities and there are none, or none above one half.
+        UsageError: there is no such order, or it needs probabilities and there are none.
 
     Attributes:
-        candidates, order: as given.
-        places: of the candidates, int64 [P], or fewer for `guard`.
+        candidates, order: see above.
+        places: of the candidates, int64 [P].
     """
 
-    def __init__(self, candidates: Candidates, order: str) -> None:
+    def __init__(self, candidates: Candidates, order: str = "") -> None:
+        probability = candidates.probability
+        if not order:
+            order = SAMPLE if probability is None else CALIBRATION
+        self.candidates, self.order = candidates, order
         if order not in ORDERS:
             raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
-        self.candidates, self.order, known = candidates, order, candidates.probability
-        random = np.random.default_rng(0)
         if order == SAMPLE:
-            self.places = random.permutation(len(candidates))
+            self.places = np.argsort(candidates.lots)
         elif order == HARMFUL:
             harm = np.nan_to_num(candidates.scores - candidates.positives, nan=-np.inf)
             self.places = np.lexsort((candidates.ranks, -harm))
-        elif known is None:
+        elif probability is None:
             raise UsageError(
-                f"--order {order} needs lists that say how likely each candidate is a false negative, and "
-                f"{candidates.source} does not; mine with `--guard fne`, or choose --order {SAMPLE} or {HARMFUL}"
+                f"--order {order} needs lists with a judge's probabilities, and {candidates.source} has none; "
+                f"mine with `--judge captions`, or choose --order {SAMPLE} or {HARMFUL}"
             )
         elif order == DOUBTFUL:
-            self.places = np.lexsort((candidates.ranks, np.abs(known - LIKELY)))
+            self.places = np.lexsort((candidates.ranks, np.abs(probability - LIKELY)))
         else:
-            self.places = random.permutation(np.flatnonzero(known > LIKELY))
-        if order == GUARD and not len(self.places):
-            raise UsageError(
-                f"--order {GUARD}: the guard takes none of the {len(candidates):,} candidates of {candidates.source} "
-                f"for a false negative; raise guard_prior, such as --set guard_prior=0.01, or choose --order {SAMPLE}"
-            )
+            self.places = _in_turn(candidates.strata, candidates.lots)
 
-    def upcoming(self, answered: Collection[tuple[str, str]], count: int) -> list[int]:
+    def upcoming(self, answered: Iterable[tuple[str, str]], count: int) -> list[int]:
         """Places of the next candidates, `count` at most, without pairs of image and caption that are answered."""
-        found = []
-        for place in self.places.tolist():
-            if len(found) == count:
-                break
-            if self.candidates.ids(place) not in answered:
-                found.append(place)
-        return found
-
-    def judged(self, answered: Collection[tuple[str, str]]) -> int:
-        """Return how many pairs of the queue are among those answered."""
-        own = self.candidates
-        pairs = pair_set(answered, own.image_ids, own.caption_ids)
-        return int(pairs.has(own.captions[self.places], own.images[self.places]).sum())
+        places = self.candidates.places(answered)
+        is_answered = np.zeros(len(self.candidates), dtype=bool)
+        is_answered[places[places >= 0]] = True
+        return self.places[~is_answered[self.places]][:count].tolist()
 
     def judgement(self, place: int, reviewer: str, answer: str) -> Judgement:
         """Return what is written of an answer."""
         own = self.candidates
         return Judgement(reviewer, *own.ids(place), answer, own.model, own.source, self.order)
 
-    def sampled(self, decisions: Decisions) -> Share:
-        """The share of false negatives among all of the queue, by those at its beginning that somebody judged.
 
-        As long as these are a random order's first ones, they are a simple random sample, whoever judged them and why.
-        Whoever was unsure, or disputed, counts for neither value, and for both ends of the interval.
-        """
-        counts = Counter[str]()
-        for place in self.places.tolist():
-            verdict = decisions.verdicts.get(self.candidates.ids(place))
-            if verdict is None:
-                break
-            counts[verdict] += 1
-        judged, fits, unsure = counts.total(), counts[FITS], counts[UNSURE] + counts[DISPUTED]
-        low, high = share_of(fits, judged, len(self)).low, share_of(fits + unsure, judged, len(self)).high
-        return Share(fits / (judged - unsure) if judged > unsure else None, low, high, judged)
+def _in_turn(strata: np.ndarray, lots: np.ndarray) -> np.ndarray:
+    """Return the places [P] with one of each stratum in turn, those of a stratum by rising lots."""
+    turns = np.empty(len(strata), dtype=np.int64)
+    for stratum in np.unique(strata):
+        own = np.flatnonzero(strata == stratum)
+        turns[own[np.argsort(lots[own])]] = np.arange(len(own))
+    return np.lexsort((-strata, turns))
 
-    def __len__(self) -> int:
-        return len(self.places)
+
+# What the answers tell
+
+
+class Findings(NamedTuple):
+    """What people's answers tell of some candidates and of their judge.
+
+    Attributes:
+        share: of right answers among all candidates. Whoever was unsure, or disputed, counts for neither value, and
+            for both ends of the interval.
+        decisions: pairs on which people agree and were sure.
+        needed: decisions that a calibration needs; None where no judge was asked.
+        calibration: of the judge, once there are as many.
+    """
+
+    share: Share
+    decisions: int
+    needed: int | None
+    calibration: Calibration | None
+
+    def json(self) -> dict[str, Any]:
+        """Return the figures, ready for JSON."""
+        judge = None
+        if self.calibration is not None:
+            calibration = self.calibration
+            auc = calibration.auc and calibration.auc._asdict()
+            judge = {"knows": calibration.knows, "auc": auc}
+            judge |= {"precision": calibration.precision, "recall": calibration.recall}
+        return {"share": self.share._asdict(), "decisions": self.decisions, "needed": self.needed, "judge": judge}
+
+
+def findings(candidates: Candidates, decisions: Decisions) -> Findings:
+    """Estimate the share of right answers, and calibrate the judge."""
+    places = candidates.places(decisions.verdicts)
+    values = {FITS: 1.0, DIFFERS: 0.0}
+    answers = np.array([values.get(verdict, math.nan) for verdict in decisions.verdicts.values()])
+    is_candidate = places >= 0
+    places, answers = places[is_candidate], answers[is_candidate]
+    is_sure = ~np.isnan(answers)
+    decisions_made = int(is_sure.sum())
+    probabilities = needed = calibration = None
+    if candidates.log_odds is not None:
+        sure_places = places[is_sure]
+        calibration = calibrate(candidates.log_odds[sure_places], answers[is_sure] == 1, candidates.images[sure_places])
+        probabilities = calibration.probabilities(candidates.log_odds)
+        probabilities[sure_places] = calibration.held_out
+        needed = LEAST
+    is_drawn = _drawn_at_random(candidates, places)
+    share = _share(candidates.strata, probabilities, places[is_drawn], answers[is_drawn])
+    return Findings(share, decisions_made, needed, calibration if decisions_made >= LEAST else None)
+
+
+def _drawn_at_random(candidates: Candidates, places: np.ndarray) -> np.ndarray:
+    """Return which of the judged places [n] are random ones of their stratum, bool [n].
+
+    That is those whose lots are below all lots of it that nobody judged.
+    """
+    strata, lots = candidates.strata, candidates.lots
+    is_judged = np.zeros(len(candidates), dtype=bool)
+    is_judged[places] = True
+    limits = np.full(strata.max(initial=0) + 1, np.iinfo(lots.dtype).max)
+    np.minimum.at(limits, strata[~is_judged], lots[~is_judged])
+    return lots[places] < limits[strata[places]]
+
+
+def _share(strata: np.ndarray, probabilities: np.ndarray | None, places: np.ndarray, answers: np.ndarray) -> Share:
+    """Estimate the share of right answers by those at some places [n], NaN where nobody was sure."""
+
+    def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
+        if probabilities is None:
+            return share_of(int(fits.sum()), len(fits), len(strata))
+        return share_right(probabilities, places, fits, strata)
+
+    is_sure = ~np.isnan(answers)
+    sure = estimate(places[is_sure], answers[is_sure] == 1)
+    low = estimate(places, answers == 1).low
+    high = estimate(places, answers != 0).high
+    return Share(sure.value, low, high, len(places))
 
 
 def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
@@ -235,6 +340,8 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
     from itrpipe.mining.lists import FILES, read_list
 
     manifest = open_artifact(mined)
+    if SEARCH in manifest.inputs:
+        return _with_judges(mined_candidates(open_input(mined, manifest, SEARCH), depth), mined)
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
     image_list, caption_list = (read_list(mined, name, depth) for name in FILES)
@@ -246,9 +353,25 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
     sides = []
     for each in (image_list, caption_list):
         anchors = np.arange(len(each.anchor_ids))
-        sides.append((anchors, each.candidates, each.scores, each.false_negative_probability))
+        sides.append((anchors, each.candidates, each.scores))
     ids = (image_list.anchor_ids, caption_list.anchor_ids, embeddings.caption_image)
     return _each_once(mined, "train", ids, sides, own)
+
+
+def _with_judges(candidates: Candidates, mined: Path) -> Candidates:
+    """Add what the judges of mined lists say of the candidates that the search has found, if there are judges."""
+    from itrpipe.mining.judged import Judgement
+
+    manifest = read_manifest(mined)
+    folders = {}
+    for number, judge in enumerate(manifest.settings["judges"], 1):
+        folders[judge] = open_input(mined, manifest, JUDGE_INPUT.format(number))
+    if not folders:
+        return candidates
+    judgement = Judgement.read(folders, Decided.read(mined, candidates.image_ids, candidates.caption_ids))
+    places = judgement.pairs.places(candidates.images, candidates.captions)
+    log_odds = judgement.log_odds[places]
+    return replace(candidates, log_odds=log_odds, probability=judgement.calibration.probabilities(log_odds))
 
 
 def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
@@ -271,13 +394,13 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
         right = split.caption_image[captions] == images
         own[captions[right]] = scores[right]
         candidates[right] = -1
-        sides.append((queries, candidates, scores, None))
+        sides.append((queries, candidates, scores))
     ids = (split.image_ids, split.caption_ids, split.caption_image)
     return _each_once(evaluated, split.name, ids, sides, own)
 
 
-_Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
-"""One direction: anchors [A], candidates [A, K] with -1 for none, their scores, and probabilities where known."""
+_Side = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""One direction: anchors [A], candidates [A, K] with -1 for none, and their scores."""
 
 
 def _each_once(
@@ -293,15 +416,14 @@ def _each_once(
         own: score [T] of each caption with its own image.
     """
     parts: list[tuple[np.ndarray, ...]] = []
-    for number, (anchors, candidates, scores, known) in enumerate(sides):
+    for number, (anchors, candidates, scores) in enumerate(sides):
         there = candidates >= 0
         rows, columns = np.nonzero(there)
         images, captions = anchors[rows], candidates[there]
         if number == 1:
             images, captions = captions, images
-        likely = np.zeros(len(rows)) if known is None else known[there]
-        parts.append((images, captions, columns + 1, scores[there], likely))
-    images, captions, ranks, scores, probability = map(np.concatenate, zip(*parts, strict=True))
+        parts.append((images, captions, columns + 1, scores[there]))
+    images, captions, ranks, scores = map(np.concatenate, zip(*parts, strict=True))
     images, captions = images.astype(np.int64), captions.astype(np.int64)
     order = np.argsort(ranks, kind="stable")
     _, first = np.unique((captions * (images.max(initial=0) + 1) + images)[order], return_index=True)
@@ -320,24 +442,29 @@ def _each_once(
         ranks=ranks[kept].astype(np.int64),
         scores=scores[kept].astype(np.float32),
         positives=own[captions[kept]],
-        probability=None if any(side[3] is None for side in sides) else probability[kept].astype(np.float32),
     )
 
 
 def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
-    """Return what was decided on some candidates, by whom, and how well these agree, in figures ready for JSON."""
-    queue, counts = Queue(candidates, order), Counter(decisions.verdicts.values())
+    """Return what was decided on some candidates, by whom, and what it tells, in figures ready for JSON."""
+    counts = Counter(decisions.verdicts.values())
     agreed = []
     for both, agreement in agreements(decisions).items():
         agreed.append({"reviewers": list(both), **agreement._asdict()})
     decided = {
         "judgements": len(decisions),
         "pairs": {name: counts[name] for name in _WORDS},
+        "unknown": unknown_pairs(decisions, candidates.prepared),
         "reviewers": {name: len(answers) for name, answers in decisions.answers.items()},
         "agreements": agreed,
     }
-    sample = queue.sampled(decisions)._asdict() if order in RANDOM else None
-    return {"list": candidates.source, "order": order, "pairs": len(queue), "decisions": decided, "sample": sample}
+    return {
+        "list": candidates.source,
+        "order": Queue(candidates, order).order,
+        "pairs": len(candidates),
+        "decisions": decided,
+        "findings": findings(candidates, decisions).json(),
+    }
 
 
 _WORDS = {"fits": "pairs fit", "differs": "do not", "unsure": "unsure", "disputed": "disputed"}
@@ -349,6 +476,9 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"{found['list']}: {quantity(whole, 'pair')} in the order {found['order']}"
     counts = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in decided["pairs"].items() if count)
     yield f"  {quantity(decided['judgements'], 'judgement')}{f': {counts}' if counts else ''}"
+    if decided["unknown"]:
+        unknown = f"{quantity(decided['unknown'], 'pair')} of ids that the dataset does not have"
+        yield f"  warning: {unknown}; name images and captions as its captions.parquet does"
     for name, count in decided["reviewers"].items():
         yield f"  {name}: {quantity(count, 'pair')}"
     for each in decided["agreements"]:
@@ -357,8 +487,25 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         if each["kappa"] is not None:
             kappa = f"{each['kappa']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
         yield f"  {both} agree on {100 * each['same']:.0f} % of {each['pairs']:,} pairs; Cohen's kappa: {kappa}"
-    if found["sample"] and found["sample"]["decisions"]:
-        share = found["sample"]
-        interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
+    yield from _told(found["findings"])
+
+
+def _told(found: dict[str, Any]) -> Iterator[str]:
+    """Yield what the answers tell, a line for each fact."""
+    share, judge = found["share"], found["judge"]
+    if share["decisions"]:
         value = "nobody was sure" if share["value"] is None else f"{100 * share['value']:.1f} %"
-        yield f"  false negatives among all of them: {value} ({interval}) of {share['decisions']:,} judged"
+        interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
+        yield f"  right answers among all of them: {value} ({interval}), by {share['decisions']:,} drawn at random"
+    if found["needed"] and not judge:
+        yield f"  the judge: {found['decisions']:,} of the {found['needed']} decisions that its calibration needs"
+    if judge:
+        facts = []
+        if judge["auc"]:
+            facts.append(f"AUC {judge['auc']['value']:.2f} ({judge['auc']['low']:.2f} to {judge['auc']['high']:.2f})")
+        if not judge["knows"]:
+            facts.append("it does not tell right answers from wrong ones, and marks nothing")
+        elif judge["precision"] is not None:
+            facts.append(f"above {LIKELY:g} it is right in {100 * judge['precision']:.0f} %")
+            facts.append(f"finds {100 * judge['recall']:.0f} % of the right answers")
+        yield f"  the judge, by {found['decisions']:,} decisions: {', '.join(facts)}"

@@ -383,7 +383,7 @@ def test_every_stage_module_is_declared_and_every_declaration_has_a_module_and_a
     modules -= {"__init__", "base"}
     assert modules == set(declared_stages())
     commands: Any = vars(typer.main.get_command(command_line.app))["commands"]
-    made_with_others = {"embeddings", "encode"}
+    made_with_others = {"embeddings", "encode", "judge"}
     assert {stage.replace("_", "-") for stage in declared_stages()} - made_with_others <= set(commands)
     numbers = [int(path.stem.partition("_")[0]) for path in declared_stages().values()]
     assert numbers == sorted(set(numbers)), "in the order of the chain"

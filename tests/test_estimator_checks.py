@@ -49,8 +49,9 @@ LOSS = {"top_texts": 5, "top_images": 3, "sampled_negatives": 5, "hard_negatives
 LOSS |= {"keep": 2, "memory_size": 12, "warm_epochs": 0, "min_count": 0}
 CONTRASTIVE = {
     "contrastive, all sources": {"negatives": ["mined", "synthetic"], "weigh": "fne", "objective": "sigmoid"},
-    "contrastive, guarded": {"negatives": ["mined", "synthetic"], "weigh": "guard", "batches": "neighbours"},
-    "contrastive, triplets": {"negatives": ["mined"], "weigh": "guard", "objective": "hardest", "shared": False},
+    "contrastive, judged": {"negatives": ["mined", "synthetic"], "judged": "weigh", "batches": "neighbours"},
+    "contrastive, soft": {"negatives": ["mined", "synthetic"], "judged": "soft", "weigh": "fne"},
+    "contrastive, triplets": {"negatives": ["mined"], "judged": "weigh", "objective": "hardest", "shared": False},
     "contrastive, all triplets": {"negatives": ["mined"], "weigh": "positive-aware", "objective": "sum"},
     "contrastive, hardest": {"negatives": ["synthetic"], "weigh": "hardest", "shared": False},
 }
@@ -114,7 +115,7 @@ def test_sentences_by_rules_are_written_once_for_all_seeds() -> None:
         assert needs["synthesize"].settings.get("seed") == seed
 
 
-VARIANTS = ("aoq-guarded", "synthetic-triplet", "positives-triplet", "twins-triplet", *CONTRASTIVE)
+VARIANTS = ("aoq-judged", "synthetic-triplet", "positives-triplet", "twins-triplet", *CONTRASTIVE)
 """Of methods for any backbone: one that embeds, with a loss of its own, and one that scores pairs are enough."""
 SPECIAL = ("ssamt-intra", "tags-static", "tags-synthetic", "fne-only", "ascl-triplet")
 CONFS = (*sorted(methods(), key="triplet".__ne__), *SPECIAL, *VARIANTS)

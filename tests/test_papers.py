@@ -18,7 +18,7 @@ from itrpipe.methods.declaration import methods
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.declaration import backbones
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.papers import AOQ, ASCL, CLIP, FNE, SIGLIP, SSAMT, TAGS_DC, VSE_C, VSEPP, VSRN, Paper
+from itrpipe.papers import AOQ, ASCL, CLIP, FNE, NCR, SIGLIP, SSAMT, TAGS_DC, VSE_C, VSEPP, VSRN, Paper
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.recipes import load_recipe
 from itrpipe.stages.base import Need
@@ -176,7 +176,8 @@ def test_every_training_has_papers_and_each_is_cited_once() -> None:
         (Triplet(), [VSEPP]),
         (Triplet(synthetic_sentences=4), [VSEPP, VSE_C]),
         (Triplet(generated_positives="either"), [VSEPP, ASCL]),
-        (Aoq(false_negatives="weigh"), [AOQ, FNE]),
+        (Aoq(judged="weigh"), [AOQ]),
+        (Aoq(judged="soft", judges=("fne",)), [AOQ, FNE, NCR]),
         (DualEncoder(vision="openai/clip-vit-base-patch32", text="openai/clip-vit-base-patch32"), [CLIP]),
         (DualEncoder(vision="google/siglip2-base", text="google/siglip2-base"), [SIGLIP]),
         (DualEncoder(vision="models/ours", text="models/ours"), []),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +18,10 @@ from itrpipe import review
 from itrpipe.datasets.decisions import SCHEMA, DecisionFile, Decisions, Judgement, decisions_digest, read_decisions
 from itrpipe.datasets.truth import Decided
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.judging.calibration import LEAST
 from itrpipe.judging.shares import share_of
 from itrpipe.mining.lists import CandidateLists, matching
-from itrpipe.review import ORDERS, Candidates, Queue, agreement_of, agreements, lines, reviewed
+from itrpipe.review import ORDERS, Candidates, Queue, agreement_of, agreements, findings, lines, reviewed
 
 IMAGES, CAPTIONS = np.array(["a", "b", "c"]), np.array([f"{image}{number}" for image in "abc" for number in range(2)])
 OWNERS = np.repeat(np.arange(3), 2)
@@ -115,6 +117,20 @@ def test_damage_is_said(file: DecisionFile, content: bytes | pa.Table | None, va
         file.add(judged("ada", {"2": "fits"}))
 
 
+def test_a_table_of_text_holds_decisions(file: DecisionFile, tmp_path: Path) -> None:
+    table = tmp_path / "bob.csv"
+    table.write_text("image,caption_id,answer,reviewer\na,b0,Yes,\na,b1,0,ada\na,b1,fits,ada\na,b2,unsure,\n")
+    found = read_decisions(table)
+    answers = {"ada": {("a", "b1"): "fits"}, "bob": {("a", "b0"): "fits", ("a", "b2"): "unsure"}}
+    assert found.answers == answers, "the last answer, and the file's name where no reviewer is named"
+    assert decisions_digest(str(table), training=True) == found.digest()
+    assert (file.merge([found]), file.merge([read_decisions(table)])) == (4, 0)
+    assert file.read().answers == answers
+    table.write_text("image_id,caption_id,answer\na,b0,yes\na,b1,maybe\n")
+    with pytest.raises(DataError, match=r"line 3 answer is 'maybe', expected one of fits, yes"):
+        read_decisions(table)
+
+
 def test_two_processes_lose_no_row_and_a_kill_at_most_the_one_being_written(file: DecisionFile) -> None:
     script = (
         "import sys; from pathlib import Path\n"
@@ -159,33 +175,71 @@ def candidates(probability: np.ndarray | None = None) -> Candidates:
     ranks, scores = np.arange(1, 13), np.linspace(1, 0, 12, dtype=np.float32)
     own = np.linspace(1, -1, 12, dtype=np.float32)
     about = ("mine_negatives/exact.m", "m", "train", Path(), Path(), IMAGES, CAPTIONS, OWNERS)
-    return Candidates(*about, images, captions, ranks, scores, own, probability)
+    return judged_by(Candidates(*about, images, captions, ranks, scores, own), probability)
+
+
+def judged_by(candidates: Candidates, probability: np.ndarray | None) -> Candidates:
+    """The candidates with what one judge says, or nobody."""
+    if probability is None:
+        return candidates
+    log_odds = np.log(probability / (1 - probability)).clip(-9, 9)[:, None]
+    return replace(candidates, log_odds=log_odds, probability=probability)
+
+
+def many(probability: np.ndarray | None) -> Candidates:
+    """A thousand pairs of 20 images with 50 captions of another one."""
+    images, captions = map(np.ravel, np.indices((20, 50)))
+    ids = np.array([f"i{row}" for row in range(20)]), np.array([f"c{row}" for row in range(50)])
+    about = ("mine_negatives/exact.m", "m", "train", Path(), Path(), *ids, np.full(50, 20))
+    return judged_by(Candidates(*about, images, captions, images + 1, np.zeros(1000), np.zeros(1000)), probability)
+
+
+PROBABILITY = np.random.default_rng(5).random(1000).astype(np.float32)
+
+
+def answer_first(candidates: Candidates, file: DecisionFile, order: str, count: int) -> np.ndarray:
+    """Answer the first pairs of an order: what a judge of 0.6 and more takes for right fits. Return their places."""
+    queue = Queue(candidates, order)
+    places = queue.places[:count]
+    file.add([queue.judgement(place, "ada", "fits" if PROBABILITY[place] > 0.6 else "differs") for place in places])
+    return places
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_has_each_pair_once(order: str) -> None:
-    probability = np.linspace(0, 0.9, 12).astype(np.float32)
+    probability = np.linspace(0.01, 0.9, 12).astype(np.float32)
     places = Queue(candidates(probability), order).places
-    wanted = np.flatnonzero(probability > 0.5) if order == "guard" else np.arange(12)
-    assert sorted(places.tolist()) == wanted.tolist()
+    assert sorted(places.tolist()) == list(range(12))
     if order == "doubtful":
         assert abs(probability[places[:2]] - 0.5).max() < 0.1
     if order == "harmful":
         assert places.tolist() == list(range(11, -1, -1)), "farthest above the own image first"
 
 
+def test_a_calibration_asks_for_as_many_pairs_of_each_stratum_at_random() -> None:
+    judged = many(PROBABILITY)
+    queue = Queue(judged)
+    assert queue.order == "calibration"
+    assert Queue(many(None)).order == "sample"
+    strata = judged.strata[queue.places]
+    names = np.unique(strata)
+    for count in (len(names), 10 * len(names)):
+        assert (np.unique(strata[:count], return_counts=True)[1] == count // len(names)).all()
+    for name in names:
+        assert (np.diff(judged.lots[queue.places[strata == name]].astype(float)) > 0).all()
+
+
 @pytest.mark.parametrize(
-    ("order", "probability", "value"),
+    ("order", "value"),
     [
-        ("guard", None, "--guard fne"),
-        ("doubtful", None, "--guard fne"),
-        ("random", np.ones(12), "known: sample, guard, doubtful, harmful"),
-        ("guard", np.zeros(12), "none of the 12 candidates"),
+        ("calibration", "--judge captions"),
+        ("doubtful", "--judge captions"),
+        ("random", "known: calibration, sample, doubtful, harmful"),
     ],
 )
-def test_orders_that_cannot_be_are_refused(order: str, probability: np.ndarray | None, value: str) -> None:
+def test_orders_that_cannot_be_are_refused(order: str, value: str) -> None:
     with pytest.raises(UsageError, match=value):
-        Queue(candidates(probability), order)
+        Queue(candidates(), order)
 
 
 def test_what_was_answered_does_not_come_again(file: DecisionFile) -> None:
@@ -195,44 +249,67 @@ def test_what_was_answered_does_not_come_again(file: DecisionFile) -> None:
     file.add([queue.judgement(place, "ada", "unsure") for place in first])
     assert queue.upcoming(file.read().answers.get("ada", {}), 3) == queue.places[3:6].tolist()
     assert queue.upcoming(file.read().answers.get("bob", {}), 3) == first
-    assert (queue.judged(file.read().answers.get("ada", {})), queue.judged(file.read().answers.get("bob", {}))) == (
-        3,
-        0,
-    )
     row = file.read().rows.to_pylist()[0]
     assert (row["model"], row["source"], row["drawn"]) == ("m", "mine_negatives/exact.m", "sample")
-    assert [queue.candidates.place(*queue.candidates.ids(place)) for place in range(12)] == list(range(12))
-    assert queue.candidates.place("a", "a0") is None
+    pairs = [queue.candidates.ids(place) for place in range(12)]
+    assert queue.candidates.places([*pairs, ("a", "a0"), ("z", "a0"), ("a", "z")]).tolist() == [*range(12), -1, -1, -1]
 
 
-def test_a_sample_counts_up_to_the_first_gap(file: DecisionFile) -> None:
+def test_a_sample_counts_up_to_the_first_gap(file: DecisionFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(review, "unknown_pairs", lambda decisions, prepared: 0)
     queue = Queue(candidates(), "sample")
     answers = enumerate(["fits", "differs", "differs", "unsure"])
     file.add([queue.judgement(int(queue.places[number]), "ada", answer) for number, answer in answers])
     file.add([queue.judgement(int(queue.places[7]), "ada", "fits")])  # not one of the first
-    found, lowest, highest = queue.sampled(file.read()), share_of(1, 4, 12), share_of(2, 4, 12)
+    found, lowest, highest = findings(candidates(), file.read()).share, share_of(1, 4, 12), share_of(2, 4, 12)
     assert tuple(found) == (pytest.approx(1 / 3), lowest.low, highest.high, 4)
-    *_, said = lines(reviewed(candidates(), "sample", file.read()))
+    *_, said = lines(reviewed(candidates(), "", file.read()))
     assert f"{100 * found.low:.1f} to {100 * found.high:.1f}" in said
     file.add([queue.judgement(int(queue.places[0]), "ada", "undone")])
-    assert queue.sampled(file.read()).decisions == 0
+    assert findings(candidates(), file.read()).share.decisions == 0
     file.add([queue.judgement(int(queue.places[0]), "ada", "unsure")])
-    assert queue.sampled(file.read()).value == 0
+    assert findings(candidates(), file.read()).share.value == 0
+
+
+def test_decisions_count_for_lists_of_other_judges_of_the_same_search(file: DecisionFile) -> None:
+    """A pair's lot is its own, so that the answered ones with the smallest lots of a new stratum are random there."""
+    places = answer_first(many(PROBABILITY), file, "calibration", 200)
+    other = many(np.roll(PROBABILITY, 7))
+    share = findings(other, file.read()).share
+    answered, expected = set(places.tolist()), 0
+    for stratum in np.unique(other.strata):
+        own = np.flatnonzero(other.strata == stratum)
+        for place in own[np.argsort(other.lots[own])].tolist():
+            if place not in answered:
+                break
+            expected += 1
+    assert share.decisions == expected > 20
+    assert share.low <= (PROBABILITY > 0.6).mean() <= share.high
+    assert findings(many(None), file.read()).share.decisions > 20
+
+
+def test_the_judge_is_calibrated_once_there_are_enough_decisions(file: DecisionFile) -> None:
+    judged = many(PROBABILITY)
+    answer_first(judged, file, "calibration", LEAST - 1)
+    assert findings(judged, file.read()).calibration is None
+    answer_first(judged, file, "calibration", 2 * LEAST)
+    told = findings(judged, file.read())
+    assert told.calibration is not None
+    assert told.json()["judge"]["auc"]["value"] == 1
+    assert told.share.low <= (PROBABILITY > 0.6).mean() <= told.share.high
+    assert told.json()["judge"]["knows"]
 
 
 def test_a_pair_of_both_directions_is_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(review, "read_manifest", lambda folder: SimpleNamespace(label="m", inputs=("prepare", "train")))
     monkeypatch.setattr(review, "open_input", lambda folder, manifest, name: Path(name))
-    of_images = (np.array([0]), np.array([[5, -1, 3]]), np.array([[0.9, 0.0, 0.5]]), np.array([[0.1, 0.0, 0.2]]))
-    of_texts = (np.array([3]), np.array([[2, 0]]), np.array([[0.6, 0.5]]), np.array([[0.3, 0.2]]))
+    of_images = (np.array([0]), np.array([[5, -1, 3]]), np.array([[0.9, 0.0, 0.5]]))
+    of_texts = (np.array([3]), np.array([[2, 0]]), np.array([[0.6, 0.5]]))
     sides = (of_images, of_texts)
     found = review._each_once(Path("stage/x"), "val", (IMAGES, CAPTIONS, OWNERS), sides, np.arange(6))
     assert [found.ids(place) for place in range(len(found))] == [("a", "b1"), ("c", "b1"), ("a", "c1")]
     assert (found.ranks.tolist(), found.positives.tolist(), found.source) == ([2, 1, 1], [3, 3, 5], "stage/x")
     assert found.scores.tolist() == pytest.approx([0.5, 0.6, 0.9])
-    assert found.probability == pytest.approx([0.2, 0.3, 0.1])
-    bare = ((*of_images[:3], None), of_texts)
-    assert review._each_once(Path("s/x"), "val", (IMAGES, CAPTIONS, OWNERS), bare, np.arange(6)).probability is None
 
 
 # How mining and training look it up

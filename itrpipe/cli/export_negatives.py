@@ -14,6 +14,7 @@ from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
 from itrpipe.features.declaration import GIVEN, SENTENCE_TRANSFORMERS
+from itrpipe.judging.declaration import JudgeName, judge_name
 from itrpipe.pipeline.exports import CARD, fingerprints_of
 from itrpipe.printable import quantity
 from itrpipe.report.chain import commands_behind
@@ -21,10 +22,13 @@ from itrpipe.stages.base import Artifact, Need
 from itrpipe.storage.artifact import fingerprint
 from itrpipe.storage.disk import write_text
 
-VERSION = 3
+VERSION = 4
 """Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
 DIRECTIONS = {"t2i": ("t2i",), "i2t": ("i2t",), "both": ("t2i", "i2t")}
-_RECORDED = ("twins", "negatives", "direction", "synthetic", "sentences", "image_root", "with_scores", "shard_rows")
+_RECORDED = (
+    *("twins", "negatives", "direction", "drop_above", "synthetic", "sentences"),
+    *("image_root", "with_scores", "shard_rows"),
+)
 """Options that decide what the files hold."""
 
 
@@ -41,7 +45,8 @@ class ExportNegatives(AskingOptions):
       webdataset             tar shards with the images themselves
 
     The lists are those of mine-negatives with the same settings (--set); --make mines those that are missing.
-    Candidates that say what the positive says are left out. The folder is there when it is whole.
+    Candidates that say what the positive says are left out, and of judged lists what is right after all with a
+    probability above --drop-above. The folder is there when it is whole.
     --twins writes the twins of synthesize; mirrored ones need sentence-transformers or webdataset.
 
     Example: itrpipe export-negatives --backbone vsrn --to negatives
@@ -59,6 +64,9 @@ class ExportNegatives(AskingOptions):
     direction: Annotated[
         Literal["t2i", "i2t", "both"], Option(help="t2i (images for captions), i2t (captions for images) or both.")
     ] = "both"
+    drop_above: Annotated[
+        float, Option(help="Judged lists: leave out likely right answers; 1 keeps all.", metavar="P", min=0, max=1)
+    ] = 0.5
     synthetic: Annotated[Text, Option(help="Also sentences of this maker, such as graph-edits.", metavar="BY")] = None
     sentences: Annotated[int, Option(help="--synthetic: of a caption, at most.", metavar="M", min=1)] = 1
     image_root: Annotated[str, Option(help="Before every path; default: relative to the images.", metavar="FOLDER")] = (
@@ -144,6 +152,7 @@ class ExportNegatives(AskingOptions):
         else:
             if self.synthetic:
                 how |= {"sentences": made[1].folder, "writer": self.synthetic}
+            how["drop_above"] = self.drop_above
             mined = open_mined(*sources, self.negatives or MOST, most_sentences=most_sentences, **how)
         mined = replace(mined, with_scores=self.with_scores)
         if not self.negatives:
@@ -173,6 +182,7 @@ class ExportNegatives(AskingOptions):
             "artifacts": fingerprints,
             "tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables},
         }
+        judges = _judges(lists) if mined.judged else []
         whole = Path(self.image_root).is_absolute()
         with (
             new_folder(target, record, force=self.force) as work,
@@ -187,8 +197,10 @@ class ExportNegatives(AskingOptions):
                 "miner": _miner(asked),
                 "holds_images": all(image["image"] is None for image in mined.images),
                 "tables": tables,
-                "guarded": mined.guarded,
-                "repeats": sum(mined.repeats[name] for name in directions),
+                "judges": judges,
+                "repeats": sum(mined.left_out[name].repeats for name in directions),
+                "right": sum(mined.left_out[name].right for name in directions),
+                "seen": sum(mined.left_out[name].seen for name in directions),
                 "image_root": without_places(self.image_root) if whole else self.image_root,
                 "whole": whole,
                 "made_from": fingerprint("export_negatives", VERSION, options, fingerprints | {"itrpipe": __version__}),
@@ -199,11 +211,27 @@ class ExportNegatives(AskingOptions):
             left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
             reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
         for direction in directions:
-            count = mined.repeats[direction]
-            if count:
-                reporter.say(f"  {direction}: left out {quantity(count, 'candidate')} with the words of the positive")
+            left_out = mined.left_out[direction]
+            if left_out.repeats:
+                count = quantity(left_out.repeats, "candidate")
+                reporter.say(f"  {direction}: left out {count} with the words of the positive")
+            if left_out.right:
+                count = f"{left_out.right:,} of {quantity(left_out.seen, 'negative')}"
+                reporter.say(
+                    f"  {direction}: left out {count} that the judge takes for right answers; "
+                    "keep them with --drop-above 1"
+                )
         reporter.say(str(target))
         reporter.say(f"next: {target / CARD} shows how to train with them")
+
+
+def _judges(lists: Artifact) -> list[str]:
+    """Return the names of the judges of lists, without the places of folders."""
+    names = []
+    for text in lists.manifest.settings["judges"]:
+        kind, model = judge_name(text)
+        names.append(str(JudgeName(kind, without_places(model))))
+    return names
 
 
 def _miner(asked: Asked) -> str:

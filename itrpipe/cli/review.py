@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.options import AskingOptions, JudgesOption, JsonOption, Split
+from itrpipe.cli.options import AskingOptions, JsonOption, JudgesOption, Split
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 
@@ -19,24 +19,25 @@ PairsOption = Annotated[Split | None, Option(help="train: pairs of mined lists; 
 
 @dataclass
 class Review(AskingOptions):
-    """Show judgements of hard candidates, and how many are false negatives.
+    """Show judgements of hard candidates, and how many are right after all.
 
     \b
     Orders (--order):
-      sample    at random: estimates the share of false negatives
-      guard     at random among those that mining's guard takes for false negatives: its precision
-      doubtful  the guard's probability nearest to one half first
-      harmful   what scores farthest above its caption's own image first
+      calibration  spread over the judge's score, the default where lists are judged
+      sample       at random
+      doubtful     the judge's probability nearest to one half first
+      harmful      what scores farthest above its caption's own image first
 
     Decisions are in decisions.parquet next to the dataset's artifacts, one row for each judgement. Mining, evaluation
-    and training read them with --decisions.
+    and training read them with --decisions, and also a .csv with the columns image_id, caption_id, answer (fits,
+    differs or unsure) and optionally reviewer.
 
     Example: itrpipe review --backbone vsepp --merge from-ada.parquet
     """
 
     judges: JudgesOption = None
     split: PairsOption = None
-    order: Annotated[str, Option(help="sample, guard (random ones), doubtful or harmful; see below.")] = "sample"
+    order: Annotated[str, Option(help="calibration, sample, doubtful or harmful; see below.")] = ""
     merge: Annotated[list[Path] | None, Option(metavar="FILE", help="Add decisions of others; repeatable.")] = None
     as_json: JsonOption = False
 

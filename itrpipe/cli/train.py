@@ -44,9 +44,7 @@ class Train(ModelOptions):
     name: Annotated[Text, Option(help="Remember these options under this name, for --model.")] = None
     like: Annotated[Text, Option(metavar="NAME", help="With --name: begin with the settings of another model.")] = None
     negatives: Annotated[Text, Option(metavar="SOURCES", help="mined, synthetic, twins, or several.")] = None
-    weigh: Annotated[
-        Text, Option(help="contrastive: none, hardest, fne, guard, truth; positive-aware lost recall.")
-    ] = None
+    weigh: Annotated[Text, Option(help="contrastive: none, hardest, fne, truth; positive-aware lost recall.")] = None
     objective: Annotated[Text, Option(help="contrastive: infonce, sigmoid, hardest or sum.")] = None
     batches: Annotated[Text, Option(help="contrastive: shuffled or neighbours.")] = None
     positives: Annotated[Literal["ascl"] | None, Option(help="triplet: captions joined or halved.")] = None

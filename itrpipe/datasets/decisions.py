@@ -10,6 +10,9 @@ that decisions outlive the models and lists that they were made over. Columns:
     model       whose list held the pair
     source      artifact that holds the list
     drawn       the order in which the pair came
+
+Decisions that were made elsewhere come as .csv or .tsv, with the columns image_id (or image), caption_id and answer,
+and optionally reviewer (else the file's name), model, source and drawn.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field, TypeAdapter
 
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.source_files import rows as table_rows
 from itrpipe.datasets.truth import DIFFERS, FITS
 from itrpipe.errors import DataError
 from itrpipe.storage.disk import make_folder, write_bytes
@@ -44,6 +51,10 @@ SCHEMA = pa.schema(
         *((name, pa.string()) for name in ("reviewer", "image_id", "caption_id", "answer", "model", "source", "drawn")),
     ]
 )
+TABLES = (".csv", ".tsv")
+_ANSWERS = {FITS: FITS, "yes": FITS, "1": FITS, DIFFERS: DIFFERS, "no": DIFFERS, "0": DIFFERS, UNSURE: UNSURE}
+"""What tables say -> the answer."""
+_BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -171,6 +182,16 @@ class DecisionFile:
             return added
 
 
+def unknown_pairs(decisions: Decisions, prepared: Path) -> int:
+    """Count the judged pairs whose image or caption the dataset of an artifact of `prepare` does not have."""
+    dataset = PreparedDataset.open(prepared, tokens=False)
+    images = set(dataset.column("image_id"))
+    captions: set[str] = set()
+    for split in dataset.splits.values():
+        captions.update(split.caption_ids.tolist())
+    return sum(image not in images or caption not in captions for image, caption in decisions.verdicts)
+
+
 def decisions_digest(path: str, *, training: bool = False) -> str:
     """Return what a step that reads decisions is made from: what was decided, and nothing else of the file.
 
@@ -187,13 +208,65 @@ def decisions_digest(path: str, *, training: bool = False) -> str:
     return decisions.digest()
 
 
+def _answer(text: str) -> str:
+    """Return the answer that a table means.
+
+    Raises:
+        ValueError: it means none.
+    """
+    answer = _ANSWERS.get(text.strip().lower())
+    if answer is None:
+        raise ValueError(f"one of {', '.join(_ANSWERS)}")
+    return answer
+
+
+def _id(text: str) -> str:
+    """Return an id without blanks around it.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not text.strip():
+        raise ValueError("an id")
+    return text.strip()
+
+
+_Id = Annotated[str, AfterValidator(_id)]
+
+
+class _Row(BaseModel):
+    """A row of a table of decisions."""
+
+    image_id: _Id = Field(validation_alias=AliasChoices("image_id", "image"))
+    caption_id: _Id
+    answer: Annotated[str, AfterValidator(_answer)]
+    reviewer: str = ""
+    model: str = ""
+    source: str = ""
+    drawn: str = ""
+
+
+def _read_rows(path: Path) -> Decisions:
+    """Read a table of decisions. A later row counts as a later answer."""
+    judgements = []
+    for number, (_, row) in enumerate(table_rows(path, TypeAdapter(_Row))):
+        values = row.model_dump()
+        # Times that come again with the file, so that its rows are merged once.
+        values["at"] = _BEGINNING + timedelta(microseconds=number)
+        values["reviewer"] = row.reviewer or path.stem
+        judgements.append(values)
+    return Decisions(pa.Table.from_pylist(judgements, schema=SCHEMA))
+
+
 def read_decisions(path: Path) -> Decisions:
-    """Read a file of decisions.
+    """Read a file of decisions: `decisions.parquet`, or a table of text.
 
     Raises:
         MissingInputError: there is none.
         DataError: it is damaged, or none of decisions.
     """
+    if path.suffix.lower() in TABLES:
+        return _read_rows(path)
     rows = read_table(path, SCHEMA, "restore it from a copy, or make one with `itrpipe serve`")
     for name in SCHEMA.names:
         empty = rows[name].null_count

@@ -202,7 +202,7 @@ def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: 
             lacks = [str(field)]
             place = holder
             for other in more:
-                if [*other["loc"][:-1]] == holder:
+                if other["type"] == "missing" and [*other["loc"][:-1]] == holder:
                     lacks.append(str(other["loc"][-1]))
             reason = (
                 f"has no {' and no '.join(lacks)}; it has {', '.join(first['input']) or 'nothing'}; rename one of these"

@@ -243,7 +243,7 @@ def open_config(folder: Path, kind: str = "AutoModel") -> Any:
 
     Args:
         folder: of the model, here.
-        kind: class of transformers that opens the network.
+        kind: class of transformers that opens the network: an `Auto` class, or that of the network itself.
 
     Raises:
         DataError: the file is damaged.
@@ -252,7 +252,9 @@ def open_config(folder: Path, kind: str = "AutoModel") -> Any:
     import transformers  # it is large, and most models have no such network
 
     config = _opened("AutoConfig", folder, "a configuration")
-    if type(config) not in getattr(transformers, kind)._model_mapping:
+    opener = getattr(transformers, kind)
+    config_types = getattr(opener, "_model_mapping", None) or (opener.config_class,)
+    if type(config) not in config_types:
         raise UsageError(f"{folder}: transformers has no {kind} of type '{config.model_type}'; choose another model")
     vars(config).pop("itrpipe", None)  # of `itrpipe export`, about a model that this one began with
     # A configuration can name an implementation that would be downloaded from the hub as code.
@@ -368,6 +370,16 @@ def load_tokenizer(folder: Path) -> Any:
         DataError: a file is damaged.
     """
     return _opened("AutoTokenizer", folder, "a tokenizer")
+
+
+def open_processor(folder: Path) -> Any:
+    """Open the processor of a network that reads images and captions together.
+
+    Raises:
+        MissingInputError: a library that it needs is not installed.
+        DataError: a file is damaged.
+    """
+    return _opened("AutoProcessor", folder, "a processor of images and captions")
 
 
 def _opened(kind: str, folder: Path, what: str) -> Any:

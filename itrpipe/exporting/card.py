@@ -95,11 +95,12 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
 
     Args:
         facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.TableFiles`),
-            `negatives` and `sentences` of a row at most, the latter by which maker (`synthetic`), whether they are
-            `guarded` by estimates, whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`,
-            whether it is a `whole` path, of which the last part alone is told, or images are `copied`, or the tables
-            have them (`holds_images`), the hub id of the model that mined (`miner`, or empty), the number of `files`,
-            `artifacts` (name -> fingerprint), `commands` and `made_from` (fingerprint of all of it).
+            `negatives` and `sentences` of a row at most, the latter by which maker (`synthetic`), the names of their
+            `judges`, whether ids and scores are there (`with_scores`), how many `repeats` were left out, and how many
+            `right` answers of those `seen`, with a probability above `drop_above`, `image_root`, whether it is a
+            `whole` path, of which the last part alone is told, or images are `copied`, or the tables have them
+            (`holds_images`), the hub id of the model that mined (`miner`, or empty), the number of `files`, `artifacts`
+            (name -> fingerprint), `commands` and `made_from` (fingerprint of all of it).
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 

@@ -44,7 +44,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -75,8 +75,8 @@ LISTS = {"t2i": "images_for_texts", "i2t": "texts_for_images"}
 Document = dict[str, Any]
 """`docid`, and `text` or `image`. An image is the path that other programs open, or None where a table holds its bytes.
 It also has `file` and `sha256`, `copied` where the path names a copy below `COPIES`, and `mirrored` where it is shown
-so. A negative also has `source` (`mined`, or what wrote the sentence), and None of sentences: `score`, and with a guard
-its probability to be a false one."""
+so. A negative also has `source` (`mined`, or what wrote the sentence), and None of sentences: `score`, and of judged
+lists its probability to be right after all."""
 Row = tuple[Document, Document, list[Document]]
 """Query and positive, a caption and its image or the other way round, and the negatives, the hardest first."""
 COPIES = "photographs"
@@ -93,6 +93,20 @@ _QUALITY = 95
 _AT_ONCE, _IMAGES_AT_ONCE = 8_192, 256
 
 
+class LeftOut(NamedTuple):
+    """Candidates of a direction that are left out for those behind them.
+
+    Attributes:
+        repeats: that say what the positive says.
+        right: others that the judge takes for right answers.
+        seen: among which they were.
+    """
+
+    repeats: int
+    right: int
+    seen: int
+
+
 @dataclass(frozen=True)
 class MinedPairs:
     """The training images and captions that have lists, and the lists.
@@ -102,11 +116,11 @@ class MinedPairs:
         images: N, by the paths that other programs are to open.
         captions: T, those of an image together.
         owners: int64 [T], image of each caption, never falling.
-        rows: direction -> [A, K] rows of the other side, `NO_ROW` behind the last. Candidates that say what the
-            positive says are left out.
-        facts: direction -> `score`, and with a guard the probability, of each [A, K] as Python has them; none of twins.
+        rows: direction -> [A, K] rows of the other side, `NO_ROW` behind the last, without what is left out.
+        facts: direction -> `score`, and of judged lists the probability, of each [A, K] as Python has them; none of
+            twins.
         source: of what the lists hold, `mined` or `twins`.
-        repeats: direction -> how many were left out for those behind them.
+        left_out: direction -> how many candidates were.
         negatives: n, mined ones of a row.
         sentences: of every caption, m at most.
         most_sentences: m.
@@ -120,15 +134,15 @@ class MinedPairs:
     rows: dict[str, np.ndarray]
     facts: dict[str, dict[str, np.ndarray]]
     source: str
-    repeats: dict[str, int]
+    left_out: dict[str, LeftOut]
     negatives: int
     sentences: list[Sequence[Document]]
     most_sentences: int
     with_scores: bool = False
 
     @property
-    def guarded(self) -> bool:
-        """Tell whether candidates have a probability to be a false negative."""
+    def judged(self) -> bool:
+        """Tell whether candidates have a probability to be right after all."""
         return PROBABILITY in self.facts["t2i"]
 
     def row(self, direction: str, caption: int) -> Row:
@@ -174,6 +188,7 @@ def open_mined(
     images: Path,
     negatives: int,
     *,
+    drop_above: float = 1.0,
     image_root: str = "",
     holds_images: bool = False,
     sentences: Path | None = None,
@@ -187,6 +202,7 @@ def open_mined(
         mined: artifact of `mine-negatives`.
         images: folder of the images.
         negatives: n.
+        drop_above: probability to be right after all above which candidates of judged lists are left out.
         image_root: stands before every path of an image that is a file; empty: paths are relative to that folder.
         holds_images: the format can hold an image that has no file of its own.
         sentences: artifact of `synthesize`, or None.
@@ -204,10 +220,10 @@ def open_mined(
     owners = rows_of(captions["image_id"], image_ids)
     texts = captions["text"].to_pylist()
     same = DuplicateCaptions(texts, owners)
-    rows, facts, repeats = {}, {}, {}
+    rows, facts, left_out = {}, {}, {}
     for direction, each in read.items():
-        found = _without_repeats(LISTS[direction], each, same, negatives + most_sentences)
-        rows[direction], facts[direction], repeats[direction] = found
+        found = _first_negatives(LISTS[direction], each, same, drop_above, negatives + most_sentences)
+        rows[direction], facts[direction], left_out[direction] = found
 
     written: dict[str, list[Document]] = defaultdict(list)
     if sentences is not None:
@@ -228,7 +244,7 @@ def open_mined(
         rows,
         facts,
         "mined",
-        repeats,
+        left_out,
         negatives,
         [written[name] for name in names],
         most_sentences,
@@ -272,8 +288,8 @@ def open_twins(
     rows = dict.fromkeys(LISTS, owners[:, None] ^ 1)
     facts: dict[str, dict[str, np.ndarray]] = {name: {} for name in LISTS}
     nothing: list[Sequence[Document]] = [()] * len(captions)
-    repeats = dict.fromkeys(LISTS, 0)
-    return MinedPairs(images, shown, captions, owners, rows, facts, "twins", repeats, 1, nothing, 0)
+    left_out = dict.fromkeys(LISTS, LeftOut(0, 0, 0))
+    return MinedPairs(images, shown, captions, owners, rows, facts, "twins", left_out, 1, nothing, 0)
 
 
 def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) -> Document:
@@ -320,23 +336,30 @@ def _text(docid: str, text: str) -> Document:
     return {"docid": docid, "text": text, "image": None}
 
 
-def _without_repeats(
-    direction: str, lists: MinedList, same: DuplicateCaptions, width: int
-) -> tuple[np.ndarray, dict[str, np.ndarray], int]:
-    """Return the first candidates of every list that neither the positive nor an earlier one describes.
+def _first_negatives(
+    direction: str, lists: MinedList, same: DuplicateCaptions, drop_above: float, width: int
+) -> tuple[np.ndarray, dict[str, np.ndarray], LeftOut]:
+    """Return the first candidates of every list without repeats of its positive and likely right answers.
 
     Returns:
-        Their rows and facts, see `MinedPairs`, and how many of the first `width` were left out.
+        Their rows and facts, see `MinedPairs`, and what was left out of the first `width`.
     """
     shape = len(lists.candidates), min(width, lists.candidates.shape[1])
-    rows, places, repeats = np.empty(shape, np.int64), np.empty(shape, np.int64), 0
+    rows, places = np.empty(shape, np.int64), np.empty(shape, np.int64)
+    repeats = right = seen = 0
     for part in slices(len(rows), _AT_ONCE):
         found = CandidateLists(lists.candidates[part], lists.scores[part])
-        repeated = matching(same.has, direction, part, found)
+        is_candidate = found.candidates != NO_ROW
+        is_repeat = matching(same.has, direction, part, found)
         if direction == DIRECTIONS[0]:
-            repeated |= same.again(found.candidates) & (found.candidates != NO_ROW)
-        repeats += int(repeated[:, :width].sum())
-        kept = np.where(repeated, NO_ROW, found.candidates)
+            is_repeat |= same.again(found.candidates) & is_candidate
+        is_right = np.zeros_like(is_repeat)
+        if lists.false_negative_probability is not None:
+            is_right = (lists.false_negative_probability[part] > drop_above) & is_candidate & ~is_repeat
+        repeats += int(is_repeat[:, :width].sum())
+        right += int(is_right[:, :width].sum())
+        seen += int(is_candidate[:, :width].sum())
+        kept = np.where(is_repeat | is_right, NO_ROW, found.candidates)
         places[part] = np.argsort(kept == NO_ROW, axis=1, kind="stable")[:, :width]
         rows[part] = np.take_along_axis(kept, places[part], axis=1)
     facts: dict[str, np.ndarray] = {}
@@ -344,7 +367,7 @@ def _without_repeats(
         if values is not None:
             own = np.take_along_axis(values, places, axis=1)
             facts[name] = np.where(np.isfinite(own), own, np.array(None))
-    return rows, facts, repeats
+    return rows, facts, LeftOut(repeats, right, seen)
 
 
 # Rows of the formats, and the files that hold them
@@ -361,7 +384,7 @@ def _parquet(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray
     if mined.with_scores:
         fields |= {"anchor_id": text, "positive_id": text, "negative_ids": pa.list_(text)}
         fields["negative_scores"] = pa.list_(pa.float32())
-        if mined.guarded:
+        if mined.judged:
             fields[PROBABILITY] = pa.list_(pa.float32())
     schema = pa.schema(list(fields.items()), metadata={"huggingface": json.dumps({"info": {"features": features}})})
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +40,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Decoded = tuple[list[int], Result, dict[int, str]]
 """Rows of images that can be used, what was made of them, and row -> reason of the others."""
+
+
+class ImagesByRow(Protocol):
+    """Images that are read one at a time, such as `ImageFiles`."""
+
+    def read(self, row: int) -> np.ndarray:
+        """Read an image, [H, W, 3] uint8 RGB; errors are those of `ImageFiles.read`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -272,7 +280,7 @@ class Decoders:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarray | str:
+def decode_image(images: ImagesByRow, row: int, transform: Transform) -> np.ndarray | str:
     """Reads and transforms an image.
 
     Returns:

@@ -24,6 +24,29 @@ Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
 """Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""
 
 
+class GivenPhotographs:
+    """Photographs by their row.
+
+    Args:
+        photographs: N of them.
+    """
+
+    def __init__(self, photographs: Sequence[Photograph]) -> None:
+        self._photographs = photographs
+
+    def read(self, row: int) -> np.ndarray:
+        """Read a photograph, [H, W, 3] uint8 RGB.
+
+        Raises:
+            DataError: it cannot be used.
+            UnavailableError: the disk cannot give it now.
+        """
+        found = _decoded(self._photographs[row], np.asarray)
+        if isinstance(found, str):
+            raise DataError(f"{_name_of(self._photographs, row)} {found}")
+        return found
+
+
 def open_extractors(parts: Mapping[str, FeatureSettings], device: str) -> dict[str, Extractor]:
     """Opens the extractors of `itrpipe.features.declaration.passes_of`, none of which is an importer."""
     place = torch.device(device)

@@ -17,7 +17,7 @@ from itrpipe.engine.work import cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extraction import MOST_DECODERS, Decoders, decode_image
 from itrpipe.judging.captions import encode_captions
-from itrpipe.judging.material import Material, Photographs
+from itrpipe.judging.material import Material
 
 _BATCH = 64
 _PAIRS = 65_536

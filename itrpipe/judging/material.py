@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +15,7 @@ from itrpipe.storage.arrays import Ragged, Rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class Photographs(Protocol):
-    """Photographs by their row, such as `itrpipe.features.extraction.ImageFiles`."""
-
-    def read(self, row: int) -> np.ndarray:
-        """Read a photograph, [H, W, 3] uint8 RGB; raise DataError, whose message is the reason alone."""
-        ...
+    from itrpipe.features.extraction import ImagesByRow
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ class Material:
     captions: Sequence[str]
     owners: np.ndarray
     num_images: int
-    photographs: Photographs | None = None
+    photographs: ImagesByRow | None = None
     graphs: pa.Table | None = None
     vectors: tuple[Rows, Rows] | None = None
     encoded: Mapping[str, np.ndarray] = field(default_factory=dict)

@@ -14,8 +14,8 @@ from itrpipe.errors import UsageError
 from itrpipe.judging.declaration import JudgeName
 from itrpipe.judging.material import Material
 
-CURVES = {"captions": (7.0, 0.8), "graphs": (7.0, 0.8), "dual": (7.0, 0.8)}
-"""Kind -> slope and middle of the log-odds. Scores of other kinds are log-odds already."""
+CURVES = {"captions": (7.0, 0.8), "captions:tfidf": (3.7, 1.1), "graphs": (4.0, 1.1), "dual": (7.0, 0.8)}
+"""Judge or kind -> slope and middle of the log-odds. Scores of other kinds are log-odds already."""
 MOST_LOG_ODDS = 10.0
 _SAMPLE = 2_000
 
@@ -79,7 +79,8 @@ def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
     Raises:
         UsageError: own images score no higher than others, so that the judge tells nothing.
     """
-    if name.kind not in CURVES:
+    curve = CURVES.get(str(name), CURVES.get(name.kind))
+    if curve is None:
         return Scale(0.0, 1.0, 1.0, 0.0)
     rng = np.random.default_rng(0)
     owned = np.flatnonzero(material.owners >= 0)
@@ -96,4 +97,4 @@ def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
             f"judge {name}: captions score {match:.3f} with their own images and {mismatch:.3f} with others, so that "
             "it cannot tell which fit; choose another judge"
         )
-    return Scale(mismatch, match, *CURVES[name.kind])
+    return Scale(mismatch, match, *curve)

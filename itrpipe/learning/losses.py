@@ -5,7 +5,8 @@
 The objectives (`infonce`, `sigmoid`, `hardest_triplet`, `sum_of_triplets`) take one direction a call: an anchor i has a
 positive with score p_i and C candidates with scores c_ij. The logarithm of a weight w_ij says how much a candidate
 counts: 0 is a full negative, minus infinity none. A batch of B pairs gives the images B candidates each, with minus
-infinity on the diagonal; captions from elsewhere are further columns.
+infinity on the diagonal; captions from elsewhere are further columns. A target P_ij says how likely a candidate is
+right after all: 0 for a full negative, 1 for a second positive.
 
 Shapes: B anchors, C candidates of each.
 """
@@ -110,7 +111,11 @@ def triplet_loss(
 
 
 def infonce(
-    positive: Tensor, candidates: Tensor, log_weights: Tensor | None = None, temperature: float | Tensor = 0.07
+    positive: Tensor,
+    candidates: Tensor,
+    log_weights: Tensor | None = None,
+    temperature: float | Tensor = 0.07,
+    targets: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of each anchor's positive among its candidates.
 
@@ -119,11 +124,18 @@ def infonce(
     The mean of both directions of a batch is the loss of CLIP; with the negative captions of the batch as further
     columns of the images it is that of NegCLIP, whose logits are [B, 2 B].
 
+    With targets it is the cross-entropy with (1, P_i1, ..., P_iC) / (1 + sum_j P_ij) over the positive and the
+    candidates, in which weights count among the candidates of the softmax alone:
+
+        L = 1/B sum_i ( log Z_i - (p_i / t + sum_j P_ij c_ij / t) / (1 + sum_j P_ij) )
+        Z_i = exp(p_i / t) + sum_j w_ij exp(c_ij / t)
+
     Args:
         positive: [B] scores of anchors with their positives.
         candidates: [B, C] scores of anchors with their candidates, one of them at least.
         log_weights: [B, C], at most 0, -inf for what is no candidate; None for zeros.
         temperature: t, above 0.
+        targets: [B, C] P, 0 to 1, and 0 where a log-weight is -inf; None for zeros.
 
     Returns:
         Scalar, a mean over the anchors; 0 for an anchor without candidates.
@@ -141,7 +153,13 @@ def infonce(
     if log_weights is not None:
         logits = logits + log_weights
     logits = torch.cat([(positive / temperature)[:, None], logits], dim=1)  # [B, 1 + C]
-    return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.int64))
+    loss = F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.int64))
+    if targets is None:
+        return loss
+    # The positive gives its candidates these shares of its target.
+    shares = targets / (1 + targets.sum(dim=1, keepdim=True))
+    differences = (positive[:, None] - candidates) / temperature
+    return loss + (shares * differences).sum(dim=1).mean()
 
 
 def sigmoid(
@@ -150,15 +168,19 @@ def sigmoid(
     log_weights: Tensor | None = None,
     scale: float | Tensor = 10.0,
     bias: float | Tensor = -10.0,
+    targets: Tensor | None = None,
 ) -> Tensor:
     """Binary cross-entropy of each pair.
 
         L = -1/B sum_i ( log sigma(s p_i + b) + sum_j w_ij log sigma(-s c_ij - b) )
 
-    The mean of both directions of a batch is the loss of SigLIP.
+    The mean of both directions of a batch is the loss of SigLIP. With targets a candidate's term is the convex
+    combination of those of the labels 1 and -1:
+
+        w_ij ( P_ij log sigma(s c_ij + b) + (1 - P_ij) log sigma(-s c_ij - b) )
 
     Args:
-        positive, candidates, log_weights: see `infonce`.
+        positive, candidates, log_weights, targets: see `infonce`.
         scale: s, above 0.
         bias: b.
 
@@ -167,28 +189,45 @@ def sigmoid(
 
     Source: Zhai et al. (SigLIP), ICCV 2023, section 3.2.
     """
-    negative = F.softplus(candidates * scale + bias)
+    logits = candidates * scale + bias
+    negative = F.softplus(logits)
+    if targets is not None:
+        negative = negative - targets * logits  # softplus(-x) = softplus(x) - x
     if log_weights is not None:
         negative = negative * log_weights.exp()
     return (F.softplus(-(positive * scale + bias)) + negative.sum(dim=1)).mean()
 
 
-def hardest_triplet(
-    positive: Tensor, candidates: Tensor, log_weights: Tensor | None = None, margin: float = 0.2
-) -> Tensor:
-    """Hinge of each anchor with its highest candidate.
+def soften(candidates: Tensor, targets: Tensor | None, margin: float) -> Tensor:
+    """Return scores of candidates lowered by P_ij m, so that a triplet's margin m becomes (1 - P_ij) m.
 
-        L = 1/B sum_i [m - p_i + max_j c_ij]+    over the candidates with w_ij > 0
+    Source: the soft margin of Huang et al. (NCR), NeurIPS 2021, which is made for positives that may be wrong and grows
+        as a power of the label; here it is linear in the target of a candidate.
+    """
+    return candidates if targets is None else candidates - margin * targets
+
+
+def hardest_triplet(
+    positive: Tensor,
+    candidates: Tensor,
+    log_weights: Tensor | None = None,
+    margin: float = 0.2,
+    targets: Tensor | None = None,
+) -> Tensor:
+    """Hinge of each anchor with the candidate that violates its margin most, without targets the highest one.
+
+        L = 1/B sum_i [max_j ((1 - P_ij) m - p_i + c_ij)]+    over the candidates with w_ij > 0
 
     Args:
-        positive, candidates, log_weights: see `infonce`; a weight that is not 0 counts as 1.
+        positive, candidates, log_weights, targets: see `infonce`; a weight that is not 0 counts as 1.
         margin: m.
 
     Returns:
         Scalar, a mean over the anchors; 0 for an anchor without candidates.
 
-    Source: Faghri et al. (VSE++), BMVC 2018, Eq. 6.
+    Source: Faghri et al. (VSE++), BMVC 2018, Eq. 6; with targets see `soften`.
     """
+    candidates = soften(candidates, targets, margin)
     if log_weights is not None:
         candidates = candidates.masked_fill(log_weights.isneginf(), float("-inf"))
     hardest = F.pad(candidates, (0, 1), value=float("-inf")).amax(dim=1)  # there may be no candidate at all
@@ -196,22 +235,26 @@ def hardest_triplet(
 
 
 def sum_of_triplets(
-    positive: Tensor, candidates: Tensor, log_weights: Tensor | None = None, margin: float = 0.2
+    positive: Tensor,
+    candidates: Tensor,
+    log_weights: Tensor | None = None,
+    margin: float = 0.2,
+    targets: Tensor | None = None,
 ) -> Tensor:
     """Hinges of each anchor with all its candidates.
 
-        L = 1/B sum_i sum_j w_ij [m - p_i + c_ij]+
+        L = 1/B sum_i sum_j w_ij [(1 - P_ij) m - p_i + c_ij]+
 
     Args:
-        positive, candidates, log_weights: see `infonce`.
+        positive, candidates, log_weights, targets: see `infonce`.
         margin: m.
 
     Returns:
         Scalar, a mean over the anchors of sums over their candidates.
 
-    Source: Kiros et al., 2014, Eq. 4.
+    Source: Kiros et al., 2014, Eq. 4; with targets see `soften`.
     """
-    hinges = hinge(positive[:, None], candidates, margin)
+    hinges = hinge(positive[:, None], soften(candidates, targets, margin), margin)
     if log_weights is not None:
         hinges = hinges * log_weights.exp()
     return hinges.sum(dim=1).mean()

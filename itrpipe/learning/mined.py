@@ -1,7 +1,7 @@
 """Mined lists as sources of the negatives of a batch.
 
-A training draws some candidates of every anchor of a batch (`MinedCandidates`), asks what mining knew of the candidates
-that a batch has (`known_pairs`), or lets captions that the lists connect share a batch (`neighbours_order`). Directions
+A training draws some candidates of every anchor of a batch (`MinedCandidates`), asks what judges say of the pairs that
+a batch has (`judged_pairs`), or lets captions that the lists connect share a batch (`neighbours_order`). Directions
 are those of `itrpipe.mining.lists`, which writes and reads the lists.
 
 Shapes: A anchors with lists, K candidates of each, B anchors in a batch, n drawn for each, C candidates of the batch,
@@ -22,28 +22,43 @@ from itrpipe.storage.arrays import Ragged, run_indices
 Lists = Mapping[str, np.ndarray]
 """Direction -> rows of candidates [A, K], hardest first, -1 behind the last; under the same names behind
 `PROBABILITY_OF` their probabilities to be matches, where mining wrote these."""
+TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 PROBABILITY_OF = "false_negatives/"
 """Prefix of a direction under which methods find its probabilities."""
 _ROUNDS = 40
 """Times that a caption asks for a leader; with groups of eight, one of eight candidates leads."""
 
 
-def require_probabilities(lists: Lists, direction: str, judges: str) -> None:
-    """Refuses lists that do not say how likely each candidate is a false negative.
+def require_probabilities(lists: Lists, judged: str) -> None:
+    """Refuse lists that do not say how likely each candidate is right after all.
 
     Args:
         lists: see `Lists`.
-        direction: a key of `FILES`.
-        judges: option that reads these probabilities.
+        judged: the setting that reads these probabilities.
 
     Raises:
-        UsageError: likewise.
+        UsageError: they do not.
     """
-    if PROBABILITY_OF + direction not in lists:
+    if PROBABILITY_OF + TEXTS not in lists:
         raise UsageError(
-            f"loss.{judges} needs lists that say how likely each candidate is a false negative; mine them with "
-            "`itrpipe mine-negatives --guard fne`"
+            f"loss.judged = {judged} needs lists that say how likely each candidate is right after all; mine them with "
+            "`itrpipe mine-negatives --judge captions`"
         )
+
+
+def without_likely(lists: Lists, above: float) -> dict[str, np.ndarray]:
+    """Return the lists of both directions without candidates that are likely right; those behind them move up.
+
+    Args:
+        lists: see `Lists`, with probabilities.
+        above: probability above which a candidate is likely right.
+    """
+    left = {}
+    for direction in (TEXTS, IMAGES):
+        likely = lists[PROBABILITY_OF + direction].astype(np.float32) > above
+        rows = np.where(likely, -1, lists[direction])
+        left[direction] = np.take_along_axis(rows, np.argsort(likely, axis=1, kind="stable"), axis=1)
+    return left
 
 
 class MinedCandidates:
@@ -62,7 +77,10 @@ class MinedCandidates:
     def __init__(self, lists: Lists, direction: str, top: int, skip: int = 0) -> None:
         self._lists = lists[direction][:, skip:top]
         if not (self._lists >= 0).any():
-            raise UsageError(f"{direction}: no anchor has a candidate left; loosen what mine-negatives was given")
+            raise UsageError(
+                f"{direction}: no anchor has a candidate left; loosen what mine-negatives was given, or raise "
+                "loss.drop_above"
+            )
 
     def draw(self, anchors: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """Rows [B, n] of candidates; -1 where an anchor has fewer.
@@ -95,6 +113,35 @@ def known_pairs(lists: np.ndarray, values: np.ndarray, candidates: np.ndarray) -
     pair = found.owners()
     known = values[anchors, columns].astype(np.float32)
     return torch.from_numpy(anchors[pair]), torch.from_numpy(found.values), torch.from_numpy(known[pair])
+
+
+def chances_of(lists: Lists, direction: str, anchors: np.ndarray, candidates: np.ndarray) -> Tensor:
+    """Return what judges say of one candidate [B] of each anchor [B], float32 [B]; 0 where its list lacks it."""
+    matches = lists[direction][anchors] == candidates[:, None]
+    chances = np.where(matches, lists[PROBABILITY_OF + direction][anchors], 0)
+    return torch.from_numpy(chances.sum(axis=1, dtype=np.float32))
+
+
+def judged_pairs(lists: Lists, images: np.ndarray, captions: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what judges say of the pairs of images and captions that a list of either direction holds.
+
+    Args:
+        lists: see `Lists`, with probabilities.
+        images: [I] rows, in any order and also several times.
+        captions: [C] rows, likewise.
+
+    Returns:
+        Places of images and of captions, int64 [n], each pair once, and the probabilities of these pairs, float32 [n].
+    """
+    of_images = lists[TEXTS][images], lists[PROBABILITY_OF + TEXTS][images]
+    of_captions = lists[IMAGES][captions], lists[PROBABILITY_OF + IMAGES][captions]
+    image_places, caption_places, chances = known_pairs(*of_images, captions)
+    more_captions, more_images, more_chances = known_pairs(*of_captions, images)
+    image_places = torch.cat([image_places, more_images])
+    caption_places = torch.cat([caption_places, more_captions])
+    pairs = (image_places * len(captions) + caption_places).numpy()
+    once = np.unique(pairs, return_index=True)[1]
+    return image_places[once], caption_places[once], torch.cat([chances, more_chances])[once]
 
 
 def neighbours_order(

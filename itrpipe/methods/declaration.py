@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, field_validator
 
 from itrpipe import plugins
 from itrpipe.config import Settings
 from itrpipe.errors import UsageError
-from itrpipe.papers import Paper
+from itrpipe.judging.declaration import DEFAULT, judge_name
+from itrpipe.papers import FNE, Paper
 from itrpipe.registry import Registry
 
 MOST = 1_000_000
@@ -126,13 +127,13 @@ class Mined:
     Attributes:
         teacher: `[method.]backbone` or a method of the own backbone, whose embeddings are mined; the first training
             where no method is named. None for the first training of the own backbone.
-        guard: of `itrpipe mine-negatives`, which estimates how likely each candidate is a false negative; empty where
-            the method does not read that.
+        judges: of `itrpipe mine-negatives`, which say how likely each candidate is right after all; none where the
+            method does not read that.
         refresh_every: epochs after which the lists are mined again with the model that is trained; 0: never.
     """
 
     teacher: str | None
-    guard: str = ""
+    judges: tuple[str, ...] = ()
     refresh_every: int = 0
 
 
@@ -140,7 +141,39 @@ class ReadsLists(MethodSettings):
     """Settings of methods that read mined lists and say by `mined` which.
 
     The teacher of a backbone without embeddings is VSRN (AOQ §4.2).
+
+    Attributes:
+        judged: use of the probability P, by judges, that a candidate of the lists is right after all, wherever its pair
+            occurs in a batch. `keep`: none; `drop`: it is no negative where P is above `drop_above`, and candidates
+            further down the list move up; `weigh`: its weight is 1 - P; `soft`: P is its target in the loss, in the
+            place of 0. P is 0 for pairs that no list holds.
+        drop_above: probability of `drop`.
+        judges: names of the judges, see `itrpipe.judging.declaration`.
     """
+
+    judged: Literal["keep", "drop", "weigh", "soft"] = "keep"
+    drop_above: float = Field(default=0.5, ge=0, le=1)
+    judges: tuple[str, ...] = Field(default=(DEFAULT,), min_length=1)
+
+    def unused_options(self) -> tuple[str, ...]:
+        """Return the options of judges where none is asked, and of `drop` where nothing is dropped."""
+        if self.judged == "keep":
+            return ("drop_above", "judges")
+        return () if self.judged == "drop" else ("drop_above",)
+
+    def judges_asked(self) -> tuple[str, ...]:
+        """Return the judges that mining asks for this training."""
+        return () if self.judged == "keep" else self.judges
+
+    def judges_cited(self) -> tuple[Paper, ...]:
+        """Return the papers of the judges that are asked."""
+        kinds = {judge_name(judge).kind for judge in self.judges_asked()}
+        return (FNE,) if "fne" in kinds else ()
+
+    @field_validator("judges")
+    @classmethod
+    def _known_judges(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(judge_name(judge)) for judge in value)
 
 
 class ReadsSentences(MethodSettings):

@@ -14,6 +14,7 @@ import numpy as np
 from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.judging.calibration import Calibration, calibrate
 from itrpipe.judging.opened import Scale
+from itrpipe.judging.shares import RANKS, share_by_rank, strata_of
 from itrpipe.mining.filters import drop
 from itrpipe.mining.lists import (
     DIRECTIONS,
@@ -30,8 +31,6 @@ from itrpipe.storage.disk import read_json, write_json
 
 PAIRS, SCALE = "pairs.arrays", "scale.json"
 CALIBRATION = "calibration.json"
-RANKS = (1, 3, 10, 30, 100)
-"""Last ranks of the groups of candidates that are counted apart; another one holds those behind."""
 LIKELY = 0.5
 """Probability above which a candidate is likelier right than not."""
 
@@ -116,14 +115,19 @@ class Judgement(NamedTuple):
 
     Attributes:
         pairs: which.
+        log_odds: [P, J] of each judge, by its default curve.
         calibration: of all judges together.
         probabilities: name of a judge, and `JOINED` for all -> probabilities [P] float32 that a pair is right after
             all.
+        decided_at, answers: [n] places of the pairs that people have judged, and whether they found that these fit.
     """
 
     pairs: CandidatePairs
+    log_odds: np.ndarray
     calibration: Calibration
     probabilities: dict[str, np.ndarray]
+    decided_at: np.ndarray
+    answers: np.ndarray
 
     @classmethod
     def read(cls, folders: Mapping[str, Path], decided: Decided | None) -> Judgement:
@@ -151,7 +155,37 @@ class Judgement(NamedTuple):
         together = np.stack(log_odds, axis=1)
         calibration = calibrate(together[places], answers, images)
         probabilities[JOINED] = calibration.probabilities(together)
-        return cls(pairs, calibration, probabilities)
+        return cls(pairs, together, calibration, probabilities, places, answers)
+
+    def counts(self, places: np.ndarray) -> dict[str, Any]:
+        """Count candidates that are likelier right than not, and estimate the share that is right, by their rank.
+
+        Args:
+            places: [A, K] of the candidates among the pairs, hardest first; -1 where there is none.
+
+        Returns:
+            `marked`: by each judge, and by all, how many of the candidates; and `by_rank`: span of ranks, such as
+            `3-5` -> its `candidates`, its `marked`, and their `share`, see `itrpipe.judging.shares.Share`.
+        """
+        is_candidate = places >= 0
+        ranks = np.broadcast_to(np.arange(1, places.shape[1] + 1), places.shape)[is_candidate]
+        places = places[is_candidate]
+        decision_of = np.full(len(self.pairs.keys), -1)
+        decision_of[self.decided_at] = np.arange(len(self.decided_at))
+        decisions = decision_of[places]
+        rows = np.flatnonzero(decisions >= 0)
+        decisions = decisions[rows]
+        unseen = self.probabilities[JOINED][places]
+        unseen[rows] = np.array(self.calibration.held_out, np.float32)[decisions]
+        shares = share_by_rank(unseen, rows, self.answers[decisions], strata_of(unseen), ranks)
+
+        marked = {judge: found[places] > LIKELY for judge, found in self.probabilities.items()}
+        spans = {}
+        for (first, last), (name, share) in zip(RANKS, shares.items(), strict=False):
+            inside = (ranks >= first) & (ranks <= last)
+            own = {judge: int(marks[inside].sum()) for judge, marks in marked.items()}
+            spans[name] = {"candidates": int(inside.sum()), "marked": own, "share": share._asdict()}
+        return {"marked": {judge: int(marks.sum()) for judge, marks in marked.items()}, "by_rank": spans}
 
     def of(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
         """Return the probabilities of some lists by all judges, [a, K] float32; 0 behind the last candidate."""
@@ -216,7 +250,7 @@ def mark_lists(
         decided: pairs that people have judged.
         truth: all correct pairs, where they are known.
     """
-    by_rank = {}
+    counts = {}
     for direction in DIRECTIONS:
         figures = Figures(statistics["anchors"][direction], 1)
         left = empty = 0
@@ -242,8 +276,11 @@ def mark_lists(
         statistics["candidates"][direction] = left
         statistics["anchors_without_candidates"][direction] = empty
         if judgement is not None:
-            by_rank[direction] = judgement.by_rank(np.concatenate(places))
+            counts[direction] = judgement.counts(np.concatenate(places))
     if truth is None and decided is not None:
         statistics["judge"] = PEOPLE
     if judgement is not None:
-        statistics["judged"] = {"judges": [*judgement.probabilities][:-1], "by_rank": by_rank}
+        calibration = judgement.calibration
+        facts = {name: getattr(calibration, name) for name in ("decisions", "knows", "auc", "precision", "recall")}
+        judges = [name for name in judgement.probabilities if name != JOINED]
+        statistics["judged"] = {"judges": judges, **facts, **counts}

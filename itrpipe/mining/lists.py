@@ -32,7 +32,16 @@ import pyarrow.parquet as pq
 
 from itrpipe.engine.work import Part, Work, Worker, numbered
 from itrpipe.errors import UsageError
-from itrpipe.storage.arrays import ArrayFile, Rows, StoredRows, array_writer, check_fit, check_numbers
+from itrpipe.storage.arrays import (
+    ArrayFile,
+    HeldRows,
+    JoinedRows,
+    Rows,
+    StoredRows,
+    array_writer,
+    check_fit,
+    check_numbers,
+)
 from itrpipe.storage.disk import on_disk, reading
 
 NO_ROW = -1
@@ -53,52 +62,6 @@ _REMEDY = "run `itrpipe mine-negatives` again"
 
 
 # What is searched
-
-
-@dataclass
-class HeldRows:
-    """Rows that are in memory.
-
-    Attributes:
-        array: all of them.
-        source: which another process reads in their place; None sends it the array.
-    """
-
-    array: np.ndarray
-    source: Rows | None = None
-
-    def __post_init__(self) -> None:
-        self.dtype, self.shape = self.array.dtype, self.array.shape
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop."""
-        return self.array[start:stop]
-
-    def __reduce__(self) -> Any:
-        if self.source is None:
-            return HeldRows, (self.array,)
-        return JoinedRows, ((self.source,),)
-
-
-@dataclass
-class JoinedRows:
-    """The rows of several, one behind the other."""
-
-    parts: Sequence[Rows]
-
-    def __post_init__(self) -> None:
-        first, *_ = self.parts
-        self.dtype = first.dtype
-        self.shape = (sum(part.shape[0] for part in self.parts), *first.shape[1:])
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop."""
-        found = [np.empty((0, *self.shape[1:]), self.dtype)]
-        for part in self.parts:
-            if start < part.shape[0] and stop > 0:
-                found.append(part.read(max(0, start), stop))
-            start, stop = start - part.shape[0], stop - part.shape[0]
-        return np.concatenate(found)
 
 
 def taken(values: Rows, rows: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from itrpipe.engine.work import Runner
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining, Precision
 from itrpipe.mining.filters import (
     DuplicateCaptions,
@@ -41,7 +41,7 @@ from itrpipe.mining.lists import (
     write_lists,
 )
 from itrpipe.mining.statistics import DATASET, Figures, mining_statistics
-from itrpipe.storage.arrays import Rows, given_vectors
+from itrpipe.storage.arrays import Rows, check_captions, given_vectors
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet
@@ -60,7 +60,7 @@ EXPECTED_RECALL = 0.99
 
 
 WriteLists = Callable[[str, slice, CandidateLists], None]
-"""Takes the lists of consecutive anchors, direction after direction: the direction, rows of the anchors, their lists."""
+"""Takes the lists of some consecutive anchors: their direction, the rows of the anchors, and the lists."""
 
 
 def mine_split(
@@ -316,11 +316,7 @@ def mine(
         raise UsageError(f"precision {precision!r} is none of {', '.join(get_args(Precision))}; choose one")
     image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
     if captions is not None:
-        if len(captions) != len(rows):
-            raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
-        for row, caption in enumerate(captions):
-            if not isinstance(caption, str):
-                raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
+        check_captions(captions, rows)
     reporter = None
     if progress:
         from itrpipe.progress import Reporter, SafeConsole

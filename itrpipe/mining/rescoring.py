@@ -16,7 +16,7 @@ import numpy as np
 
 from itrpipe.engine.work import Part
 from itrpipe.errors import DataError
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, ListFiles, ListWork, Shapes, by_score
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, ListFiles, ListWork, Shapes, by_score
 
 ScorePairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Image rows [P] and caption rows [P] -> scores [P], higher for a better match."""

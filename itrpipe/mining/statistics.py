@@ -17,6 +17,8 @@ TOPS = (1, 10)
 """Depths of the lists at which candidates that are right after all are counted."""
 JOINED = "joined"
 """Stands for all judges of some lists together."""
+HARDEST = "1"
+"""Span of ranks that holds the hardest candidate of each list."""
 DATASET, PEOPLE = "the dataset", "people"
 """Who judges which candidates are right after all."""
 BEATEN = {
@@ -209,7 +211,7 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
                 longer = {"range_min": f" or raise {_LENGTHS[name]}"}
                 warning += f"; loosen {most}{longer.get(most, '')}"
             said.append(warning)
-    said += sentences_of_judges(statistics)
+    said += _sentences_of_judges(statistics)
     for name, words in WORDS.items():
         facts = []
         beaten = beaten_percent(statistics, name)
@@ -226,29 +228,32 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
-    """Say in sentences how many candidates are right after all by judges, and what that rests on; none without judges.
-
-    Args:
-        statistics: with `judged`, where there are judges, see `itrpipe.mining.judged`.
-    """
+def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
     judged = statistics.get("judged")
     if judged is None:
         return []
     judges = " and ".join(judged["judges"])
     if not judged["knows"]:
-        return [f"{judges}: this judge knows nothing here, so that nothing is marked"]
+        return [f"{judges}: knows nothing here by {judged['decisions']:,} decisions, so that nothing is marked"]
     said = []
+    if auc := judged["auc"]:
+        area, low, high = auc
+        said.append(
+            f"{judges}: tells right from wrong with an AUC of {area:.2f} ({low:.2f}–{high:.2f}), by "
+            f"{judged['decisions']:,} decisions"
+        )
     for name, words in WORDS.items():
-        hardest = judged["by_rank"][name][0]
+        hardest = judged[name]["by_rank"].get(HARDEST)
+        if hardest is None:
+            continue
         share = hardest["share"]
         checked = "by its default curve, which nobody has checked"
         if share["decisions"]:
             checked = f"{_percent(share['low'])}–{_percent(share['high'])} %, {share['decisions']:,} decisions"
-        marked = sum(each["marked"][JOINED] for each in judged["by_rank"][name])
         said.append(
             f"{words}: by {judges}, {_percent(share['value'])} % of the hardest are right after all ({checked}); "
-            f"{marked:,} of {statistics['candidates'][name]:,} candidates are likelier right than not"
+            f"{judged[name]['marked'][JOINED]:,} of {statistics['candidates'][name]:,} candidates are likelier right "
+            "than not"
         )
     return said
 

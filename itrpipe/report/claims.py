@@ -53,9 +53,8 @@ _OF_NEGATIVES = {"sentences", "loss.negatives", "loss.teacher", "loss.twins"}
 """Settings that say which negatives a training has."""
 _OPTIONS = {"method": "loss.", "backbone": "model."}
 """Settings whose value decides which options there are -> what the keys of these begin with."""
-_OF_GUARDS = {"loss.weigh", "loss.false_negatives", "loss.drop_above"}
-_OF_GUARDS |= {f"{MINING}{name}" for name in ("guard", "guard_prior", "guard_batch_size")}
-"""Settings of false negatives that mining marks, and of what a training does with them."""
+_OF_JUDGES = {"loss.judged", "loss.drop_above", "loss.judges", f"{MINING}judges"}
+"""Settings of judges of negatives, and of what a training does with what they mark."""
 _NAMED = 3
 """Models, or settings, that a sentence names."""
 
@@ -274,8 +273,8 @@ def _differing(baseline: Model, model: Model) -> list[str]:
     """
     baseline_values, values = baseline.values, model.values
     skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
-    if baseline.has_idle_guard or model.has_idle_guard:
-        skipped |= _OF_GUARDS
+    if baseline.has_idle_judges or model.has_idle_judges:
+        skipped |= _OF_JUDGES
 
     one_sided = baseline_values.keys() ^ values.keys()
     for owner, prefix in _OPTIONS.items():
@@ -319,14 +318,14 @@ def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
 
 
 def _repeats(claim: Comparison, claims: Sequence[Comparison]) -> bool:
-    """Tell whether the model of a claim is that of another one, but for a guard that marked nothing."""
+    """Tell whether the model of a claim is that of another one, but for judges that marked nothing."""
     model = claim.series.first.members[0]
-    if not model.has_idle_guard:
+    if not model.has_idle_judges:
         return False
     for each in claims:
         other = each.series.first.members[0]
         has_same_negatives = other.choices.get("negatives") == model.choices.get("negatives")
-        if has_same_negatives and not other.has_idle_guard and not _differing(other, model):
+        if has_same_negatives and not other.has_idle_judges and not _differing(other, model):
             return True
     return False
 

@@ -75,7 +75,7 @@ Declared = Callable[[Manifest], Mapping[str, Any]]
 EPOCHS = "epochs"
 MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
-_TOLD = {"method", "backbone", "features", "seed", "name", "split", "guard", "loss.teacher"}
+_TOLD = {"method", "backbone", "features", "seed", "name", "split", "judges", "loss.teacher"}
 """Settings that runs are named by, or that the step asks for that reads an artifact."""
 _FILES = "files."
 """Begins the keys of the files of given embeddings, which no declaration can name."""

@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import SIDES, Ranks
 from itrpipe.features.declaration import GIVEN, model_inputs
+from itrpipe.mining.lists import DIRECTIONS
+from itrpipe.mining.statistics import JOINED
 from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import (
     Declared,
@@ -43,8 +45,6 @@ take other negatives, weights and batches, and takes in-batch ones; a pretrained
 files, in which seeds change nothing: it is not one of several seeds that were trained elsewhere."""
 MINING, SEED = "mining ", "seed"
 """Begins the keys of a mining; the setting that repeats a training."""
-LIKELY = 0.5
-"""Probability above which a candidate is likelier a match than not."""
 _START = "start"
 _EMBEDDINGS = "embeddings"
 _COSTS = ("train", _EMBEDDINGS, "mine_negatives", "synthesize")
@@ -92,16 +92,16 @@ class Model:
         return values
 
     @cached_property
-    def has_idle_guard(self) -> bool:
-        """Tell whether it was to avoid false negatives that mining marks, and mining marked none."""
+    def has_idle_judges(self) -> bool:
+        """Tell whether it was to avoid what judges of its negatives mark, and they marked nothing."""
         loss = loss_of(self.settings)
         if loss is None or self.mining is None or self.mining.manifest is None:
             return False
         mined = loss.mined()
-        if mined is None or not mined.guard:
+        if mined is None or not mined.judges:
             return False
-        marked = read_json(self.mining.opened / STATISTICS)["guard"]["above"]
-        return not any(counts[str(LIKELY)] for counts in marked.values())
+        judged = read_json(self.mining.opened / STATISTICS)["judged"]
+        return not any(judged[direction]["marked"][JOINED] for direction in DIRECTIONS)
 
     @cached_property
     def choices(self) -> Mapping[str, str]:
@@ -131,7 +131,7 @@ class Model:
             return self.named
         title = title_by_choices(self.method_name, self.settings) or method_title(self.method_name)
         notes = [self.named] if self.named else []
-        if self.has_idle_guard:
+        if self.has_idle_judges:
             notes.append("marked nothing")
         return f"{title} ({'; '.join(notes)})" if notes else title
 

@@ -45,7 +45,7 @@ from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import shrink
-from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, RANDOM, SAMPLE, Candidates, Queue, agreements
+from itrpipe.review import CALIBRATION, DOUBTFUL, HARMFUL, SAMPLE, Candidates, Queue, agreements, findings
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
 from itrpipe.search.photos import PhotoFile, read_index
@@ -85,8 +85,8 @@ AT_ONCE = 20
 SIDES = (320, 1_280)
 """Longest sides of pictures in pixels: of a grid, and of one photograph alone."""
 ORDER_TITLES = {
-    SAMPLE: "sample: at random, which estimates the share of false negatives",
-    GUARD: "guard: at random among those that the guard takes for false",
+    CALIBRATION: "calibration: spread over the judge's score",
+    SAMPLE: "sample: at random",
     DOUBTFUL: "doubtful: nearest to a probability of one half first",
     HARMFUL: "harmful: highest score first",
 }
@@ -349,12 +349,12 @@ class Reviews:
         if reviewer:
             answered = self.file.read().answers.get(_name(reviewer), {})
         given = []
-        for pair, answer in reversed(answered.items()):
-            place = self.candidates.place(*pair)
-            if place is not None and len(given) < AT_ONCE:
-                given.append(self._shown(place) | {"answer": answer})
+        latest = [*reversed(answered)]
+        for pair, place in zip(latest, self.candidates.places(latest).tolist(), strict=True):
+            if place >= 0 and len(given) < AT_ONCE:
+                given.append(self._shown(place) | {"answer": answered[pair]})
         candidates = list(map(self._shown, queue.upcoming(answered, AT_ONCE)))
-        return {"candidates": candidates, "given": given, "progress": self.progress(order, reviewer)}
+        return {"candidates": candidates, "given": given, "progress": self.progress(reviewer)}
 
     def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
         """Writes an answer, one of `itrpipe.datasets.decisions.ANSWERS`, and tells what is known now.
@@ -367,21 +367,22 @@ class Reviews:
         queue = self._queue(order)
         with self._lock:
             self.file.add([queue.judgement(place, _name(reviewer), answer)])
-        return self.progress(order, reviewer)
+        return self.progress(reviewer)
 
-    def progress(self, order: str, reviewer: str) -> dict[str, Any]:
-        """Return how much of an order a reviewer has judged, and the share of false negatives where it is random."""
-        decisions, queue = self.file.read(), self._queue(order)
+    def progress(self, reviewer: str) -> dict[str, Any]:
+        """Return how much a reviewer has judged, and what all answers tell."""
+        decisions = self.file.read()
+        places = self.candidates.places(decisions.answers.get(reviewer, {}))
         agreed = []
         for both, each in agreements(decisions).items():
             if reviewer in both:
                 (other,) = set(both) - {reviewer}
                 agreed.append({"with": other, **each._asdict()})
         return {
-            "judged": queue.judged(decisions.answers.get(reviewer, {})),
-            "pairs": len(queue),
-            "share": queue.sampled(decisions)._asdict() if order in RANDOM else None,
+            "judged": int((places >= 0).sum()),
+            "pairs": len(self.candidates),
             "agreements": agreed,
+            **findings(self.candidates, decisions).json(),
         }
 
     def _shown(self, place: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from itrpipe.models.declaration import settings_of
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY, STATISTICS
-from itrpipe.training.settings import MineExecution, MineSettings, Model, SearchSettings, run_label
+from itrpipe.training.settings import JUDGE_INPUT, MineExecution, MineSettings, Model, SearchSettings, run_label
 
 TRAIN = "train"
 CORPUS, FURTHER = "corpus.arrays", "further_candidates.json"
@@ -20,8 +20,6 @@ _BYTES_PER_PLACE = 32
 """Bytes on the disk: 8 in the end, and 12 in the parts of each of two maps."""
 SEARCH = "mine_negatives"
 """Input of judged lists, and of judges: the lists that were found."""
-_JUDGE = "judge_"
-"""Begins the names of inputs that hold the scores of judges."""
 
 
 def search_label(conf: str, settings: SearchSettings, *judges: str) -> str:
@@ -80,7 +78,7 @@ class MineNegatives(Stage):
             needed[SEARCH] = search
             for number, judge in enumerate(settings.judges, 1):
                 asked = {**search.settings, "judge": judge}
-                needed[f"{_JUDGE}{number}"] = Need("judge", "pairs", asked, without=search.without)
+                needed[JUDGE_INPUT.format(number)] = Need("judge", "pairs", asked, without=search.without)
         elif settings.rescore_with:
             if is_given(settings.backbone):
                 raise UsageError(
@@ -188,7 +186,7 @@ def _mark(job: Job) -> None:
     from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
     from itrpipe.mining.judged import CALIBRATION, Judgement, mark_lists
     from itrpipe.mining.lists import DIRECTIONS, ListWriter
-    from itrpipe.mining.statistics import sentences_of_judges
+    from itrpipe.mining.statistics import sentences
     from itrpipe.storage.disk import read_json, write_json
 
     share = share_of(job.execution)
@@ -213,7 +211,7 @@ def _mark(job: Job) -> None:
     if settings.judges:
         folders = {}
         for number, judge in enumerate(settings.judges, 1):
-            folders[judge] = job.inputs[f"{_JUDGE}{number}"].folder
+            folders[judge] = job.inputs[JUDGE_INPUT.format(number)].folder
         judgement = Judgement.read(folders, decided)
         write_json(job.folder / CALIBRATION, judgement.calibration.to_json())
 
@@ -223,5 +221,5 @@ def _mark(job: Job) -> None:
         mark_lists(searched, statistics, lists.write, judgement, decided, truth)
     write_json(job.folder / STATISTICS, statistics)
     job.metrics |= lists.widths
-    for sentence in sentences_of_judges(statistics):
+    for sentence in sentences(statistics):
         job.reporter.say(f"  {sentence}")

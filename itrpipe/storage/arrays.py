@@ -146,6 +146,52 @@ class FetchedRows:
             return self.fetch(rows.start, rows.stop)
 
 
+@dataclass
+class HeldRows:
+    """Rows that are in memory.
+
+    Attributes:
+        array: all of them.
+        source: which another process reads in their place; None sends it the array.
+    """
+
+    array: np.ndarray
+    source: Rows | None = None
+
+    def __post_init__(self) -> None:
+        self.dtype, self.shape = self.array.dtype, self.array.shape
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop."""
+        return self.array[start:stop]
+
+    def __reduce__(self) -> Any:
+        if self.source is None:
+            return HeldRows, (self.array,)
+        return JoinedRows, ((self.source,),)
+
+
+@dataclass
+class JoinedRows:
+    """The rows of several, one behind the other."""
+
+    parts: Sequence[Rows]
+
+    def __post_init__(self) -> None:
+        first, *_ = self.parts
+        self.dtype = first.dtype
+        self.shape = (sum(part.shape[0] for part in self.parts), *first.shape[1:])
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop."""
+        found = [np.empty((0, *self.shape[1:]), self.dtype)]
+        for part in self.parts:
+            if start < part.shape[0] and stop > 0:
+                found.append(part.read(max(0, start), stop))
+            start, stop = start - part.shape[0], stop - part.shape[0]
+        return np.concatenate(found)
+
+
 FileRows = StoredRows | FetchedRows
 """Rows of an array in a file: `where`, `dtype`, `shape` and `read`."""
 Attributes = Callable[[str], Mapping[str, Any]]
@@ -669,13 +715,26 @@ def given_vectors(images: ArrayLike, texts: ArrayLike, owners: ArrayLike) -> tup
     """
     what = "vectors [rows, D] of real numbers"
     return (
-        _array("images", images, 2, "f", what, np.float32),
-        _array("texts", texts, 2, "f", what, np.float32),
-        _array("owners", owners, 1, "iu", "one row of an image for each text", np.int64),
+        given_array("images", images, 2, "f", what, np.float32),
+        given_array("texts", texts, 2, "f", what, np.float32),
+        given_array("owners", owners, 1, "iu", "one row of an image for each text", np.int64),
     )
 
 
-def _array(name: str, given: Any, axes: int, kinds: str, what: str, dtype: DTypeLike) -> np.ndarray:
+def given_array(name: str, given: Any, axes: int, kinds: str, what: str, dtype: DTypeLike) -> np.ndarray:
+    """Return a list, array or tensor as an array.
+
+    Args:
+        name: for messages.
+        given: its values.
+        axes: that it has to have.
+        kinds: that its numbers may be of, by NumPy's letters.
+        what: it has to hold, for messages.
+        dtype: of the array.
+
+    Raises:
+        DataError: it has another number of axes, another kind of number, or nothing in it.
+    """
     if hasattr(given, "detach"):  # a tensor; nothing here imports torch
         kept = given.detach().cpu()
         given = (kept.float() if kept.is_floating_point() else kept).numpy()
@@ -683,6 +742,19 @@ def _array(name: str, given: Any, axes: int, kinds: str, what: str, dtype: DType
     if array.ndim != axes or array.dtype.kind not in kinds or not array.size:
         raise DataError(f"{name} are {array.dtype} {list(array.shape)} and not {what}")
     return array.astype(dtype, copy=False)
+
+
+def check_captions(captions: Sequence[str], owners: np.ndarray) -> None:
+    """Refuse captions that are no texts, or not as many as owners [T].
+
+    Raises:
+        DataError: they are not.
+    """
+    if len(captions) != len(owners):
+        raise DataError(f"there are {len(captions):,} captions and {len(owners):,} owners; give one for each text")
+    for row, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
 
 
 def check_fit(images: Shape, texts: Shape, owners: np.ndarray) -> None:

@@ -69,6 +69,8 @@ UNTIMED |= {"selection"}
 INITIAL = "initial"
 """Source of published weights that a training starts from."""
 _PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())})
+JUDGE_INPUT = "judge_{}"
+"""Name of the input of mined lists that holds what the judge of this number, from 1, says."""
 TEACHER_OF_PAIRS = "vsrn"
 """Backbone that mines for those without embeddings (AOQ §4.2: the lists of SCAN and BFAN are VSRN's)."""
 

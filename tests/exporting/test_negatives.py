@@ -305,8 +305,21 @@ def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_pat
             ranked = [row for row, _, _ in own if (anchor, row) not in same[direction]]
             assert [row for row in found[anchor].tolist() if row >= 0] == ranked[:NEGATIVES]
             repeats += sum((anchor, row) in same[direction] for row, _, _ in own[:NEGATIVES])
-        assert mined.repeats[direction] == repeats
-    assert mined.repeats["i2t"]
+        assert mined.left_out[direction].repeats == repeats
+    assert mined.left_out["i2t"].repeats
+
+
+def test_what_the_judge_takes_for_right_is_no_negative(world: World) -> None:
+    mined = world.open(sentences=0, drop_above=0.5)
+    for direction, lists in world.lists.items():
+        right = seen = 0
+        for anchor, own in enumerate(lists):
+            kept = [row for row, _, probability in own if probability <= 0.5]
+            assert [row for row in mined.rows[direction][anchor].tolist() if row >= 0] == kept[:NEGATIVES]
+            right += sum(probability > 0.5 for _, _, probability in own[:NEGATIVES])
+            seen += len(own[:NEGATIVES])
+        assert tuple(mined.left_out[direction]) == (0, right, seen)
+        assert right
 
 
 def test_twins_are_each_others_negatives(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

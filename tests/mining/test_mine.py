@@ -95,7 +95,7 @@ def mined_from_a_file(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, in
             np.arange(200) // 5,
             settings,
             Runner(folder / "work", None, print),
-            lambda direction, part, found, probability: lists[direction].append(found.candidates),
+            lambda direction, part, found: lists[direction].append(found.candidates),
             device="cpu",
             block=16,
         )

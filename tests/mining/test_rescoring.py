@@ -1,4 +1,4 @@
-"""Second opinions on mined lists: another model's order against a loop, its pairs against whole matrices, the guard."""
+"""A second model's order of mined lists against a loop, and its pairs against whole matrices."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining.filters import drop
-from itrpipe.mining.lists import NO_ROW, CandidateLists, MinedLists, slices
-from itrpipe.mining.rescoring import Guard, Rescoring, SecondModel
+from itrpipe.mining.lists import NO_ROW, MinedLists
+from itrpipe.mining.rescoring import Rescoring, SecondModel
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
@@ -26,7 +25,7 @@ from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.training import second_model as module
 from itrpipe.training.second_model import PairScorer
 from tests.maps import made
-from tests.mining.mine import assert_same, directions, joined, mine, write_file
+from tests.mining.mine import assert_same, joined, write_file
 
 # Whole numbers, so that many pairs tie.
 TRUE_SCORES = np.random.default_rng(0).integers(0, 4, (12, 30)).astype(np.float32)
@@ -160,47 +159,3 @@ def test_a_machine_without_room_and_a_model_of_another_kind_are_refused(tmp_path
     monkeypatch.setattr(module, "load_model", lambda folder: strange)
     with pytest.raises(UsageError, match="other encodes neither vectors nor regions and words"):
         module.load_scoring_model(tmp_path)
-
-
-# The guard
-
-FAMILY = np.arange(20) // 2
-OWNERS = np.repeat(np.arange(20), 2)
-
-
-def vectors() -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of images that look alike, and captions that fit both."""
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((10, 16))[FAMILY] + 0.2 * rng.standard_normal((20, 16))
-    texts = images[OWNERS] + 0.5 * rng.standard_normal((40, 16))
-    images, texts = (
-        (each / np.linalg.norm(each, axis=1, keepdims=True)).astype(np.float32) for each in (images, texts)
-    )
-    return images, texts
-
-
-def guarded(prior: float, lists: dict[str, CandidateLists] | None = None, sign: int = 1):
-    """Lists, the probabilities of all their candidates, some anchors at a time, and the figures on them."""
-    found = vectors()
-    if lists is None:
-        lists = directions(mine(*found, OWNERS, 8, 6))
-    guard = Guard(found[0], sign * found[1], OWNERS, prior=prior, batch_size=4)
-    probability = {}
-    for name, each in lists.items():
-        parts = [CandidateLists(each.candidates[part], each.scores[part]) for part in slices(len(each.scores), 7)]
-        probability[name] = np.concatenate([guard.probability(name, part) for part in parts])
-    return lists, probability, guard.facts()
-
-
-def test_behind_the_end_of_a_list_nothing_is_likely_or_counted():
-    cut = {name: drop(each, {"all but the first": np.arange(each.scores.shape[1]) > 0})[0]
-           for name, each in guarded(0.05)[0].items()}  # fmt: skip
-    lists, probability, facts = guarded(0.9999, cut)
-    for name, each in lists.items():
-        assert (probability[name][:, 1:] == 0).all()
-        assert 0 < facts["above"][name]["0.01"] <= len(each.candidates)
-
-
-def test_a_model_that_has_learned_nothing_gives_no_estimate():
-    with pytest.raises(UsageError, match="--guard fne: the mining model ranks"):
-        guarded(1e-4, sign=-1)

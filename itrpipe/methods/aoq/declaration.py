@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from itrpipe.methods.declaration import AuxiliaryLoss, Count, FirstEpochs, Mined, ReadsLists, SameImageMask
-from itrpipe.papers import AOQ, FNE, Paper
+from itrpipe.papers import AOQ, NCR, Paper
 
 _READ_BY = {
     "online_term": ("offline-triplet", "quintuplet"),
@@ -34,12 +34,11 @@ class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
         redraw: draw the text again while it describes the drawn image (paper: draw both again; released code: neither).
         teacher: backbone, or method, whose model mines; None: the model's own backbone, or VSRN where the backbone
             scores pairs.
-        false_negatives: candidates that mining took for false negatives (`--guard fne`) are drawn like others (`keep`),
-            with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`; those further down the
-            list then move up).
-        drop_above: probability of `drop`.
 
-    Inherited: `sum_epochs`, `mask_same_image`, `auxiliary_weight`.
+    Inherited: `sum_epochs`, `mask_same_image`, `auxiliary_weight`, and `judged` with its options. `weigh` draws mined
+    candidates with weight 1 - P, and keeps negatives of the batch with that probability. `soft` makes the margins of
+    a, b and negatives of the batch (1 - P) of what they are; c and d of mined candidates keep theirs, since no list
+    need hold these pairs.
     """
 
     papers = (AOQ,)
@@ -58,25 +57,25 @@ class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
     coupled: bool = False
     redraw: bool = True
     teacher: str | None = None
-    false_negatives: Literal["keep", "weigh", "drop"] = "keep"
-    drop_above: float = Field(default=0.5, ge=0, le=1)
 
     def cited(self) -> tuple[Paper, ...]:
-        """Return FNE too, if its probabilities filter the lists."""
-        return (*self.papers, FNE) if self.false_negatives != "keep" else self.papers
+        """Return the papers of its judges, and of soft margins, too."""
+        soft = (NCR,) if self.judged == "soft" else ()
+        return (*self.papers, *self.judges_cited(), *soft)
 
     def unused_options(self) -> tuple[str, ...]:
-        """Return the options of other variants."""
-        return tuple(option for option, variants in _READ_BY.items() if self.variant not in variants)
+        """Return the options of other variants, and of judges that are not asked."""
+        unused = tuple(option for option, variants in _READ_BY.items() if self.variant not in variants)
+        return unused + super().unused_options()
 
     def mined(self) -> Mined:
         """Return the lists of the teacher."""
-        return Mined(self.teacher, guard="" if self.false_negatives == "keep" else "fne")
+        return Mined(self.teacher, self.judges_asked())
 
     @model_validator(mode="after")
     def _coupled_ranks_fit(self) -> Aoq:
         if self.coupled and self.top_images > self.top_texts:
             raise ValueError("coupled ranks need top_images <= top_texts")
-        if self.coupled and self.false_negatives == "weigh":
-            raise ValueError("coupled leaves no rank of images to weigh; give --set loss.false_negatives=drop")
+        if self.coupled and self.judged == "weigh":
+            raise ValueError("coupled leaves no rank of images to weigh; give --set loss.judged=drop")
         return self

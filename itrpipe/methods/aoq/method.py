@@ -12,12 +12,13 @@ BatchNorm sees each apart, as in the released code.
 Shapes: B positive pairs in a batch, N images, T captions, K candidates of an anchor.
 
 Source: Chen, Deng and Luo, "Adaptive Offline Quintuplet Loss for Image-Text Matching" (AOQ), ECCV 2020, sections 3.2
-and 3.3, Eq. 3 to 5, and Table 3; all differences from paper and released code: docs/papers/aoq.md. Ours, after FNE:
-candidates that mining took for false negatives are drawn with less weight, or not at all.
+and 3.3, Eq. 3 to 5, and Table 3; all differences from paper and released code: docs/papers/aoq.md. Ours: what judges
+say of candidates (`judged`).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,14 +28,22 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
-from itrpipe.learning.mined import PROBABILITY_OF, Lists, require_probabilities
+from itrpipe.learning.mined import (
+    IMAGES,
+    PROBABILITY_OF,
+    TEXTS,
+    Lists,
+    chances_of,
+    judged_pairs,
+    require_probabilities,
+    without_likely,
+)
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.base import AnyMatcher, Batch, Method, TrainingSet, auxiliary_terms, encoded, same_image_mask
 from itrpipe.storage.arrays import Ragged
 
 __all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "aoq_loss"]
 
-TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 MAX_REDRAWS = 20
 """Tries; what still corresponds after them is kept, and counted in `corresponding`."""
 LEAST_WEIGHT = 1e-3
@@ -160,7 +169,7 @@ class OfflineNegatives:
             every caption, see `itrpipe.learning.mined.Lists`; with probabilities where candidates are to be judged.
         caption_image: [T] row of the image that each caption describes.
         settings: how many are drawn among, whether ranks are `coupled`, whether text is drawn again (`redraw`, the
-            paper; the code does not), and what follows from the probabilities (`false_negatives`).
+            paper; the code does not), and what follows from the probabilities (`judged`).
 
     Raises:
         UsageError: the lists are shorter than asked for, an anchor has no candidate left, or the settings ask for
@@ -172,8 +181,12 @@ class OfflineNegatives:
     def __init__(self, lists: Lists, caption_image: np.ndarray, settings: Aoq) -> None:
         self._caption_image = caption_image
         self._settings = settings
-        self._texts = _RankedList(TEXTS, lists, settings.top_texts, settings)
-        self._images = _RankedList(IMAGES, lists, settings.top_images, settings)
+        if settings.judged != "keep":
+            require_probabilities(lists, settings.judged)
+        offered = without_likely(lists, settings.drop_above) if settings.judged == "drop" else lists
+        weighed = settings.judged == "weigh"
+        self._texts = _RankedList(TEXTS, offered, settings.top_texts, weighed)
+        self._images = _RankedList(IMAGES, offered, settings.top_images, weighed)
         self._captions_of = Ragged.of_owners(caption_image, len(lists[TEXTS]))
 
     def draw(self, captions: np.ndarray, rng: np.random.Generator) -> OfflineQuintuplets:
@@ -205,21 +218,15 @@ class OfflineNegatives:
 
 
 class _RankedList:
-    """The lists [A, K] of one direction, of which places are drawn; candidates that are dropped stand behind the last.
+    """The lists [A, K] of one direction, of which places are drawn.
 
-    With `weigh`, places are drawn by inverting the cumulative weights.
+    Where candidates are weighed, places are drawn by inverting the cumulative weights.
     """
 
-    def __init__(self, direction: str, lists: Lists, top: int, settings: Aoq) -> None:
-        judged = settings.false_negatives
+    def __init__(self, direction: str, lists: Lists, top: int, weighed: bool) -> None:
         self._sums = None
         rows = lists[direction]
-        if judged != "keep":
-            require_probabilities(lists, direction, f"false_negatives = {judged}")
-        if judged == "drop":
-            dropped = lists[PROBABILITY_OF + direction] > settings.drop_above
-            rows = np.take_along_axis(np.where(dropped, -1, rows), np.argsort(dropped, axis=1, kind="stable"), axis=1)
-        elif judged == "weigh":
+        if weighed:
             weights = np.maximum(1 - lists[PROBABILITY_OF + direction].astype(np.float32), LEAST_WEIGHT)
             weights = np.where(rows < 0, 0, weights)[:, :top]
             self._sums = np.cumsum(weights, axis=1, dtype=np.float32)
@@ -243,6 +250,20 @@ class _RankedList:
         return self._rows[anchors, np.minimum(places, self._counts[anchors] - 1)]
 
 
+@dataclass(eq=False)
+class AoqBatch(Batch):
+    """A batch, and by how much its negatives are lowered because of what judges say.
+
+    Attributes:
+        lowered: places of images and of captions [n], and by how much the scores of these pairs are lowered: infinitely
+            where they are no negatives, and with `soft` by P margin_online. Empty where no judge is asked.
+        offline_lowered: [2, B] of a and of b, with `soft`: P margin_offline.
+    """
+
+    lowered: tuple[Tensor, ...] = ()
+    offline_lowered: Tensor | None = None
+
+
 class AoqMethod(Method[Aoq]):
     """Adds offline negatives to the online triplet loss; see `OfflineNegatives` for the lists."""
 
@@ -250,9 +271,10 @@ class AoqMethod(Method[Aoq]):
 
     def __init__(self, settings: Aoq, data: TrainingSet, lists: Lists) -> None:
         super().__init__(settings, data)
+        self._lists = lists
         self._negatives = OfflineNegatives(lists, data.caption_image, settings)
 
-    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
+    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> AoqBatch:
         """The positives, the offline pair of each, and the derived pair of each."""
         images = self.data.caption_image[captions]
         drawn = self._negatives.draw(captions, rng)
@@ -261,26 +283,50 @@ class AoqMethod(Method[Aoq]):
             "offline": self.data.pairs(drawn.image, drawn.text, rng),
             "derived": self.data.pairs(drawn.image_of_text, drawn.text_of_image, rng),
         }
-        return Batch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
+        batch = AoqBatch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
+        settings = self.settings
+        if settings.judged == "keep":
+            return batch
+        image_places, caption_places, chances = judged_pairs(self._lists, images, captions)
+        if settings.judged == "soft":
+            by = settings.margin_online * chances
+            of_text = chances_of(self._lists, TEXTS, images, drawn.text)
+            of_image = chances_of(self._lists, IMAGES, captions, drawn.image)
+            batch.offline_lowered = settings.margin_offline * torch.stack([of_text, of_image])
+        else:
+            limits = settings.drop_above
+            if settings.judged == "weigh":
+                limits = torch.from_numpy(rng.random(len(chances), dtype=np.float32))
+            by = torch.where(chances > limits, math.inf, 0.0)
+        batch.lowered = image_places, caption_places, by
+        return batch
 
-    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: AoqBatch, epoch: int) -> dict[str, Tensor]:
         """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
         In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead;
-        what `collate` drew is then unused.
+        what `collate` drew is then unused. A negative whose score is lowered by P m has the margin (1 - P) m; the
+        weights of Eq. 5 compare lowered scores.
         """
         settings = self.settings
         mask = same_image_mask(batch, self.settings.mask_same_image)
         images, texts = encoded(model, batch.pairs["positive"])
+        scores = model.score_matrix(images, texts).float()  # [B, B]
+        if batch.lowered:
+            image_places, caption_places, by = batch.lowered
+            lowered = torch.zeros_like(scores)
+            lowered[image_places, caption_places] = by
+            scores = scores - lowered
         if epoch < settings.sum_epochs:
-            scores = model.score_matrix(images, texts).float()  # [B, B]
             found = {"triplet": triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)}
         else:
             offline_images, offline_texts = encoded(model, batch.pairs["offline"])
             derived = encoded(model, batch.pairs["derived"])
             compared = (images, offline_texts), (offline_images, texts), (offline_images, offline_texts), derived
-            offline = OfflineScores(*(model.score_pairs(*pair).float() for pair in compared))  # a, b, c, d
-            scores = model.score_matrix(images, texts).float()  # [B, B]
+            a, b, c, d = (model.score_pairs(*pair).float() for pair in compared)
+            if batch.offline_lowered is not None:
+                a, b = torch.stack([a, b]) - batch.offline_lowered
+            offline = OfflineScores(a, b, c, d)
             found = {"aoq": aoq_loss(scores, offline, settings, mask)}
         return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight)
 

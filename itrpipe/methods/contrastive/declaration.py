@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from itrpipe.judging.declaration import judge_name
 from itrpipe.methods.declaration import (
     MOST,
     AuxiliaryLoss,
@@ -26,7 +27,7 @@ from itrpipe.methods.declaration import (
     Share,
     WithTwins,
 )
-from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
+from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NCR, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
 
 SOURCES = ("batch", "mined", "synthetic")
 OWN = "own"
@@ -39,7 +40,7 @@ _OBJECTIVES = {
     "sum": ("all triplets", VSEPP),
 }
 """Objective -> its title, and the paper that it comes from."""
-_LISTS = {"mined", "neighbours", "guard"}
+_LISTS = {"mined", "neighbours", "judged"}
 """Choices that read mined lists."""
 _READ_WITH = (
     ({"mined"}, ("mined_texts", "mined_images")),
@@ -57,7 +58,7 @@ _READ_WITH = (
 """Choices, and the options that are read with any of them and with no other one."""
 
 
-CHOICES = ("negatives", "weigh", "objective", "batches", "refresh_every", "twins")
+CHOICES = ("negatives", "weigh", "judged", "objective", "batches", "refresh_every", "twins")
 """Options that `Contrastive.choices` tells."""
 
 
@@ -68,10 +69,10 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
         negatives: where candidates come from. `batch`, always; `mined`: drawn from lists of `itrpipe mine-negatives`;
             `synthetic`: sentences of `itrpipe synthesize`.
         weigh: what candidates count: all alike (`none`); the `hardest` of each anchor alone; 1 - P with the probability
-            P to be a false negative by the similarities seen in training (`fne`) or by mining's (`guard`); none that
-            scores about as high as the positive (`positive-aware`); or none that the dataset knows to be true
-            (`truth`), which is what a perfect filter would do. Synthetic sentences were made to be false and are
-            weighed by `hardest` alone.
+            P to be a false negative by the similarities seen in training (`fne`); none that scores about as high as
+            the positive (`positive-aware`); or none that the dataset knows to be true (`truth`), which is what a
+            perfect filter would do. Synthetic sentences were made to be false and are weighed by `hardest` alone.
+            Weights of `judged` are multiplied by these.
         objective: `infonce`, `sigmoid`, or triplets with the `hardest` candidate or the `sum` of all. `hardest` keeps
             each candidate with the probability that is its weight.
         batches: captions of an epoch are `shuffled`, or `neighbours` in the mined lists share a batch.
@@ -100,7 +101,7 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
 
     mask_same_image: bool = True
     negatives: tuple[Literal["batch", "mined", "synthetic"], ...] = ("batch",)
-    weigh: Literal["none", "hardest", "fne", "guard", "positive-aware", "truth"] = "none"
+    weigh: Literal["none", "hardest", "fne", "positive-aware", "truth"] = "none"
     objective: Literal["infonce", "sigmoid", "hardest", "sum"] = "infonce"
     batches: Literal["shuffled", "neighbours"] = "shuffled"
     temperature: float | str = Field(default_factory=lambda set_: 0.1 if set_.get("objective") == "sigmoid" else 0.07)
@@ -129,11 +130,13 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
 
     def cited(self) -> tuple[Paper, ...]:
         """Return the papers of its parts."""
-        parts = {"synthetic": NEG_CLIP, "mined": AOQ, "fne": FNE, "guard": FNE}
+        parts = {"synthetic": NEG_CLIP, "mined": AOQ, "fne": FNE}
         mined = self.mined()
         chosen = (*self.negatives, self.weigh, *(("mined",) if mined else ()))
         found = [_OBJECTIVES[self.objective][1], *(parts[name] for name in chosen if name in parts)]
         found += [NV_RETRIEVER] if self.weigh == "positive-aware" else []
+        found += self.judges_cited()
+        found += [NCR] if self.judged == "soft" and not self.has_scale else []
         return (*found, *((ANCE,) if mined and mined.refresh_every else ()))
 
     def choices(self) -> dict[str, str]:
@@ -141,10 +144,14 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
         mined = self.mined()
         again = f"mined every {self.refresh_every} epochs" if mined and mined.refresh_every else ""
         batches = (self.batches if self.batches != "shuffled" else "", again)
+        weights = [self.weigh] if self.weigh != "none" else []
+        if self.judged != "keep":
+            kinds = [judge_name(judge).kind for judge in self.judges]
+            weights += [f"{'+'.join(kinds)} judge", self.judged]
         return {
             "objective": _OBJECTIVES[self.objective][0],
             "negatives": "+".join([*self.negatives[1:], *(["twins"] if self.twins else [])]),
-            "weights": self.weigh if self.weigh != "none" else "",
+            "weights": ", ".join(weights),
             "batches": ", ".join(filter(None, batches)),
         }
 
@@ -162,19 +169,21 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
         """Return the lists of the teacher, where some part reads lists."""
         if not _LISTS & self._chosen():
             return None
-        return Mined(self.teacher, "fne" if self.weigh == "guard" else "", self.refresh_every)
+        return Mined(self.teacher, self.judges_asked(), self.refresh_every)
 
     def reads_sentences(self) -> bool:
         """Return whether sentences are negatives, or have twins."""
         return super().reads_sentences() or "synthetic" in self.negatives
 
     def unused_options(self) -> tuple[str, ...]:
-        """Return the options of sources, weights, batches and objectives that are not chosen."""
+        """Return the options of sources, weights, batches, objectives and judges that are not chosen."""
         chosen = self._chosen()
-        return tuple(name for choices, names in _READ_WITH if not choices & chosen for name in names)
+        unused = tuple(name for choices, names in _READ_WITH if not choices & chosen for name in names)
+        return unused + super().unused_options()
 
     def _chosen(self) -> set[str]:
-        return {*self.negatives, self.weigh, self.batches, _OBJECTIVES[self.objective][0]}
+        chosen = {*self.negatives, self.weigh, self.batches, _OBJECTIVES[self.objective][0]}
+        return chosen | {"judged"} if self.judged != "keep" else chosen
 
     @field_validator("negatives")
     @classmethod

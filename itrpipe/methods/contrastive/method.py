@@ -31,12 +31,15 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
 from itrpipe.learning.mined import (
-    PROBABILITY_OF,
+    IMAGES,
+    TEXTS,
     Lists,
     MinedCandidates,
+    judged_pairs,
     known_pairs,
     neighbours_order,
     require_probabilities,
+    without_likely,
 )
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import (
@@ -55,7 +58,6 @@ from itrpipe.methods.base import (
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
 from itrpipe.models.base import Tensors
 
-TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
 _ROUNDING = 1.001
 """CLIP's own models were trained with 100 as the largest scale, and their files hold a little more."""
@@ -72,14 +74,16 @@ class Candidates(Tensors):
         images: int64 [U], image row of each of them.
         anchors: bool [B, U], whose candidates they are; None for candidates of all.
         known: places [n] of anchors and of candidates, of the batch and then of those drawn, and their log-weights:
-            `guarded`, by the probability that mining wrote; `matching`, pairs that are correct matches, where the
-            dataset knows all of them; `decided`, those that people have found to fit.
+            `judged`, by what judges say; `matching`, pairs that are correct matches, where the dataset knows all of
+            them; `decided`, those that people have found to fit.
+        targets: such places, and the probabilities of these pairs to be right, where they are targets of the loss.
     """
 
     drawn: Any = None
     images: Tensor | None = None
     anchors: Tensor | None = None
     known: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    targets: tuple[Tensor, ...] = ()
 
     def excluded(self, image_rows: Tensor) -> Tensor:
         """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
@@ -139,8 +143,8 @@ class ContrastiveMethod(Method[Contrastive]):
             self._fitting.append(duplicates())
         if settings.weigh == "truth" and self._matches is None:
             raise UsageError(
-                "loss.weigh = truth needs a dataset that knows all correct matches, such as scenes; give fne or "
-                "guard, which estimate them"
+                "loss.weigh = truth needs a dataset that knows all correct matches, such as scenes; give fne, which "
+                "estimates them, or ask judges by loss.judged"
             )
         self.refresh(lists or {})
 
@@ -152,19 +156,22 @@ class ContrastiveMethod(Method[Contrastive]):
         """
         settings = self.settings
         self._lists = dict(lists)
-        if settings.weigh == "guard":
-            require_probabilities(lists, TEXTS, "weigh = guard")
+        self._offered = self._lists
+        if settings.judged != "keep":
+            require_probabilities(lists, settings.judged)
+        if settings.judged == "drop":
+            self._offered = without_likely(lists, settings.drop_above)
         self._mined: dict[str, MinedCandidates] = {}
         if "mined" in settings.negatives:
-            self._mined[TEXTS] = MinedCandidates(lists, TEXTS, settings.top_texts, settings.skip_texts)
-            self._mined[IMAGES] = MinedCandidates(lists, IMAGES, settings.top_images, settings.skip_images)
+            self._mined[TEXTS] = MinedCandidates(self._offered, TEXTS, settings.top_texts, settings.skip_texts)
+            self._mined[IMAGES] = MinedCandidates(self._offered, IMAGES, settings.top_images, settings.skip_images)
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Captions [T] in the order of an epoch; None for the usual one."""
         settings = self.settings
         if settings.batches != "neighbours":
             return None
-        lists = self._lists[TEXTS][:, settings.skip_texts : settings.top_texts]
+        lists = self._offered[TEXTS][:, settings.skip_texts : settings.top_texts]
         group = settings.neighbour_group, settings.neighbour_share
         return neighbours_order(lists, self.data.caption_image, *group, np.random.default_rng([seed, epoch, 0, 2]))
 
@@ -187,12 +194,13 @@ class ContrastiveMethod(Method[Contrastive]):
         self, direction: str, anchors: np.ndarray, present: np.ndarray, count: int, rng: np.random.Generator
     ) -> Candidates:
         """Candidates of anchors [B], given those that the batch has [B]."""
+        settings = self.settings
         rows = np.empty(0, dtype=np.int64)
         belongs = None
         if direction in self._mined and count:
             drawn = self._mined[direction].draw(anchors, count, rng)
             rows = np.setdiff1d(drawn[drawn >= 0], present).astype(np.int64)
-            if not self.settings.shared:
+            if not settings.shared:
                 belongs = torch.from_numpy((drawn[:, :, None] == rows).any(axis=1))
         everything = np.concatenate([present, rows])
         known = {}
@@ -209,13 +217,20 @@ class ContrastiveMethod(Method[Contrastive]):
                 fits |= pairs.has(captions_asked, images_asked)
             fits &= self.data.caption_image[captions_asked] != images_asked
             known["decided"] = *map(torch.from_numpy, np.nonzero(fits)), _NONE
-        if self.settings.weigh == "guard":
-            guarded = self._lists[direction][anchors]
-            probability = self._lists[PROBABILITY_OF + direction][anchors]
-            at, places, chances = known_pairs(guarded, probability, everything)
-            known["guarded"] = at, places, torch.log1p(-chances.clamp(max=_SURE))
+        targets: tuple[Tensor, ...] = ()
+        if settings.judged != "keep":
+            if direction == TEXTS:
+                at, places, chances = judged_pairs(self._lists, anchors, everything)
+            else:
+                places, at, chances = judged_pairs(self._lists, everything, anchors)
+            if settings.judged == "soft":
+                targets = at, places, chances
+            elif settings.judged == "drop":
+                known["judged"] = at, places, torch.where(chances > settings.drop_above, _NONE, 0.0)
+            else:
+                known["judged"] = at, places, torch.log1p(-chances.clamp(max=_SURE))
         if not len(rows):
-            return Candidates(known=known)
+            return Candidates(known=known, targets=targets)
         if direction == TEXTS:
             found = in_training(self.data.texts(rows))
             images = self.data.caption_image[rows]
@@ -223,7 +238,7 @@ class ContrastiveMethod(Method[Contrastive]):
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
             found = self.data.pairs(rows, some_captions, rng)[0]
             images = rows
-        return Candidates(found, torch.from_numpy(images), belongs, known)
+        return Candidates(found, torch.from_numpy(images), belongs, known, targets)
 
     def attach(self, model: Any) -> ContrastiveState:
         """Makes temperature and bias, and statistics.
@@ -311,6 +326,12 @@ class ContrastiveMethod(Method[Contrastive]):
         written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
         weights = self._log_weights(scores.detach(), excluded, known, written)
         batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
+        targets = None
+        if known.targets:
+            anchors, candidates, chances = known.targets
+            targets = torch.zeros_like(scores)
+            targets[anchors, candidates] = chances
+            targets.masked_fill_(weights.isneginf(), 0.0)
         if "matching" in known.known and scores.requires_grad:
             places = known.known["matching"][:2]
             scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", places))
@@ -320,15 +341,15 @@ class ContrastiveMethod(Method[Contrastive]):
             scale = state.log_scale.exp()
             batch.statistics["temperature"] = 1 / scale.detach()
             if settings.objective == "infonce":
-                return infonce(positive, scores, weights, 1 / scale)
+                return infonce(positive, scores, weights, 1 / scale, targets)
             batch.statistics["bias"] = state.bias.detach()
-            return sigmoid(positive, scores, weights, scale, state.bias)
+            return sigmoid(positive, scores, weights, scale, state.bias, targets)
         if settings.objective == "sum" or epoch < settings.sum_epochs:
-            return sum_of_triplets(positive, scores, weights, settings.margin)
-        if settings.weigh in ("fne", "guard"):
+            return sum_of_triplets(positive, scores, weights, settings.margin, targets)
+        if settings.weigh == "fne" or settings.judged == "weigh":
             # Each candidate is kept with the probability that is its weight.
             weights = torch.where(torch.rand_like(weights).log() < weights, 0.0, _NONE)
-        return hardest_triplet(positive, scores, weights, settings.margin)
+        return hardest_triplet(positive, scores, weights, settings.margin, targets)
 
     def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
         """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""

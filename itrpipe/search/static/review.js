@@ -62,28 +62,46 @@ function show() {
     item.textContent = text;
     return item;
   }));
-  const likely = next.probability === null ? "" : `; by FNE’s estimate it fits with a probability of ${(100 * next.probability).toFixed(1)} %`;
+  const likely = next.probability === null ? "" : `; the judge takes it for right with a probability of ${(100 * next.probability).toFixed(1)} %`;
   $("facts").textContent = `Rank ${next.rank} of the negatives, with a score of ${next.score.toFixed(3)}${likely}.`;
 }
 
-function tell(progress) {
-  const count = (number) => number.toLocaleString("en");
-  $("progress").className = "";
-  $("progress").textContent = `${count(progress.judged)} of ${count(progress.pairs)} judged${who.reviewer && ` by ${who.reviewer}`}`;
-  const parts = [];
-  const share = progress.share;
-  const percent = (value) => (100 * value).toFixed(1);
-  if (share && share.value !== null) {
-    parts.push(`${percent(share.value)} % of the ${count(progress.pairs)} fit, by the first ${count(share.decisions)} of them, whoever judged these (95 % interval: ${percent(share.low)} to ${percent(share.high)} %, the wider the more are unsure)`);
+const count = (number) => number.toLocaleString("en");
+const percent = (value) => `${(100 * value).toFixed(0)} %`;
+const between = (low, high) => `95 % interval ${(100 * low).toFixed(0)} to ${percent(high)}`;
+
+// Heading, figure and explanation of each fact.
+function facts(found) {
+  const told = [];
+  const needed = found.needed !== null && found.decisions < found.needed;
+  const enough = needed ? `of ${found.needed} that the judge’s calibration needs` : "pairs, with a clear answer";
+  told.push(["Decisions", count(found.decisions), enough]);
+  const share = found.share;
+  if (share.value !== null && share.decisions) {
+    told.push(["Right after all", percent(share.value), `of the ${count(found.pairs)} hardest, by ${count(share.decisions)} drawn at random; ${between(share.low, share.high)}`]);
   }
-  for (const each of progress.agreements) {
+  const judge = found.judge;
+  if (judge) {
+    if (judge.auc) told.push(["The judge’s AUC", judge.auc.value.toFixed(2), `.5 is guessing; 95 % interval ${judge.auc.low.toFixed(2)} to ${judge.auc.high.toFixed(2)}`]);
+    if (judge.knows && judge.precision !== null) told.push(["Above .5 the judge is right in", percent(judge.precision), `and finds ${percent(judge.recall)} of the right answers`]);
+    if (!judge.knows) told.push(["The judge", "knows nothing here", "so that it marks nothing"]);
+  }
+  for (const each of found.agreements) {
     const kappa = each.kappa === null || each.pairs < ENOUGH ? "" : `, Cohen’s kappa ${each.kappa.toFixed(2)}`;
-    parts.push(`${each.with} gave the same answer on ${(100 * each.same).toFixed(0)} % of ${count(each.pairs)}${kappa}`);
+    told.push([`As ${each.with} answered`, percent(each.same), `of ${count(each.pairs)}${kappa}`]);
   }
-  if (!parts.length) parts.push("Nothing yet: in an order at random, the share of those that fit, and with a second reviewer, how well both agree");
-  $("findings").replaceChildren(...parts.map((text) => {
-    const item = document.createElement("li");
-    item.textContent = text;
+  return told;
+}
+
+function tell(progress) {
+  $("progress").className = "";
+  const right = progress.share.decisions > 1 && progress.share.value !== null ? `; ${percent(progress.share.value)} right after all (${between(progress.share.low, progress.share.high)})` : "";
+  $("progress").textContent = `${count(progress.judged)} of ${count(progress.pairs)} judged${who.reviewer && ` by ${who.reviewer}`}${right}`;
+  $("findings").replaceChildren(...facts(progress).map(([heading, figure, explanation]) => {
+    const item = $("finding").content.cloneNode(true).firstElementChild;
+    item.querySelector("dt").textContent = heading;
+    item.querySelector("strong").textContent = figure;
+    item.querySelector("span").textContent = explanation;
     return item;
   }));
 }
