@@ -156,14 +156,8 @@ class Candidates:
 
     @cached_property
     def lots(self) -> np.ndarray:
-        """A random number of each pair, uint64 [P], which depends on nothing but its rows (SplitMix64)."""
-        codes, order = self._codes
-        mixed = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        lots = np.empty_like(mixed)
-        lots[order] = mixed ^ (mixed >> np.uint64(31))
-        return lots
+        """A random number of each pair, see `lots_of`; uint64 [P]."""
+        return lots_of(self.images, self.captions, len(self.image_ids))
 
     @cached_property
     def strata(self) -> np.ndarray:
@@ -189,6 +183,17 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+
+def lots_of(images: np.ndarray, captions: np.ndarray, count: int) -> np.ndarray:
+    """Return a random number of each pair of rows [P] of `count` images, the same one ever after; uint64 [P].
+
+    Source: SplitMix64, of Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    mixed = ((captions * count + images).astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 class Queue:
@@ -296,26 +301,38 @@ def findings(candidates: Candidates, decisions: Decisions) -> Findings:
         probabilities = calibration.probabilities(candidates.log_odds)
         probabilities[sure_places] = calibration.held_out
         needed = LEAST
-    is_drawn = _drawn_at_random(candidates, places)
-    share = _share(candidates.strata, probabilities, places[is_drawn], answers[is_drawn])
+    is_drawn = drawn_at_random(candidates.strata, candidates.lots, places)
+    share = estimate_share(candidates.strata, probabilities, places[is_drawn], answers[is_drawn])
     return Findings(share, decisions_made, needed, calibration if decisions_made >= LEAST else None)
 
 
-def _drawn_at_random(candidates: Candidates, places: np.ndarray) -> np.ndarray:
+def drawn_at_random(strata: np.ndarray, lots: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return which of the judged places [n] are random ones of their stratum, bool [n].
 
-    That is those whose lots are below all lots of it that nobody judged.
+    Their lots are below all lots of the stratum that nobody judged.
+
+    Args:
+        strata, lots: [P] of all pairs, see `itrpipe.judging.shares.strata_of` and `lots_of`.
+        places: of those that people judged.
     """
-    strata, lots = candidates.strata, candidates.lots
-    is_judged = np.zeros(len(candidates), dtype=bool)
+    is_judged = np.zeros(len(lots), dtype=bool)
     is_judged[places] = True
     limits = np.full(strata.max(initial=0) + 1, np.iinfo(lots.dtype).max)
     np.minimum.at(limits, strata[~is_judged], lots[~is_judged])
     return lots[places] < limits[strata[places]]
 
 
-def _share(strata: np.ndarray, probabilities: np.ndarray | None, places: np.ndarray, answers: np.ndarray) -> Share:
-    """Estimate the share of right answers by those at some places [n], NaN where nobody was sure."""
+def estimate_share(
+    strata: np.ndarray, probabilities: np.ndarray | None, places: np.ndarray, answers: np.ndarray
+) -> Share:
+    """Estimate the share of right answers by those at some places [n], NaN where nobody was sure.
+
+    Args:
+        strata: int [P].
+        probabilities: [P] by judges; None where none was asked.
+        places: drawn at random within their strata.
+        answers: 1 right, 0 wrong.
+    """
 
     def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
         if probabilities is None:

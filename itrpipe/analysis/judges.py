@@ -25,7 +25,7 @@ from itrpipe.judging.declaration import JudgeName
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import Scale
 from itrpipe.judging.pairs import JudgedPairs
-from itrpipe.mining.lists import HeldRows
+from itrpipe.storage.arrays import HeldRows
 from itrpipe.storage.tables import rows_of
 
 LOOKING = ("dual", "itm", "vlm")

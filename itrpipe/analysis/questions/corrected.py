@@ -20,7 +20,8 @@ from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import calibrate
 from itrpipe.judging.declaration import judge_name
-from itrpipe.judging.shares import share_right, strata_of
+from itrpipe.judging.shares import strata_of
+from itrpipe.review import drawn_at_random, estimate_share, lots_of
 from itrpipe.storage.artifact import CORRECTED
 
 DEPTH = 10
@@ -88,12 +89,14 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
     decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
+    doubtful = [pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)]
+    unsure = pair_set(doubtful, split.image_ids, split.caption_ids)
     places = _first_places(split)
     figures = {}
     if settings.decisions:
-        figures = _by_people(evaluation, split, places, decided, verdicts)
+        figures = _by_people(evaluation, split, places, decided, unsure)
     if settings.judges and len(split.image_ids) > 1:
-        figures["by_judges"] = _by_judges(evaluation, split, places, decided)
+        figures["by_judges"] = _by_judges(evaluation, split, places, decided, unsure)
     return figures
 
 
@@ -128,12 +131,10 @@ def _by_people(
     split: SplitScores,
     places: Mapping[str, Places],
     decided: Decided,
-    verdicts: Mapping[tuple[str, str], str],
+    unsure: PairSet,
 ) -> dict[str, Any]:
     """Return the figures of decisions alone."""
     fits, differs = decided.fits, decided.differs
-    doubtful = [pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)]
-    unsure = pair_set(doubtful, split.image_ids, split.caption_ids)
     judged = {}
     unjudged = []
     for side, place in places.items():
@@ -152,7 +153,11 @@ def _by_people(
 
 
 def _by_judges(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided
+    evaluation: EvaluatedModel,
+    split: SplitScores,
+    places: Mapping[str, Places],
+    decided: Decided,
+    unsure: PairSet,
 ) -> dict[str, Any]:
     """Return how many wrong answers are right after all by judges, whom decisions calibrate, and recall with them.
 
@@ -160,8 +165,9 @@ def _by_judges(
 
         R@K = mean over queries of 1 where the own one is among the first K, else 1 - prod_{k <= K} (1 - P_k)
 
-    `right_after_all`, of the wrong answers at rank 1 in percent, and R@1 have prediction-powered intervals where some
-    of these were decided: they hold even if the judges are wrong. R@5, R@10 and RSum are what the judges say.
+    `right_after_all`, of the wrong answers at rank 1 in percent, and R@1 have prediction-powered intervals where people
+    judged some of these that were drawn at random: they hold even if the judges are wrong. R@5, R@10 and RSum are what
+    the judges say.
     """
     count = len(split.caption_ids)
     codes = {side: place.images * count + place.captions for side, place in places.items()}
@@ -175,17 +181,22 @@ def _by_judges(
         scores, scale = ask_judge(name, material, images, captions, made, folder, evaluation.place)
         log_odds[:, column] = scale.log_odds(scores)
     fits = decided.fits.has(captions, images)
-    is_decided = fits | decided.differs.has(captions, images)
-    calibration = calibrate(log_odds[is_decided], fits[is_decided], images[is_decided])
+    is_sure = fits | decided.differs.has(captions, images)
+    calibration = calibrate(log_odds[is_sure], fits[is_sure], images[is_sure])
     if not calibration.knows:
         evaluation.warn(
             f"{calibration.decisions:,} decisions do not show that the judges can tell which answers are right; each "
             "has the share of right ones among the decisions"
         )
     estimated = calibration.probabilities(log_odds)
-    estimated[is_decided] = calibration.held_out
-    probabilities = np.where(is_decided, fits, estimated)
+    estimated[is_sure] = calibration.held_out
+    probabilities = np.where(is_sure, fits, estimated)
     strata = strata_of(log_odds.mean(axis=1))
+    lots = lots_of(images, captions, len(split.image_ids))
+    judged = np.flatnonzero(is_sure | unsure.has(captions, images))
+    is_drawn = np.zeros(len(pairs), dtype=bool)
+    is_drawn[judged] = drawn_at_random(strata, lots, judged)
+    answers = np.where(is_sure, fits, np.nan)
 
     shares = {}
     recalls = {}
@@ -200,11 +211,12 @@ def _by_judges(
         first = rows[is_wrong[:, 0], 0]
         shares[side] = None
         if len(first):
-            decisions = np.flatnonzero(is_decided[first])
-            share = share_right(estimated[first], decisions, fits[first][decisions], strata[first])
-            shares[side] = {name: 100 * value for name, value in share._asdict().items() if name in _INTERVAL}
-            weight = len(first) / len(rows)
-            recalls[f"{side}_r1"] = {name: own + weight * value for name, value in shares[side].items()}
+            drawn = np.flatnonzero(is_drawn[first])
+            share = estimate_share(strata[first], estimated[first], drawn, answers[first][drawn])
+            ends = ("value", "low", "high") if share.decisions > 1 else ("value",)
+            shares[side] = {name: 100 * getattr(share, name) for name in ends}
+            wrong = len(first) / len(rows)
+            recalls[f"{side}_r1"] = {name: own + wrong * value for name, value in shares[side].items()}
     recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}
     return {"calibration": calibration.to_json(), "right_after_all": shares, "recalls": recalls}
 
