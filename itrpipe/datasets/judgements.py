@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from itrpipe.datasets.benchmarks import JUDGEMENTS
 from itrpipe.datasets.paths import locate_all_images
 from itrpipe.datasets.source_files import data_files, lines_of
 from itrpipe.errors import DataError
 from itrpipe.printable import printable
 from itrpipe.storage.artifact import DigestCache
 
-JUDGEMENTS = "flickr8k-judgements"
 FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "images")
 """Folders in which the photographs may lie; the first is spelled as it was published."""
 _CAPTION_COLUMNS = {"captions.tsv": 3, "Flickr8k.token.txt": 2}

@@ -36,7 +36,7 @@ class Execution(MapExecution):
 class Evaluate(Stage):
     """Measures trained models."""
 
-    schema_version, settings, execution = 7, EvaluateSettings, Execution
+    schema_version, settings, execution = 8, EvaluateSettings, Execution
 
     def label(self, conf: str, settings: EvaluateSettings) -> str:
         """Return the name of the evaluated model or models, with the split when it is not the test split."""

@@ -113,7 +113,7 @@ def test_a_model_and_judges_are_compared_with_people(
     done(invoke(*asked, *judged))
     evaluated = only(root, "evaluate/zero-shot.dual-encoder")
     found = json.loads((evaluated / "agreement.json").read_text())
-    assert [*found] == ["captions:tfidf", ""]
+    assert found.keys() == {"captions:tfidf", ""}
     saved = load_model(only(root, "train/zero-shot.dual-encoder"))
     assert saved.images is not None
     judgements = read_judgements(str(folder))

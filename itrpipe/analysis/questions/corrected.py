@@ -185,7 +185,7 @@ def _by_judges(
     calibration = calibrate(log_odds[is_sure], fits[is_sure], images[is_sure])
     if not calibration.knows:
         evaluation.warn(
-            f"{calibration.decisions:,} decisions do not show that the judges can tell which answers are right; each "
+            f"{calibration.decisions:,} decisions do not show that the judges know which answers are right; each "
             "has the share of right ones among the decisions"
         )
     estimated = calibration.probabilities(log_odds)

@@ -21,8 +21,8 @@ import pyarrow as pa
 from itrpipe.analysis.judges import LOOKING, ask_judge
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
-from itrpipe.datasets.benchmarks import Benchmark, Pair, named
-from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Judgements, read_judgements
+from itrpipe.datasets.benchmarks import JUDGEMENTS, Benchmark, Pair, named
+from itrpipe.datasets.judgements import FOLDERS, Judgements, read_judgements
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
@@ -60,8 +60,12 @@ class _Agreements(Measured):
         """Return the table of several models and of the judges that were asked beside them."""
         rows = {}
         for model, contents in found:
-            for name in contents[0]:
-                rows[name or model] = [content[name] for content in contents]
+            for content in contents:
+                for name, figures in content.items():
+                    if name == MODEL:
+                        rows.setdefault(model, []).append(figures)
+                    else:
+                        rows[name] = [figures]
         table = super().table(list(rows.items()))
         if table is None:
             return None
