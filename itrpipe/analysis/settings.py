@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from itrpipe.config import Outside, Settings
 from itrpipe.datasets import benchmarks
-from itrpipe.datasets.benchmarks import JUDGEMENTS
+from itrpipe.datasets.judgements import JUDGEMENTS
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import NOT_HERE, FeatureSettings, is_given
 from itrpipe.judging.declaration import judge_name

@@ -9,7 +9,7 @@ from typer import Option
 from itrpipe.cli.asked import whole_file
 from itrpipe.cli.embeddings import GivenOptions
 from itrpipe.cli.options import DecisionsOption, JudgesOption, LanguageModelOption, Number, Split, Texts
-from itrpipe.datasets.benchmarks import JUDGEMENTS
+from itrpipe.datasets.judgements import JUDGEMENTS
 from itrpipe.progress import Reporter, SafeConsole
 
 

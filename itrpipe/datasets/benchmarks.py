@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from itrpipe.config import unknown
 from itrpipe.datasets.captions import is_readable, repeated
 from itrpipe.datasets.definition import EMBEDDED
+from itrpipe.datasets.judgements import JUDGEMENTS, read_judgements
 from itrpipe.datasets.paths import locate_all_images
 from itrpipe.datasets.source_files import Id, data_files, rows
 from itrpipe.errors import DataError, MissingInputError
@@ -25,8 +26,6 @@ from itrpipe.storage.artifact import DigestCache
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, of which the last two are excluded."""
-JUDGEMENTS = "flickr8k-judgements"
-"""Benchmark of people's judgements, for judges."""
 EMBEDDED_VERSION = "edits 2"
 """Version of the sentences that the embedded dataset makes; raised when equal scenes get others."""
 _FARTHEST = 8_192
@@ -152,8 +151,6 @@ def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
             found[f"benchmark {name}"] = EMBEDDED_VERSION
             continue
         if name == JUDGEMENTS:
-            from itrpipe.datasets.judgements import read_judgements  # with numpy, which other plans do without
-
             found |= read_judgements(benchmark.folder).digests(cache)
             continue
         root, pairs = read_benchmark(benchmark)

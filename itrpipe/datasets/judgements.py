@@ -12,19 +12,21 @@ out as in Hessel et al., "CLIPScore", EMNLP 2021.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from itrpipe.datasets.benchmarks import JUDGEMENTS
 from itrpipe.datasets.paths import locate_all_images
 from itrpipe.datasets.source_files import data_files, lines_of
 from itrpipe.errors import DataError
 from itrpipe.printable import printable
 from itrpipe.storage.artifact import DigestCache
 
+if TYPE_CHECKING:
+    import numpy as np
+
+JUDGEMENTS = "flickr8k-judgements"
 FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "images")
 """Folders in which the photographs may lie; the first is spelled as it was published."""
 _CAPTION_COLUMNS = {"captions.tsv": 3, "Flickr8k.token.txt": 2}
@@ -116,6 +118,8 @@ def read_judgements(folder: str) -> Judgements:
         DataError: a file is malformed, or names a photograph or a caption without a text; all answers of a kind are the
             same.
     """
+    import numpy as np  # not with the module, which is read when an evaluation is planned
+
     root = Path(folder).expanduser()
     path = data_files(root, list(_CAPTION_COLUMNS))[0]
     texts = {}
@@ -170,7 +174,7 @@ def _answers(where: str, fields: list[str], source: Source) -> list[float]:
     try:
         values = [float(field) for field in fields[: source.answers]]
     except ValueError:
-        values = [np.nan]
+        values = [math.nan]
     if not all(source.low <= value <= source.high for value in values):
         shown = printable(" ".join(fields))
         raise DataError(f"{where} answers {shown}, no number from {source.low} to {source.high}; get the file again")

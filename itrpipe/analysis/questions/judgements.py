@@ -21,8 +21,8 @@ import pyarrow as pa
 from itrpipe.analysis.judges import LOOKING, ask_judge
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
-from itrpipe.datasets.benchmarks import JUDGEMENTS, Benchmark, Pair, named
-from itrpipe.datasets.judgements import FOLDERS, Judgements, read_judgements
+from itrpipe.datasets.benchmarks import Benchmark, Pair, named
+from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Judgements, read_judgements
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
