@@ -521,7 +521,7 @@ def _told(found: dict[str, Any]) -> Iterator[str]:
         if judge["auc"]:
             facts.append(f"AUC {judge['auc']['value']:.2f} ({judge['auc']['low']:.2f} to {judge['auc']['high']:.2f})")
         if not judge["knows"]:
-            facts.append("it does not tell right answers from wrong ones, and marks nothing")
+            facts.append("the answers do not show that it knows anything, so that it marks nothing")
         elif judge["precision"] is not None:
             facts.append(f"above {LIKELY:g} it is right in {100 * judge['precision']:.0f} %")
             facts.append(f"finds {100 * judge['recall']:.0f} % of the right answers")

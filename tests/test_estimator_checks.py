@@ -47,7 +47,8 @@ SMALL = {
 }
 LOSS = {"top_texts": 5, "top_images": 3, "sampled_negatives": 5, "hard_negatives": 2, "copies": 2, "draws": 2}
 LOSS |= {"keep": 2, "memory_size": 12, "warm_epochs": 0, "min_count": 0}
-CONTRASTIVE = {
+COMBINED = {
+    "aoq, judged": {"judged": "weigh"},
     "contrastive, all sources": {"negatives": ["mined", "synthetic"], "weigh": "fne", "objective": "sigmoid"},
     "contrastive, judged": {"negatives": ["mined", "synthetic"], "judged": "weigh", "batches": "neighbours"},
     "contrastive, soft": {"negatives": ["mined", "synthetic"], "judged": "soft", "weigh": "fne"},
@@ -59,7 +60,7 @@ CONTRASTIVE = {
 
 def settings(conf: str, backbone: str) -> TrainSettings:
     """The declared settings, made small where they have such names."""
-    combined = {f"loss.{name}": value for name, value in CONTRASTIVE.get(conf, {}).items()}
+    combined = {f"loss.{name}": value for name, value in COMBINED.get(conf, {}).items()}
     conf = conf.partition(",")[0]
     model = settings_of(backbone).model_fields
     loss = methods()[planner(backbone).configure(Need("train", conf))[0].method].model_fields  # pyright: ignore
@@ -115,7 +116,7 @@ def test_sentences_by_rules_are_written_once_for_all_seeds() -> None:
         assert needs["synthesize"].settings.get("seed") == seed
 
 
-VARIANTS = ("aoq-judged", "synthetic-triplet", "positives-triplet", "twins-triplet", *CONTRASTIVE)
+VARIANTS = ("synthetic-triplet", "positives-triplet", "twins-triplet", *COMBINED)
 """Of methods for any backbone: one that embeds, with a loss of its own, and one that scores pairs are enough."""
 SPECIAL = ("ssamt-intra", "tags-static", "tags-synthetic", "fne-only", "ascl-triplet")
 CONFS = (*sorted(methods(), key="triplet".__ne__), *SPECIAL, *VARIANTS)

@@ -12,9 +12,8 @@ from itrpipe.cli.options import AskingOptions, JudgesOption, Number, Text
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
-from itrpipe.exporting.places import without_places
+from itrpipe.exporting.places import judge_without_place, without_places
 from itrpipe.features.declaration import GIVEN, SENTENCE_TRANSFORMERS
-from itrpipe.judging.declaration import JudgeName, judge_name
 from itrpipe.pipeline.exports import CARD, fingerprints_of
 from itrpipe.printable import quantity
 from itrpipe.report.chain import commands_behind
@@ -182,7 +181,7 @@ class ExportNegatives(AskingOptions):
             "artifacts": fingerprints,
             "tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables},
         }
-        judges = _judges(lists) if mined.judged else []
+        judges = [judge_without_place(name) for name in lists.manifest.settings.get("judges", ())]
         whole = Path(self.image_root).is_absolute()
         with (
             new_folder(target, record, force=self.force) as work,
@@ -223,15 +222,6 @@ class ExportNegatives(AskingOptions):
                 )
         reporter.say(str(target))
         reporter.say(f"next: {target / CARD} shows how to train with them")
-
-
-def _judges(lists: Artifact) -> list[str]:
-    """Return the names of the judges of lists, without the places of folders."""
-    names = []
-    for text in lists.manifest.settings["judges"]:
-        kind, model = judge_name(text)
-        names.append(str(JudgeName(kind, without_places(model))))
-    return names
 
 
 def _miner(asked: Asked) -> str:

@@ -51,6 +51,7 @@ class Train(ModelOptions):
     vision: Annotated[Text, Option(metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")] = None
     text: Annotated[Text, Option(metavar="ID|FOLDER", help="dual-encoder, ascl: text encoder, or random.")] = None
     judges: JudgesOption = None
+    judged: Annotated[Text, Option(help="contrastive, aoq: use of what judges say: drop, weigh or soft.")] = None
     track: Annotated[Texts, Option(metavar="TRACKER", help="tensorboard, mlflow or wandb; repeatable.")] = None
     devices: DevicesOption = None
 
@@ -80,7 +81,7 @@ class Train(ModelOptions):
         settings += [f"train.model.{key}={whole_file(each)}" for key, each in encoders.items()]
         if self.track:
             settings.append(f"train.trackers={json.dumps(self.track)}")
-        words = self.chosen("negatives", "weigh", "objective", "batches")
+        words = self.chosen("negatives", "weigh", "judged", "objective", "batches")
         method, loss = chosen_loss(self.method, {key: each for key, each in words.items() if each}, self.positives)
         chosen = {**self.chosen(*self.shared, "teacher"), "method": None, "loss.judges": self.judges, **loss}
         overrides = overrides_of(settings, chosen) + self.placed

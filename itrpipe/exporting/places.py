@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from itrpipe.judging.declaration import JudgeName, judge_name
+
 _ELSEWHERE = r"(?:~[\w.-]*|\.\.)?/"
 """Begins a path that leads out of the current folder; hub ids and paths below it begin with a name."""
 _PLACE = re.compile(rf"\A{_ELSEWHERE}.*\Z|(?<=([\"'])){_ELSEWHERE}.*?(?=\1)", re.DOTALL)
@@ -38,6 +40,12 @@ def command_without_places(command: str) -> str:
 def text_without_places(text: str) -> str:
     """A message with names instead of places; of a path with spaces only the part before the first is seen as one."""
     return _IN_TEXT.sub(_name, text)
+
+
+def judge_without_place(text: str) -> str:
+    """Return the name of a judge, of a folder its last part alone."""
+    kind, model = judge_name(text)
+    return str(JudgeName(kind, without_places(model)))
 
 
 def _argument(text: str) -> str:

@@ -11,30 +11,31 @@ Shapes: P pairs, n captions, T captions in all, D width of a vector, k captions 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.encoders.encoder import TEXT, Encoder, open_encoder
 from itrpipe.engine.work import cut, resolve_device
 from itrpipe.judging.declaration import TFIDF
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import OpenedJudge
+from itrpipe.judging.terms import TermsJudge
 from itrpipe.storage.arrays import Ragged
 
 _BATCH = 128
-_MOST_GROUPS = 4_096
-"""Images whose captions are compared with those of one image at a time."""
 
 
 def build(model: str, material: Material, device: str, revision: str) -> OpenedJudge:
     """Open the judge with a text encoder, or with `tfidf`; errors are those of `open_encoder`."""
     if model == TFIDF:
-        from itrpipe.judging.tfidf import TfidfJudge
-
-        return TfidfJudge(material)
+        words = pa.array([tokenize(caption) for caption in material.captions], pa.list_(pa.string()))
+        owners = np.repeat(np.arange(len(words)), words.value_lengths().to_numpy())
+        return TermsJudge(material, owners, words.flatten())
     vectors = material.encoded.get(TEXT)
     if vectors is None:
         encoder, _ = open_encoder(model, revision, (TEXT,))
@@ -65,23 +66,19 @@ class CaptionsJudge:
         """
         material = self._material
         material.require_captions(images)
-        # Captions of one image are compared with those of another once, however many pairs they are in.
-        count = len(material.captions_of)
-        keys, pair_keys = np.unique(images * count + material.groups[captions], return_inverse=True)
-        others = keys % count
-        counts = material.captions_of.counts[others]
-        direct = np.empty(counts.sum(), np.float32)
-        siblings = np.empty(len(keys), np.float32)
-        starts = np.cumsum(counts) - counts
-        for image, start, stop in _runs_of_images(keys // count):
-            found = material.captions_of.take(others[start:stop])
-            cosines = self._vectors[found.values] @ self._vectors[material.captions_of[image]].T
-            largest_and_mean = (cosines.max(axis=1) + cosines.mean(axis=1)) / 2
-            first = starts[start]
-            direct[first : first + len(largest_and_mean)] = largest_and_mean
-            siblings[start:stop] = np.add.reduceat(largest_and_mean, found.offsets[:-1]) / found.counts
-        places = starts[pair_keys] + self._places[captions]
-        return (direct[places] + siblings[pair_keys]) / 2
+        scores = np.empty(len(images), np.float32)
+        order = np.argsort(images, kind="stable")
+        starts = np.flatnonzero(np.diff(images[order], prepend=-1))
+        for pairs in np.split(order, starts)[1:]:  # of one image each
+            # Pairs repeat other images, whose captions are compared with those of this one once.
+            others, places = np.unique(material.groups[captions[pairs]], return_inverse=True)
+            found = material.captions_of.take(others)
+            cosines = self._vectors[found.values] @ self._vectors[material.captions_of[images[pairs[0]]]].T
+            direct = (cosines.max(axis=1) + cosines.mean(axis=1)) / 2
+            siblings = np.add.reduceat(direct, found.offsets[:-1]) / found.counts
+            rows = found.offsets[places] + self._places[captions[pairs]]
+            scores[pairs] = (direct[rows] + siblings[places]) / 2
+        return scores
 
     def own(self, captions: np.ndarray) -> np.ndarray:
         """Return scores [n] float32 of captions with the other captions of their own image; NaN where it has none."""
@@ -100,14 +97,6 @@ class CaptionsJudge:
                 direct = (cosines.max(axis=1) + mean) / 2
                 scores[start:stop] = (direct + direct.mean()) / 2
         return scores[members.offsets[own_groups] + self._places[captions]]
-
-
-def _runs_of_images(images: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Yield each image of rising rows, and where its rows begin and end, some of them at a time."""
-    starts = np.flatnonzero(np.diff(images, prepend=-1))
-    for first, last in zip(starts, np.append(starts[1:], len(images)), strict=True):
-        for start in range(first, last, _MOST_GROUPS):
-            yield images[first], start, min(start + _MOST_GROUPS, last)
 
 
 @torch.inference_mode()

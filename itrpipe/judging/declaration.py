@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from itrpipe.config import Outside
+from itrpipe.storage.artifact import LOCAL_MODEL
+
 DEFAULT = "captions:sentence-transformers/all-MiniLM-L6-v2"
 TFIDF = "tfidf"
 """Model of `captions` that needs no weights."""
@@ -65,3 +68,16 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return float("nan")
+
+
+def _seen_judge(value: str) -> str:
+    judge = judge_name(value)
+    return str(judge._replace(model=LOCAL_MODEL.seen(judge.pretrained))) if judge.pretrained else str(judge)
+
+
+LOCAL_JUDGE = Outside(
+    lambda name, value, cache: LOCAL_MODEL.digests(name, judge_name(value).pretrained, cache), _seen_judge
+)
+"""Marks a setting that names a judge, whose model may be a folder."""
+LOCAL_JUDGES = Outside(lambda name, value, cache: {}, lambda value: [_seen_judge(each) for each in value])
+"""Marks a setting that names judges, whose judgements are inputs."""

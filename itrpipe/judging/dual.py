@@ -27,7 +27,7 @@ def build(model: str, material: Material, device: str, revision: str) -> DualJud
     """Open the judge; only sides that are not encoded yet are encoded.
 
     Raises:
-        UsageError: the model compares no images with captions, or there are no photographs.
+        UsageError: there are no photographs.
         DataError: a photograph cannot be used.
         MissingInputError, UnavailableError: see `open_encoder` and `decode_image`.
     """
@@ -35,8 +35,6 @@ def build(model: str, material: Material, device: str, revision: str) -> DualJud
     missing = tuple(side for side in (VISION, TEXT) if side not in encoded)
     if missing:
         encoder, _ = open_encoder(model, revision, missing)
-        if not encoder.is_joint:
-            raise UsageError(f"judge dual:{model}: it does not compare images with captions; choose one such as CLIP")
         if TEXT in missing:
             encoded[TEXT] = encode_captions(encoder, material.captions, device)
         if VISION in missing:

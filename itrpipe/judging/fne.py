@@ -40,30 +40,26 @@ def build(model: str, material: Material, device: str, revision: str) -> FneJudg
             f"judge fne: the mining model ranks {int(gaussians.count[0])} training pairs above all others of their "
             "batch, too few to estimate from; train it longer or name another judge"
         )
-    return FneJudge(DualJudge(images, captions, material.owners), gaussians, float(model))
+    return FneJudge(images, captions, material.owners, gaussians, float(model))
 
 
-class FneJudge:
+class FneJudge(DualJudge):
     """Turns scores of the mining model into log-odds of a match.
 
     Args:
-        model: scores of pairs.
-        gaussians: of matches and mismatches.
+        images, captions, owners: see `DualJudge`.
+        gaussians: of the scores of matches and mismatches.
         prior: share of matches among all pairs, 0..1.
     """
 
-    def __init__(self, model: DualJudge, gaussians: Gaussians, prior: float) -> None:
-        self._model = model
+    def __init__(
+        self, images: np.ndarray, captions: np.ndarray, owners: np.ndarray, gaussians: Gaussians, prior: float
+    ) -> None:
+        super().__init__(images, captions, owners)
         self._gaussians = gaussians
         self._prior = prior
 
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """Return log-odds [P] float32 of rows [P] and [P]."""
-        return self._log_odds(self._model(images, captions))
-
-    def own(self, captions: np.ndarray) -> np.ndarray:
-        """Return log-odds [n] float32 of captions with their own images; NaN for nobody's."""
-        return self._log_odds(self._model.own(captions))
-
-    def _log_odds(self, scores: np.ndarray) -> np.ndarray:
-        return match_log_odds(torch.from_numpy(scores), self._gaussians, self._prior, monotone=True).numpy()
+        scores = torch.from_numpy(super().__call__(images, captions))
+        return match_log_odds(scores, self._gaussians, self._prior, monotone=True).numpy()

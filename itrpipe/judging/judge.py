@@ -83,6 +83,8 @@ def judge(
     except ValueError as error:
         raise UsageError(str(error)) from None
     rows = given_array("pairs", pairs, 2, "iu", "rows [P, 2], of an image and of a caption", np.int64)
+    if rows.shape[1] != 2:
+        raise DataError(f"pairs are {list(rows.shape)} and not [P, 2]; give the row of an image and that of a caption")
     image_of = given_array("owners", owners, 1, "iu", "one row of an image for each caption", np.int64)
     check_captions(captions, image_of)
     num_images = int(max(image_of.max(), rows[:, 0].max())) + 1

@@ -14,7 +14,7 @@ from itrpipe.errors import UsageError
 from itrpipe.judging.declaration import JudgeName
 from itrpipe.judging.material import Material
 
-CURVES = {"captions": (7.0, 0.8), "captions:tfidf": (3.7, 1.1), "graphs": (4.0, 1.1), "dual": (7.0, 0.8)}
+CURVES = {"captions": (7.0, 0.8), "captions:tfidf": (3.4, 1.2), "graphs": (2.3, 1.6), "dual": (7.0, 0.8)}
 """Judge or kind -> slope and middle of the log-odds. Scores of other kinds are log-odds already."""
 MOST_LOG_ODDS = 10.0
 _SAMPLE = 2_000

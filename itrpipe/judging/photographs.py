@@ -5,16 +5,19 @@ Shapes: P pairs, n captions, H and W height and width of a photograph.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from itrpipe.engine.work import cut
+from itrpipe.encoders.encoder import open_network, open_processor, refuse_other_tokens
+from itrpipe.engine.work import cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extraction import Decoders, decode_image
 from itrpipe.judging.material import Material
@@ -25,9 +28,11 @@ _DECODERS = 2
 
 
 class PhotographJudge(ABC):
-    """A judge that keeps what it sees of a photograph, and asks it about captions.
+    """A judge that keeps what its network sees of a photograph, and asks about its captions.
 
     Args:
+        network: of transformers.
+        processor: of the same folder.
         material: with photographs.
 
     Raises:
@@ -35,22 +40,41 @@ class PhotographJudge(ABC):
 
     Attributes:
         batch: captions at a time.
-        turn: held by the thread that looks at a photograph and asks about it.
+        network, processor: as given.
     """
 
     batch: ClassVar[int]
-    turn: AbstractContextManager[Any] = nullcontext()
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, network: Any, processor: Any, material: Material) -> None:
         if material.photographs is None:
             raise UsageError("this judge looks at photographs, and there are none; name a judge that reads captions")
-        self._photographs = material.photographs
-        self._captions = material.captions
-        self._owners = material.owners
+        self.network = network
+        self.processor = processor
+        self._material = material
+        self._turn = threading.Lock()  # networks of Qwen keep places of the last photograph, tokenizers their settings
+
+    @classmethod
+    def open(cls, folder: Path, kind: str, material: Material, device: str) -> Self:
+        """Open the network in a folder, and the judge.
+
+        Args:
+            folder, kind: see `itrpipe.encoders.encoder.open_network`.
+            material: with photographs.
+            device: `auto`, `cpu` or `cuda`.
+
+        Raises:
+            UsageError: the class knows no such network, or there are no photographs.
+            MissingInputError, DataError: see `itrpipe.encoders.encoder.open_encoder`.
+        """
+        network = open_network(folder, kind).to(resolve_device(device))
+        processor = open_processor(folder)
+        with reading(folder, "a model of images and captions", "name another model"):
+            refuse_other_tokens(folder, processor.tokenizer, network)
+            return cls(network, processor, material)
 
     @abstractmethod
-    def look(self, image: np.ndarray) -> Any:
-        """Return what is kept of a photograph [H, W, 3] uint8 RGB while its captions are asked about."""
+    def look(self, photograph: Image.Image) -> Any:
+        """Return what is kept of a photograph while its captions are asked about."""
 
     @abstractmethod
     def ask(self, seen: Any, texts: list[str]) -> Tensor:
@@ -64,30 +88,29 @@ class PhotographJudge(ABC):
             DataError: a photograph cannot be used.
             UnavailableError: the disk cannot give one now.
         """
-        lengths = [len(self._captions[row]) for row in captions]
-        order = np.lexsort((lengths, images))
+        texts = [self._material.captions[row] for row in captions.tolist()]
+        order = np.lexsort((np.array([len(text) for text in texts]), images))
         rows, counts = np.unique(images, return_counts=True)
         scores = np.zeros(len(images), np.float32)
-        decode = partial(decode_image, self._photographs, transform=np.asarray)
+        decode = partial(decode_image, self._material.photographs, transform=np.asarray)  # pyright: ignore
         decoders = Decoders(_DECODERS)
+        decoded = decoders.ahead([[row] for row in rows.tolist()], decode, list, _DECODERS)
         try:
-            decoded = decoders.ahead([[row] for row in rows.tolist()], decode, list, _DECODERS)
             for row, end, count, (_, pixels, refused) in zip(rows, np.cumsum(counts), counts, decoded, strict=True):
                 for reason in refused.values():
                     raise DataError(f"the photograph of image {row} {reason}; restore the file, or prepare again")
-                with self.turn:
-                    with reading(f"the photograph of image {row}", "an image for this model", "leave the image out"):
-                        seen = self.look(pixels[0])
+                with self._turn, reading(f"image {row}", "a photograph for this model", "leave it out"):
+                    seen = self.look(Image.fromarray(pixels[0]))
                     for part in cut(order[end - count : end], self.batch):
-                        texts = [self._captions[row] for row in captions[part.content]]
-                        scores[part.content] = self.ask(seen, texts).cpu()
+                        batch = [texts[place] for place in part.content]
+                        scores[part.content] = self.ask(seen, batch).cpu()
         finally:
             decoders.stop()
         return scores
 
     def own(self, captions: np.ndarray) -> np.ndarray:
         """Return the log-odds [n] float32 of captions [n] with their own images; NaN for nobody's."""
-        owners = self._owners[captions]
+        owners = self._material.owners[captions]
         scores = np.full(len(captions), np.nan, np.float32)
         owned = owners >= 0
         scores[owned] = self(owners[owned], captions[owned])

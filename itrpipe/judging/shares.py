@@ -2,8 +2,8 @@
 
 Shapes: P pairs, n decisions.
 
-Sources: Angelopoulos et al., "Prediction-powered inference", Science 2023, within strata; Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Cochran, "Sampling
-Techniques", 1977.
+Sources: Angelopoulos et al., "Prediction-powered inference", Science 2023; Wilson, "Probable inference, the law of
+succession, and statistical inference", 1927; Cochran, "Sampling Techniques", 1977.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 _NORMAL = NormalDist().inv_cdf(0.975)
 _CUTS = (0.5, 0.75, 0.875, 0.9375)
-_PRIOR = 2.0
+_SURE = 1e-6
 RANKS = ((1, 1), (2, 2), (3, 5), (6, 20), (21, 60))
 """Spans of ranks, from the first to the last, that are told apart."""
 
@@ -82,13 +82,16 @@ def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray
         probabilities: [P]. Those of decided pairs must not have seen their answers: `Calibration.held_out`.
         rows: [n] places of the decided pairs, each once, drawn at random within their stratum.
         answers: bool [n], which of them are right.
-        strata: int [P] from 0.
+        strata: int [P] from 0, from which the decisions were drawn: `strata_of` the mean log-odds of the judges as they
+            were then. Once calibrated, strata are others, of which these decisions are no random sample.
 
     Returns:
         The share. With fewer than two decisions it is the judge's alone, and its interval is all of 0..1.
     """
+    probabilities = np.clip(probabilities, _SURE, 1 - _SURE, dtype=np.float64)
+    guess = float(probabilities.mean())
     if len(rows) < 2:
-        return Share(float(probabilities.mean()), 0.0, 1.0, len(rows))
+        return Share(guess, 0.0, 1.0, len(rows))
     strata = _join(strata, rows)
     drawn = strata[rows]
     sizes = np.bincount(strata)
@@ -97,22 +100,21 @@ def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray
 
     errors = answers - probabilities[rows]
     means = np.bincount(drawn, errors) / counts
-    value = float(np.clip(probabilities.mean() + weights @ means, 0, 1))
+    value = float(np.clip(guess + weights @ means, 0, 1))
 
-    # Few decisions of a stratum may all have small errors by chance: as many as `_PRIOR` more have those expected.
-    squares = np.bincount(drawn, (errors - means[drawn]) ** 2)
-    expected = np.bincount(strata, probabilities * (1 - probabilities)) / sizes
-    freedom = counts - 1 + _PRIOR
-    spreads = (squares + _PRIOR * expected) / freedom
-    variances = weights**2 * spreads / counts * (1 - counts / sizes)
-    variance = variances.sum()
+    # Where right pairs are rare, few decisions have small errors by chance; a judge may be too sure of itself. So the
+    # variance of an error is the mean of what is seen in its stratum, and of what the judge expects, made as large as
+    # errors are in all.
+    doubts = probabilities * (1 - probabilities)
+    seen = np.bincount(drawn, (errors - means[drawn]) ** 2) / (counts - 1)
+    expected = np.bincount(strata, doubts) / sizes
+    expected *= max(1.0, (errors**2).sum() / doubts[rows].sum())
+    variance = float(weights**2 / counts * (1 - counts / sizes) @ (seen + expected) / 2)
     if not variance:
         return Share(value, value, value, len(rows))
-
-    smoothed = (value * len(rows) + 2) / (len(rows) + 4)
-    size = smoothed * (1 - smoothed) / variance
-    quantile = _student(variance**2 / (variances**2 / freedom).sum())
-    return Share(value, *wilson(value, size, quantile), len(rows))
+    middle = (value + guess) / 2
+    student = _NORMAL + (_NORMAL**3 + _NORMAL) / (4 * (len(rows) - len(counts)))
+    return Share(value, *wilson(value, middle * (1 - middle) / variance, student), len(rows))
 
 
 def share_by_rank(
@@ -147,10 +149,3 @@ def _join(strata: np.ndarray, rows: np.ndarray) -> np.ndarray:
             number += 1
             decisions = 0
     return np.minimum(numbers, number - 1)[strata]
-
-
-def _student(freedom: float) -> float:
-    """Return the .975 quantile of Student's t distribution, by the expansion of Cornish and Fisher."""
-    z = _NORMAL
-    terms = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + terms[0] / freedom + terms[1] / freedom**2 + terms[2] / freedom**3

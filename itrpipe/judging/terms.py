@@ -1,89 +1,89 @@
-"""Weighted terms, such as words or facts, of many things, and sums of products over the terms that two have in common.
+"""Judge pairs by terms that captions have in common, such as words, without any pretrained weights.
 
-Shapes: n things, v pairs of a thing and a term, P pairs of things.
+The captions of an image are one text. A term weighs as often as the text has it, times the logarithm of how rare the
+texts are that have it at all (TF-IDF). The score of an image and a caption is the cosine of the image's text and that
+of the image which the caption belongs to.
+
+Shapes: P pairs, n captions, T captions in all, v terms of all captions.
+
+Source: Spärck Jones, "A statistical interpretation of term specificity", 1972; smoothed, ln((1 + n) / (1 + df)).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
 
-from itrpipe.storage.arrays import Ragged
+from itrpipe.judging.material import Material
 
-_TABLE_CELLS = 1 << 22
-_PAIR_TERMS = 1 << 22
-"""Weights that are held at a time: in a table of things by terms, and those of the pairs' other things."""
+_PAIRS = 65_536
 
 
-@dataclass(frozen=True)
-class Terms:
-    """The terms of n things, each once.
+class TermsJudge:
+    """Compares the terms of captions.
 
-    Attributes:
-        lists: term numbers of each thing, rising.
-        weights: [v] float32.
-        size: how many terms there are.
+    Args:
+        material: whose captions belong to which image.
+        captions: [v] int64 row of each term's caption.
+        terms: v texts.
     """
 
-    lists: Ragged
-    weights: np.ndarray
-    size: int
+    def __init__(self, material: Material, captions: np.ndarray, terms: pa.StringArray) -> None:
+        self._material = material
+        encoded = terms.dictionary_encode()
+        columns = encoded.indices.to_numpy().astype(np.int64)
+        texts = material.groups[captions]
+        count = len(material.captions_of)
+        size = len(encoded.dictionary)
+        pairs = np.unique(texts * size + columns)  # of a text and a term that it has
+        rarity = np.log((1 + count) / (1 + np.bincount(pairs % size, minlength=size)))
+        self._captions = _sum_weights(captions, columns, rarity[columns], (len(material.owners), size))
+        self._texts = _sum_weights(texts, columns, rarity[columns], (count, size))
+        rows = np.arange(count)
+        self._squares = _products(self._texts, rows, self._texts, rows)
 
-    @classmethod
-    def summed(cls, things: np.ndarray, terms: np.ndarray, weights: np.ndarray, count: int, size: int) -> Terms:
-        """Add up the weights of equal pairs.
+    def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        """Return scores [P] float32 of rows [P] and [P].
 
-        Args:
-            things: [v] numbers 0..count - 1, in any order.
-            terms: [v] numbers 0..size - 1.
-            weights: [v].
-            count: how many things there are.
-            size: how many terms.
+        Raises:
+            UsageError: an image has no captions.
         """
-        keys, places = np.unique(things * size + terms, return_inverse=True)
-        lists = Ragged.of_counts(np.bincount(keys // size, minlength=count), keys % size)
-        return cls(lists, np.bincount(places, weights, len(keys)).astype(np.float32), size)
+        self._material.require_captions(images)
+        others = self._material.groups[captions]
+        products = _products(self._texts, images, self._texts, others)
+        return _cosines(products, self._squares[images], self._squares[others])
 
-    @cached_property
-    def squares(self) -> np.ndarray:
-        """Return the sum of the squared weights of each thing, [n] float32."""
-        return np.bincount(self.lists.owners(), self.weights**2, len(self.lists)).astype(np.float32)
+    def own(self, captions: np.ndarray) -> np.ndarray:
+        """Return cosines [n] float32 of captions and the others of their image; NaN where it has no others."""
+        texts = self._material.groups[captions]
+        products = _products(self._texts, texts, self._captions, captions)
+        squares = _products(self._captions, captions, self._captions, captions)
+        cosines = _cosines(products - squares, squares, self._squares[texts] - 2 * products + squares)
+        cosines[self._material.captions_of.counts[texts] < 2] = np.nan
+        return cosines
 
-    def products(self, rows: np.ndarray, others: Terms, other_rows: np.ndarray) -> np.ndarray:
-        """Return for each pair the sum over common terms of the product of weights, [P] float32.
 
-        Args:
-            rows: [P] of these things.
-            others: things with the same terms.
-            other_rows: [P] of these.
-        """
-        sums = np.zeros(len(rows), np.float32)
-        order = np.argsort(rows, kind="stable")
-        sorted_rows = rows[order]
-        lengths = others.lists.counts[other_rows[order]]
-        ends = np.cumsum(lengths)
-        table = np.zeros((max(1, _TABLE_CELLS // max(1, self.size)), self.size), np.float32)
-        start = 0
-        while start < len(rows):
-            # As many pairs as the table has rows for, and as have few terms.
-            before = ends[start] - lengths[start]
-            stop = max(start + 1, np.searchsorted(ends, before + _PAIR_TERMS, side="right"))
-            things, places = np.unique(sorted_rows[start:stop], return_inverse=True)
-            if len(things) > len(table):
-                stop = start + np.searchsorted(places, len(table))
-                things, places = things[: len(table)], places[: stop - start]
-            own = self._of(things)
-            cells = own.lists.owners(), own.lists.values
-            table[cells] = own.weights
-            other = others._of(other_rows[order[start:stop]])
-            products = table[places[other.lists.owners()], other.lists.values] * other.weights
-            sums[order[start:stop]] = np.bincount(other.lists.owners(), products, stop - start)
-            table[cells] = 0.0
-            start = stop
-        return sums
+def _sum_weights(rows: np.ndarray, columns: np.ndarray, weights: np.ndarray, shape: tuple[int, int]) -> Tensor:
+    """Return a sparse matrix with the sum of the weights [v] in each place, which rows [v] and columns [v] tell."""
+    places = torch.from_numpy(np.stack([rows, columns]))
+    values = torch.from_numpy(weights.astype(np.float32))
+    return torch.sparse_coo_tensor(places, values, shape, check_invariants=True).coalesce()
 
-    def _of(self, rows: np.ndarray) -> Terms:
-        places = Ragged(self.lists.offsets, np.arange(len(self.weights))).take(rows)
-        return Terms(Ragged(places.offsets, self.lists.values[places.values]), self.weights[places.values], self.size)
+
+def _products(left: Tensor, rows: np.ndarray, right: Tensor, other_rows: np.ndarray) -> np.ndarray:
+    """Return the inner products [P] float32 of rows [P] of a sparse matrix and rows [P] of another one."""
+    products = np.empty(len(rows), np.float32)
+    for start in range(0, len(rows), _PAIRS):
+        pairs = slice(start, start + _PAIRS)
+        own = left.index_select(0, torch.from_numpy(rows[pairs]))
+        other = right.index_select(0, torch.from_numpy(other_rows[pairs]))
+        products[pairs] = torch.sparse.sum(own * other, dim=1).to_dense().numpy()
+    return products
+
+
+def _cosines(products: np.ndarray, squares: np.ndarray, other_squares: np.ndarray) -> np.ndarray:
+    """Return cosines [P] of inner products and squared lengths; 0 where a text has no terms."""
+    lengths = np.sqrt(np.maximum(squares * other_squares, 0))
+    return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)

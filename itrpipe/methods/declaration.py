@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, field_validator
 from itrpipe import plugins
 from itrpipe.config import Settings
 from itrpipe.errors import UsageError
-from itrpipe.judging.declaration import DEFAULT, judge_name
+from itrpipe.judging.declaration import DEFAULT, LOCAL_JUDGES, judge_name
 from itrpipe.papers import FNE, Paper
 from itrpipe.registry import Registry
 
@@ -153,7 +153,7 @@ class ReadsLists(MethodSettings):
 
     judged: Literal["keep", "drop", "weigh", "soft"] = "keep"
     drop_above: float = Field(default=0.5, ge=0, le=1)
-    judges: tuple[str, ...] = Field(default=(DEFAULT,), min_length=1)
+    judges: Annotated[tuple[str, ...], LOCAL_JUDGES] = Field(default=(DEFAULT,), min_length=1)
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the options of judges where none is asked, and of `drop` where nothing is dropped."""
@@ -173,7 +173,7 @@ class ReadsLists(MethodSettings):
     @field_validator("judges")
     @classmethod
     def _known_judges(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(str(judge_name(judge)) for judge in value)
+        return tuple(sorted({str(judge_name(judge)) for judge in value}))
 
 
 class ReadsSentences(MethodSettings):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
-from itrpipe.printable import aligned
+from itrpipe.printable import aligned, quantity
 
 QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
 SAMPLED_SCORES = 1 << 22
@@ -233,14 +233,14 @@ def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
     if judged is None:
         return []
     judges = " and ".join(judged["judges"])
+    decisions = quantity(judged["decisions"], "decision")
     if not judged["knows"]:
-        return [f"{judges}: knows nothing here by {judged['decisions']:,} decisions, so that nothing is marked"]
+        return [f"{judges}: by {decisions}, this judge knows nothing here, so that nothing is marked"]
     said = []
     if auc := judged["auc"]:
         area, low, high = auc
         said.append(
-            f"{judges}: tells right from wrong with an AUC of {area:.2f} ({low:.2f}–{high:.2f}), by "
-            f"{judged['decisions']:,} decisions"
+            f"{judges}: by {decisions}, tells right from wrong with an AUC of {area:.2f} ({low:.2f}–{high:.2f})"
         )
     for name, words in WORDS.items():
         hardest = judged[name]["by_rank"].get(HARDEST)
@@ -249,7 +249,8 @@ def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
         share = hardest["share"]
         checked = "by its default curve, which nobody has checked"
         if share["decisions"]:
-            checked = f"{_percent(share['low'])}–{_percent(share['high'])} %, {share['decisions']:,} decisions"
+            interval = f"{_percent(share['low'])}–{_percent(share['high'])} %"
+            checked = f"{interval}, {quantity(share['decisions'], 'decision')}"
         said.append(
             f"{words}: by {judges}, {_percent(share['value'])} % of the hardest are right after all ({checked}); "
             f"{judged[name]['marked'][JOINED]:,} of {statistics['candidates'][name]:,} candidates are likelier right "

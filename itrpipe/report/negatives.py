@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.config import conf_title, leaves
-from itrpipe.evaluation.tables import Number, Row, Table
+from itrpipe.evaluation.tables import DASH, Number, Row, Table
+from itrpipe.exporting.places import judge_without_place
 from itrpipe.features.declaration import read_model
 from itrpipe.mining.lists import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
@@ -41,6 +42,8 @@ _REJECTED = {
     "no twin": "without a twin",
 }
 """Reason for which a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
+_LEAST_DECISIONS = 2
+"""Below which a share has no interval."""
 _SENTENCE = ("caption_id", "text", "score", "positive_score", "kind", "twin_image_id", "detail", "twin_detail")
 
 Galleries = Callable[[ChainArtifact, str], SplitPictures | None]
@@ -96,7 +99,7 @@ def mined(
             titles.append(mining_name(each, names))
             facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
 
-    rows, examples = [], []
+    rows, examples, judged = [], [], {}
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
         name = ", ".join([title, *parts])
         statistics = read_json(mining.opened / STATISTICS)
@@ -108,6 +111,8 @@ def mined(
             for top in TOPS:
                 cells.append(Number.of(statistics["right_after_all"][direction][f"top_{top}"]["percent"]))
             rows.append(Row(f"{name}: {what}", cells))
+        if "judged" in statistics:
+            judged[name] = statistics["judged"]
         gallery = None if examples else gallery_of(mining, TRAIN)
         if gallery is not None:
             examples = _mined_examples(name, mining.opened, gallery, count, seed)
@@ -120,7 +125,52 @@ def mined(
         "same, false negatives, of those that the dataset knows or that people judged before they were dropped.",
         head="mined by",
     )
-    return [table, *examples] if rows else []
+    return [table, *_right_by_rank(judged), *examples] if rows else []
+
+
+def _right_by_rank(minings: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """Tell how many candidates are right after all at each rank.
+
+    Args:
+        minings: name of a mining -> what its judges say, see `itrpipe.mining.judged.Judgement.counts`.
+    """
+    spans: dict[str, None] = {}
+    for judged in minings.values():
+        for direction in _LISTS:
+            spans |= dict.fromkeys(judged[direction]["by_rank"])
+    rows = []
+    for name, judged in minings.items():
+        judges = " and ".join(map(judge_without_place, judged["judges"]))
+        for direction, what in _LISTS.items():
+            cells: list[Number | None] = []
+            decisions = 0
+            for span in spans:
+                share = judged[direction]["by_rank"].get(span, {}).get("share")
+                cells.append(_percent(share))
+                decisions += share["decisions"] if share else 0
+            cells.append(Number(decisions, digits=0))
+            knows = "" if judged["knows"] else ", which is not shown to know anything"
+            rows.append(Row(f"{name}, by {judges}{knows}: {what}", cells))
+    table = Table(
+        "Right after all, by rank",
+        [*(f"{span.replace('-', DASH)}, %" for span in spans), "decisions"],
+        rows,
+        "Share of the candidates at each rank that match though they count as negatives: by the judge's "
+        "probabilities, corrected by people's decisions where there are any, which is when an interval of 95 % "
+        "stands beside it. Without decisions, nobody has checked the judge.",
+        head="mined by",
+    )
+    return [table] if rows else []
+
+
+def _percent(share: Mapping[str, Any] | None) -> Number | None:
+    """Return a share of `itrpipe.judging.shares` in percent, with its interval if people's decisions give one."""
+    if share is None:
+        return None
+    value, low, high = (100 * share[name] for name in ("value", "low", "high"))
+    if share["decisions"] < _LEAST_DECISIONS:
+        return Number(value, digits=0)
+    return Number(value, low, high, digits=0)
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:

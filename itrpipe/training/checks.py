@@ -53,7 +53,7 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
 
     Args:
         method: configuration of `train`.
-        named: `negatives`, `weigh`, `objective` and `batches`, those that were given.
+        named: `negatives`, `weigh`, `judged`, `objective` and `batches`, those that were given.
         positives: further positives.
 
     Raises:

@@ -29,7 +29,7 @@ from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
 from itrpipe.engine.run import Device, MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.judging.declaration import judge_name
+from itrpipe.judging.declaration import LOCAL_JUDGE, LOCAL_JUDGES, judge_name
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, WithTwins, method_package, methods
 from itrpipe.mining.settings import MiningSettings
 from itrpipe.models.declaration import (
@@ -612,19 +612,6 @@ def decisions_file(*, training: bool) -> Outside:
         return {name: decisions_digest(value, training=training)}
 
     return Outside(digests)
-
-
-def _seen_judge(value: str) -> str:
-    judge = judge_name(value)
-    return str(judge._replace(model=LOCAL_MODEL.seen(judge.pretrained))) if judge.pretrained else str(judge)
-
-
-LOCAL_JUDGE = Outside(
-    lambda name, value, cache: LOCAL_MODEL.digests(name, judge_name(value).pretrained, cache), _seen_judge
-)
-"""Marks a setting that names a judge, whose model may be a folder."""
-LOCAL_JUDGES = Outside(lambda name, value, cache: {}, lambda value: [_seen_judge(each) for each in value])
-"""Marks a setting that names judges, whose judgements are inputs."""
 
 
 class SearchSettings(MiningSettings):

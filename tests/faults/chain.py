@@ -79,6 +79,7 @@ STEPS = (
     Step("train-pairs", (("train", *_PAIRS, *_ONE),)),
     Step("mine", (("mine-negatives", *_VSEPP, *_ONE, *_sets(*_LISTS)),)),
     Step("rescore", (("mine-negatives", *_VSEPP, *_ONE, *_sets(*_LISTS), "--rescore-with=scan"),)),
+    Step("judge", (("mine-negatives", *_VSEPP, *_ONE, *_sets(*_LISTS, "judge.block=16"), "--judge=captions:tfidf"),)),
     Step("train-aoq", (("train", *_AOQ, *_TWO),)),
     Step("rules", (("synthesize", "--by=vse-c", *_sets("min_count=2", "keep=3", "block=16")),)),
     Step("train-rules", (("train", "--negatives=synthetic", *_VSEPP, *_ONE, *_sets(*_RULED)),)),

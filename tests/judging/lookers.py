@@ -94,7 +94,7 @@ def _qwen2_vl() -> tuple[Any, Any, Any]:
         vision_start_token_id=_VOCABULARY["<|vision_start|>"],
         vision_end_token_id=_VOCABULARY["<|vision_end|>"],
     )
-    limits = {"min_pixels": 28 * 28, "max_pixels": 3 * 28 * 28}
+    limits: dict[str, Any] = {"min_pixels": 28 * 28, "max_pixels": 3 * 28 * 28}
     processor = transformers.Qwen2VLProcessor(
         transformers.Qwen2VLImageProcessor(**limits),
         _tokenizer(ends=False),
@@ -112,7 +112,7 @@ def _llava() -> tuple[Any, Any, Any]:
         image_seq_length=4,
     )
     processor = transformers.LlavaProcessor(
-        transformers.CLIPImageProcessor(**CROP),
+        transformers.CLIPImageProcessor(size=CROP["size"], crop_size=CROP["crop_size"]),
         _tokenizer(ends=False),
         patch_size=16,
         vision_feature_select_strategy="default",
@@ -130,7 +130,7 @@ def _paligemma() -> tuple[Any, Any, Any]:
         projection_dim=16,
     )
     images = transformers.SiglipImageProcessor(size=SQUARE)
-    images.image_seq_length = 4
+    images.image_seq_length = 4  # pyright: ignore[reportAttributeAccessIssue]
     return (
         transformers.PaliGemmaForConditionalGeneration,
         config,

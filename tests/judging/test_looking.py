@@ -26,6 +26,12 @@ from tests.judging.lookers import ANSWERING, MATCHING, save
 CAPTIONS = ["a dog", "two dogs on the grass", "a red cat sits on the blue beach", "the cat runs", "dog"]
 OWNERS = np.array([0, 1, 2, 1, -1])
 SAME = 1e-4
+OUTPUTS = {
+    "blip": ("itm_score", {}),
+    "blip-2": ("logits_per_image", {"use_image_text_matching_head": True}),
+    "bridgetower": ("logits", {}),
+}
+"""Model type -> name of its logits, and options of its call."""
 Single = Callable[[Image.Image, str], float]
 
 
@@ -68,13 +74,13 @@ def opened(kind: str, folder: Path, material: Material) -> OpenedJudge:
 
 def matching(folder: Path, name: str) -> Single:
     """Return the log-odds of a match of one pair, by the library's own call."""
-    head = itm.HEADS[name]
-    network = getattr(transformers, head.network).from_pretrained(folder).eval()
+    network = getattr(transformers, itm.HEADS[name]).from_pretrained(folder).eval()
     processor = transformers.AutoProcessor.from_pretrained(folder)
+    logits, options = OUTPUTS[name]
 
     def score(photograph: Image.Image, caption: str) -> float:
         inputs = processor(images=photograph, text=[caption], return_tensors="pt")
-        mismatch, match = network(**inputs, **head.options)[head.logits][0].tolist()
+        mismatch, match = network(**inputs, **options)[logits][0].tolist()
         return match - mismatch
 
     return score

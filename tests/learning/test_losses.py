@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -80,6 +81,39 @@ def test_a_candidate_without_weight_is_as_if_it_were_not_there(name, left):
     loss.backward()
     assert gradient(positive).isfinite().all()
     assert not gradient(candidates)[:, left:].any()
+
+
+def log_sigmoid(x: float) -> float:
+    return -math.log1p(math.exp(-x))
+
+
+def soft_loss(name: str, positive: float, candidates: list[tuple[float, float, float]]) -> float:
+    """The loss of an anchor as its docstring writes it; a candidate is a score, a weight and a target."""
+    if name == "infonce":
+        total = 1 + sum(target for _, _, target in candidates)
+        likelihood = math.log(math.exp(positive / 0.07) + sum(w * math.exp(c / 0.07) for c, w, _ in candidates))
+        agreed = positive / 0.07 + sum(target * c / 0.07 for c, _, target in candidates)
+        return likelihood - agreed / total
+    if name == "sigmoid":
+        loss = -log_sigmoid(10 * positive - 10)
+        for c, w, target in candidates:
+            loss -= w * (target * log_sigmoid(10 * c - 10) + (1 - target) * log_sigmoid(10 - 10 * c))
+        return loss
+    violations = [(w, max(0.0, 0.2 * (1 - target) - positive + c)) for c, w, target in candidates]
+    if name == "hardest":
+        return max(violation for w, violation in violations if w)
+    return sum(w * violation for w, violation in violations)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_targets_count_as_their_formulas_say(name):
+    positive, candidates = torch.randn(4, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
+    weights, targets = torch.rand(4, 6, dtype=torch.float64), torch.rand(4, 6, dtype=torch.float64)
+    weights[:, 1] = targets[:, 1] = 0.0
+    loss = OBJECTIVES[name](positive, candidates, weights.log(), targets=targets)
+    rows = torch.stack([candidates, weights, targets], dim=2).tolist()
+    expected = [soft_loss(name, p, row) for p, row in zip(positive.tolist(), rows, strict=True)]
+    assert loss.item() == pytest.approx(np.mean(expected), rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.learning.mined import MinedCandidates, neighbours_order
+from itrpipe.learning.mined import (
+    PROBABILITY_OF,
+    MinedCandidates,
+    chances_of,
+    judged_pairs,
+    neighbours_order,
+    without_likely,
+)
 
 LISTS = np.array([[5, 6, 7, 8], [1, 2, -1, -1], [9, -1, -1, -1], [-1, -1, -1, -1]])
 
@@ -26,6 +34,41 @@ def test_all_candidates_of_the_window_are_drawn_alike():
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [6, 7, 8]
     assert np.allclose(counts / 9_000, 1 / 3, atol=0.03)
+
+
+TEXT_LISTS = np.array([[3, 2, 5, -1], [0, 4, 1, 5]])
+IMAGE_LISTS = np.array([[1, -1], [1, -1], [0, -1], [-1, -1], [1, 0], [0, -1]])
+JUDGED = {
+    "texts_for_images": TEXT_LISTS,
+    "images_for_texts": IMAGE_LISTS,
+    f"{PROBABILITY_OF}texts_for_images": np.array([[0.9, 0.1, 0.6, 0], [0.2, 0.7, 0.5, 0.3]], dtype=np.float16),
+    f"{PROBABILITY_OF}images_for_texts": np.array(
+        [[0.2, 0], [0.5, 0], [0.1, 0], [0, 0], [0.7, 0.8], [0.6, 0]], dtype=np.float16
+    ),
+}
+
+
+def test_candidates_behind_likely_ones_move_up():
+    left = without_likely(JUDGED, 0.5)
+    assert left["texts_for_images"].tolist() == [[2, -1, -1, -1], [0, 1, 5, -1]]
+    assert left["images_for_texts"].tolist() == [[1, -1], [1, -1], [0, -1], [-1, -1], [-1, -1], [-1, -1]]
+
+
+def test_a_pair_that_either_list_holds_is_judged_once():
+    images, captions = np.array([1, 0, 1]), np.array([4, 0, 3, 0])
+    said = {(1, 4): 0.7, (1, 0): 0.2, (0, 3): 0.9, (0, 4): 0.8}  # the last by the list of the caption alone
+    expected = {
+        (i, c): said[image, caption]
+        for i, image in enumerate(images)
+        for c, caption in enumerate(captions)
+        if (image, caption) in said
+    }
+    rows, columns, chances = judged_pairs(JUDGED, images, captions)
+    pairs = list(zip(rows.tolist(), columns.tolist(), strict=True))
+    assert len(pairs) == len(expected)
+    assert dict(zip(pairs, chances.tolist(), strict=True)) == pytest.approx(expected, abs=1e-3)
+    drawn = chances_of(JUDGED, "texts_for_images", np.array([0, 1]), np.array([5, 3]))
+    assert drawn.tolist() == pytest.approx([0.6, 0.0], abs=1e-3)
 
 
 IMAGE = np.repeat(np.arange(40), 5)

@@ -10,8 +10,8 @@ import torch
 
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.learning.mined import PROBABILITY_OF
-from itrpipe.methods.aoq.method import Aoq, OfflineNegatives, OfflineScores, aoq_loss, online_pairs
-from tests.methods.toys import reference
+from itrpipe.methods.aoq.method import Aoq, AoqMethod, OfflineNegatives, OfflineScores, aoq_loss, online_pairs
+from tests.methods.toys import KnownPairs, Lookup, reference
 
 REFERENCE = reference("aoq_losses")
 CASES = ["A", "B_bfan_range", "C_negative_weight"]
@@ -107,7 +107,7 @@ def test_candidates_are_drawn_by_what_speaks_for_them(judged):
     for name in (TEXTS, IMAGES):
         lists[PROBABILITY_OF + name][:, 1] = 0.1  # so that every list keeps one
     lists[PROBABILITY_OF + TEXTS][0] = 1.0 if judged == "weigh" else 0.4  # the least weight; what is not above is kept
-    chosen = Aoq(top_texts=5, top_images=4, false_negatives=judged, drop_above=0.4, redraw=False)
+    chosen = Aoq(top_texts=5, top_images=4, judged=judged, drop_above=0.4, redraw=False)
     drawn = OfflineNegatives(lists, EIGHT, chosen).draw(captions, np.random.default_rng(1))
     for name, picked, anchors, top in ((TEXTS, drawn.text, EIGHT[captions], 5), (IMAGES, drawn.image, captions, 4)):
         for anchor in range(3):
@@ -119,3 +119,48 @@ def test_candidates_are_drawn_by_what_speaks_for_them(judged):
             shares = [(picked[anchors == anchor] == row).mean() for row in rows[:last]]
             np.testing.assert_allclose(shares, weights[:last] / weights[:last].sum(), atol=0.03)
             assert sum(shares) == pytest.approx(1)
+
+
+# What judges say of pairs
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("judged", ["drop", "weigh", "soft"])
+def test_what_judges_say_counts_for_mined_candidates_and_those_of_the_batch(judged: str, epoch: int) -> None:
+    data = KnownPairs(8)
+    lists = data.lists()
+    sure = judged == "weigh"  # a weight is a probability to be kept: here none or one
+    chances = ((5 * np.arange(8)[:, None] + 3 * np.arange(16)) % 10 / 10).astype(np.float16)
+    chances = (chances > 0.7).astype(np.float16) if sure else chances
+    lists[PROBABILITY_OF + TEXTS] = np.take_along_axis(chances, lists[TEXTS], axis=1)
+    lists[PROBABILITY_OF + IMAGES] = np.take_along_axis(chances.T, lists[IMAGES], axis=1)
+    chosen = Aoq(variant="quintuplet", judged=judged, margin_offline=0.1, top_texts=9, top_images=5, sum_epochs=1)  # pyright: ignore
+    method, captions = AoqMethod(chosen, data, lists), np.array([0, 3, 5, 6, 9, 14])  # pyright: ignore
+    batch = method.collate(captions, np.random.default_rng(0))
+    scores = (data.image_table @ data.text_table.T).double().numpy()
+
+    def violation(margin: float, own: tuple[int, int], other: tuple[int, int], known: bool = True) -> float:
+        chance = float(chances[other]) if known else 0.0
+        if judged != "soft" and known and chance > (0.9 if sure else 0.5):
+            return 0.0
+        left = margin * (1 - chance) if judged == "soft" else margin
+        return max(0.0, left - scores[own] + scores[other])
+
+    rows = {name: (i.regions[:, 0, 0].long().tolist(), t.tokens[:, 0].tolist()) for name, (i, t) in batch.pairs.items()}
+    expected = 0.0
+    for place, own in enumerate(zip(*rows["positive"], strict=True)):
+        texts = [violation(0.2, own, (own[0], t)) for t in captions if t != own[1]]
+        images = [violation(0.2, own, (i, own[1])) for i in rows["positive"][0] if i != own[0]]
+        if epoch == 0:
+            expected += sum(texts) + sum(images)
+            continue
+        image, text = (side[place] for side in rows["offline"])
+        if judged == "drop":
+            assert max(chances[own[0], text], chances[image, own[1]]) <= 0.5
+        of_a_and_b = [violation(0.1, own, (own[0], text), judged == "soft")]
+        of_a_and_b += [violation(0.1, own, (image, own[1]), judged == "soft")]
+        pairs = [(image, text), tuple(side[place] for side in rows["derived"])]
+        of_c_and_d = [violation(0.1, own, pair, known=False) for pair in pairs]
+        expected += max(texts) + max(images) + sum(of_a_and_b) + sum(of_c_and_d)
+    (loss,) = method.losses(Lookup(data), batch, epoch).values()
+    assert loss.item() == pytest.approx(expected, rel=1e-5)

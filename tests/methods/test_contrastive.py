@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -47,14 +48,18 @@ class Rows(KnownPairs):
         return self.image_table @ self.text_table.T
 
 
+CHANCES = ((7 * np.arange(IMAGES)[:, None] + 3 * np.arange(TEXTS)) % 10 / 10).astype(np.float16)
+"""[N, T] what judges say of every pair."""
+
+
 def lists() -> dict[str, np.ndarray]:
-    """Every foreign text and image of every anchor, with probabilities that tell them apart."""
+    """Every foreign text and image of every anchor, with probabilities."""
     found = KnownPairs(IMAGES).lists()
     chances = {
-        f"{PROBABILITY_OF}{name}": (np.arange(each.size).reshape(each.shape) % 10 / 10).astype(np.float16)
-        for name, each in found.items()
+        "texts_for_images": np.take_along_axis(CHANCES, found["texts_for_images"], axis=1),
+        "images_for_texts": np.take_along_axis(CHANCES.T, found["images_for_texts"], axis=1),
     }
-    return found | chances
+    return found | {f"{PROBABILITY_OF}{name}": each for name, each in chances.items()}
 
 
 def made(data: Rows | None = None, inputs: Any = None, **given: Any) -> tuple[Any, Lookup]:
@@ -87,6 +92,69 @@ def test_known_matches_are_dropped():
     own = torch.arange(len(BATCH))
     expected = (F.cross_entropy(of_images, own) + F.cross_entropy(scores.T, own)) / 2
     assert step(*made(rows, {"matches": one_match()}, weigh="truth"))[1] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def anchors_of(batch: Any, side: str) -> list[tuple[tuple[int, int], list[tuple[int, int]]]]:
+    """Of each anchor of a batch its own pair and the pairs with its candidates: the rows of an image and a caption."""
+    drawn = batch.candidates[side]
+    further = drawn.drawn.tokens[:, 0] if side == "texts_for_images" else drawn.images
+    found = []
+    for place, caption in enumerate(BATCH.tolist()):
+        image = int(CAPTION_IMAGE[caption])
+        mine = further if drawn.anchors is None else further[drawn.anchors[place]]
+        if side == "texts_for_images":
+            pairs = [(image, row) for row in [*BATCH.tolist(), *mine.tolist()]]
+        else:
+            pairs = [(row, caption) for row in [*CAPTION_IMAGE[BATCH].tolist(), *mine.tolist()]]
+        found.append(((image, caption), [(i, t) for i, t in pairs if i != CAPTION_IMAGE[t]]))
+    return found
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("judged", ["drop", "weigh", "soft"])
+def test_what_judges_say_counts_for_mined_candidates_and_those_of_the_batch(judged: str, shared: bool) -> None:
+    rows = Rows()
+    given = {"negatives": ["mined"], "mined_texts": 2, "top_texts": 8, "top_images": 4, "shared": shared}
+    batch, loss = step(*made(rows, judged=judged, **given))
+    expected = 0.0
+    for side in ("texts_for_images", "images_for_texts"):
+        for own, pairs in anchors_of(batch, side):
+            likelihood, agreed, targets = math.exp(rows.scores[own] / 0.5), rows.scores[own] / 0.5, 1.0
+            for pair in pairs:
+                chance = float(CHANCES[pair])
+                weight = {"drop": float(chance <= 0.5), "weigh": 1 - chance, "soft": 1.0}[judged]
+                likelihood += weight * math.exp(rows.scores[pair] / 0.5)
+                target = chance if judged == "soft" else 0.0
+                agreed, targets = agreed + target * rows.scores[pair] / 0.5, targets + target
+            expected += (math.log(likelihood) - float(agreed) / targets) / len(BATCH) / 2
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_candidates_behind_those_that_judges_call_right_are_drawn() -> None:
+    method, _ = made(negatives=["mined"], judged="drop", top_texts=3, mined_texts=3, shared=False)
+    drawn = method.collate(BATCH, np.random.default_rng(0)).candidates["texts_for_images"]
+    images = CAPTION_IMAGE[BATCH]
+    for place, image in enumerate(images):
+        others = np.flatnonzero(image != CAPTION_IMAGE)
+        expected = others[CHANCES[image, others] <= 0.5][:3]
+        assert set(drawn.drawn.tokens[drawn.anchors[place], 0].tolist()) == {*expected.tolist()} - {*BATCH.tolist()}
+
+
+def test_an_epoch_of_neighbours_joins_no_pair_that_judges_call_right() -> None:
+    without = lists()
+    right = without[f"{PROBABILITY_OF}texts_for_images"] > 0.5
+    without["texts_for_images"] = np.where(right, -1, without["texts_for_images"])
+    without["texts_for_images"] = -np.sort(-without["texts_for_images"], axis=1)  # the last ones behind the end
+    judged = lists()
+    judged["texts_for_images"] = judged["texts_for_images"][:, ::-1]
+    judged[f"{PROBABILITY_OF}texts_for_images"] = judged[f"{PROBABILITY_OF}texts_for_images"][:, ::-1]
+    options = {"batches": "neighbours", "neighbour_group": 4}
+    orders = [
+        made(inputs={"lists": each}, judged=use, **options)[0].order(0, 0)
+        for each, use in ((judged, "drop"), (without, "keep"), (judged, "keep"))
+    ]
+    assert np.array_equal(orders[0], orders[1])  # pyright: ignore
+    assert not np.array_equal(orders[0], orders[2])  # pyright: ignore
 
 
 @pytest.mark.parametrize("by", ["decision", "equal texts"])

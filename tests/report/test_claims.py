@@ -212,15 +212,16 @@ def test_mined_negatives_are_credited_where_nothing_else_differs(copy: Toy, done
     assert copy.report().results["answers"][0].startswith("Training with mined negatives against first training: one")
 
 
-def test_a_guard_that_marked_nothing_is_named_so(copy: Toy) -> None:
-    guarded = shutil.copytree(copy.made["mining"], copy.made["mining"].with_name("exact.triplet.vsepp-0"))
-    statistics = json.loads((guarded / "statistics.json").read_text())
-    statistics["guard"] = {"above": {"texts_for_images": {"0.5": 0}, "images_for_texts": {"0.5": 0}}}
-    rewrite(guarded / "statistics.json", json.dumps(statistics).encode())
-    change(guarded, "exact", settings={"guard": "fne"})
-    name = add(copy, "aoq", "vsepp", trained={"loss": {"false_negatives": "drop"}})
+def test_judges_that_marked_nothing_are_named_so(copy: Toy) -> None:
+    judged = shutil.copytree(copy.made["mining"], copy.made["mining"].with_name("exact.triplet.vsepp-0"))
+    statistics = json.loads((judged / "statistics.json").read_text())
+    nothing = {"marked": {"joined": 0}, "by_rank": {}}
+    statistics["judged"] = {"texts_for_images": nothing, "images_for_texts": nothing, "judges": [], "knows": False}
+    rewrite(judged / "statistics.json", json.dumps(statistics).encode())
+    change(judged, "exact", settings={"judges": ["graphs"]})
+    name = add(copy, "aoq", "vsepp", trained={"loss": {"judged": "drop", "judges": ["graphs"]}})
     record = read_manifest(copy.made[name]).inputs["train"]
-    mining = {"stage": "mine_negatives", "name": guarded.name, "fingerprint": read_manifest(guarded).fingerprint}
+    mining = {"stage": "mine_negatives", "name": judged.name, "fingerprint": read_manifest(judged).fingerprint}
     mining |= {"digest": "", "files": {}, "made": {}}
     change(copy.root / "toy" / "train" / record.name, "aoq", inputs={"mine_negatives": mining})
     report = copy.report(("triplet.vsepp", "aoq.vsepp", name))

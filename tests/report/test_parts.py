@@ -90,6 +90,23 @@ def test_candidates_come_with_their_probability_to_be_right(copy: Toy) -> None:
         assert shown[:4] == [f"likely also right: {each}" for each in ("97 %", "50 %", "< 1 %", "0 %")]
 
 
+def test_judged_lists_tell_the_share_that_is_right_at_each_rank(copy: Toy) -> None:
+    checked = {"value": 0.5, "low": 0.41, "high": 0.6, "decisions": 40}
+    unchecked = {"value": 0.25, "low": 0.0, "high": 1.0, "decisions": 0}
+    of_images = {"by_rank": {"1": {"share": checked}, "3-5": {"share": unchecked}}}
+    judged = {"judges": ["captions:/home/ada/minilm"], "knows": True}
+    judged |= {LISTS[0]: of_images, LISTS[1]: {"by_rank": {"1": {"share": unchecked}}}}
+    path = copy.made["mining"] / "statistics.json"
+    rewrite(path, json.dumps(json.loads(path.read_text()) | {"judged": judged}).encode())
+    captions, images = table(copy.report(), "Right after all, by rank").items()
+    assert captions[0] == "VSE++, by captions:minilm: captions for images"
+    first, middle = captions[1]["1, %"], captions[1]["3–5, %"]
+    assert (first["value"], first["low"], first["high"]) == pytest.approx((50, 41, 60))
+    assert (middle["value"], middle.get("low")) == (25, None)
+    assert (captions[1]["decisions"]["value"], images[1]["decisions"]["value"]) == (40, 0)
+    assert images[1].get("3–5, %") is None
+
+
 def test_sentences_stand_beside_their_captions_with_their_changes(copy: Toy) -> None:
     report = copy.report((with_sentences(copy), "triplet.vsepp"), examples=12)
     # Of each image: one sentence of the first caption, two of the second, one rejected.

@@ -20,12 +20,14 @@ from itrpipe.review import Candidates, Queue, ranked_candidates
 from tests.chains import Invoke, done, made
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
-SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "mine_negatives.guard_batch_size=2")
+SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8")
 SETTINGS = [
     part
     for text in (*SIZES, *SMALL, "mine_negatives.num_texts=20", "mine_negatives.num_images=8", "train.min_word_count=1")
     for part in ("--set", text)
 ]
+
+JUDGE = ["--judge", "captions:tfidf"]
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +74,20 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     sites: list[Any] = []
     monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: sites.append(site))
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *SETTINGS]
-    done(invoke("serve", *scenes, "--guard", "fne", "--no-browser", "--make"))
+    done(invoke("serve", *scenes, *JUDGE, "--no-browser", "--make"))
     judged_in_the_browser(sites[-1], 20)
     file = root / "scenes" / "decisions.parquet"
     judged(sites[-1].reviews.candidates, DecisionFile(file))
-    out = done(invoke("review", *scenes, "--guard", "fne", "--json"))
+    out = done(invoke("review", *scenes, *JUDGE, "--json"))
     told = json.loads(out)
     assert told["decisions"]["reviewers"] == {"ada": 20, "bob": told["pairs"]}
     assert told["decisions"]["agreements"][0]["same"] == 1.0
     share = told["decisions"]["pairs"]["fits"] / told["pairs"]
-    assert 0 < share == told["sample"]["low"] == told["sample"]["high"]
+    found = told["findings"]["share"]
+    assert 0 < share == pytest.approx(found["low"]) == pytest.approx(found["high"])
+    assert told["order"] == "calibration"
 
-    outcome = invoke("mine-negatives", *scenes, "--guard", "fne", "--decisions", file)
+    outcome = invoke("mine-negatives", *scenes, *JUDGE, "--decisions", file)
     folder, out = made(outcome), outcome.out
     assert "cut by decisions" in out
     assert re.search(r"[\d.]+ % of the hardest are right after all", out)
@@ -95,14 +99,15 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
         found = {pair if direction == "texts_for_images" else pair[::-1] for pair in pairs}
         assert not [pair for pair in found if verdicts.get(pair) == "fits"]
 
-    mined = ["--set", f"mine_negatives.decisions={file}", "--set", "mine_negatives.guard=fne"]
+    mined = ["--set", f"mine_negatives.decisions={file}"]
+    for setting in ('negatives=["mined"]', "judged=drop", f'judges=["{JUDGE[1]}"]'):
+        mined += ["--set", f"contrastive.loss.{setting}"]
     mined += ["--set", "contrastive.top_texts=20", "--set", "contrastive.top_images=8"]
-    out = done(invoke("train", *scenes, "--method", "contrastive", "--negatives", "mined", "--weigh", "guard", *mined))
+    out = done(invoke("train", *scenes, "--method", "contrastive", *mined))
 
     out = done(invoke("serve", *scenes[:6], *of_evaluation(), "--split", "test", "--no-browser", "--make"))
     judged_in_the_browser(sites[-1], 20)
-    second = ["--set", 'contrastive.loss.negatives=["mined"]', "--set", "contrastive.loss.weigh=guard", *mined]
-    out = done(invoke("evaluate", *scenes, "--method", "contrastive", *second, "--decisions", file))
+    out = done(invoke("evaluate", *scenes, "--method", "contrastive", *mined, "--decisions", file))
     assert "Right after all" in out
     assert "train/contrastive.vsepp" in out, "the round that left out what people decided"
     assert "up to date" in next(line for line in out.splitlines() if "train/contrastive.vsepp" in line)

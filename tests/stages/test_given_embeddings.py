@@ -301,7 +301,7 @@ def test_the_page_from_sentence_transformers_to_lists(
         lines += [f"{number}.png,a dog number {2 * number + more} on the road,{split}" for more in range(2)]
     (tmp_path / "photographs" / "captions.csv").write_text("\n".join(lines), encoding="utf-8")
     exec(compile(snippet.replace("clip-ViT-B-32", str(saved_encoders / "clip")), "embeddings.md", "exec"), {})
-    folder = made(invoke(*(each for each in mine if each not in ("--guard", "fne")), *SMALL))
+    folder = made(invoke(*mine, *SMALL))
     made(invoke(*evaluate, "--set=bootstrap_samples=100"))
     found: dict[str, Any] = {}
     exec(compile(re.sub(r'"data/.*"', repr(str(folder)), lists), "embeddings.md", "exec"), found)

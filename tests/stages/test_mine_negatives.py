@@ -14,15 +14,18 @@ import pytest
 import torch
 
 import itrpipe
+from itrpipe.datasets.decisions import DecisionFile, Judgement
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.judging.pairs import JudgedPairs
 from itrpipe.mining.lists import FILES, MinedList, read_list
 from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.storage.arrays import ArrayFile
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.saved import load_model
-from tests.chains import Invoke, copied, made, only, refused, sets
+from tests.chains import Invoke, copied, interrupted, made, only, refused, same_files, sets
 from tests.conftest import TINY, Outcome
 
 SMALL = sets(*TINY[:-1], "num_texts=20", "num_images=6")
@@ -183,6 +186,59 @@ def test_a_second_model_puts_the_same_candidates_in_its_own_order(mined: Callabl
     assert found["positive_score"]["median"] == pytest.approx(np.median(positives), abs=1e-4)
     inputs = read_manifest(folder).inputs
     assert [inputs[name].name.rpartition("-")[0] for name in ("rescorer", "train")] == ["triplet.bfan", "triplet.vsepp"]
+
+
+# Judges
+
+JUDGED = ("--judge", "captions:tfidf", "--judge", "graphs")
+
+
+def test_judges_say_of_the_lists_of_a_search_how_likely_each_candidate_is(root: Path, invoke: Invoke) -> None:
+    found, judged = made(mine(invoke, root)), made(mine(invoke, root, *JUDGED))
+    inputs = read_manifest(judged).inputs
+    assert inputs["mine_negatives"].fingerprint == read_manifest(found).fingerprint
+    assert judged.name.startswith("exact.triplet.vsepp+captions+graphs-")
+    scores = ArrayFile(root / "tiny" / "judge" / inputs["judge_1"].name / "pairs.arrays")
+    pairs = list(zip(scores["images"].read().tolist(), scores["captions"].read().tolist(), strict=True))
+    assert pairs == sorted({*pairs})
+    before, after = lists_of(found), lists_of(judged)
+    for direction in FILES:
+        np.testing.assert_array_equal(after[direction].candidates, before[direction].candidates)
+        np.testing.assert_array_equal(after[direction].scores, before[direction].scores)
+        probability = after[direction].false_negative_probability
+        assert probability is not None
+        marked = statistics_of(judged)["judged"][direction]["marked"]
+        assert marked["joined"] == pytest.approx((probability > 0.5).sum(), abs=1)
+        assert {*marked} == {"captions:tfidf", "graphs", "joined"}
+
+
+def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    before = lists_of(made(mine(invoke, root, *JUDGED)))["texts_for_images"]
+    captions = lists_of(made(mine(invoke, root)))["images_for_texts"].anchor_ids
+    file = tmp_path / "decisions.parquet"
+    verdicts = (captions[before.candidates[0, 0]], "fits"), (captions[before.candidates[0, 1]], "differs")
+    DecisionFile(file).add([Judgement("ada", before.anchor_ids[0], *verdict) for verdict in verdicts])
+    outcome = mine(invoke, root, *JUDGED, "--decisions", file)
+    assert outcome.out.count("✓ judge/") == 2
+    after = lists_of(made(outcome))["texts_for_images"]
+    assert after.false_negative_probability is not None
+    assert after.candidates[0, 0] == before.candidates[0, 1]
+    assert after.false_negative_probability[0, 0] == 0
+    alone = made(mine(invoke, root, "--decisions", file))
+    assert alone.name.startswith("exact.triplet.vsepp+decisions-")
+    np.testing.assert_array_equal(lists_of(alone)["texts_for_images"].candidates, after.candidates)
+
+
+def test_a_judge_that_is_interrupted_goes_on_to_the_same_bytes(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    whole, other = (copied(root, tmp_path / name) for name in ("whole", "other"))
+    asked = ("--judge", "captions:tfidf", "--set=range_max=7", "--set=judge.block=16", "--set=judge.workers=1")
+    expected = made(mine(invoke, whole, *asked))
+    with interrupted(3, JudgedPairs, "make"):
+        assert mine(invoke, other, *asked).code == 130
+    found = made(mine(invoke, other, *asked))
+    same_files("judge/exact.triplet.vsepp+captions", (other, whole), "pairs.arrays", "scale.json")
+    for path in expected.iterdir():
+        assert path.name == "manifest.json" or path.read_bytes() == (found / path.name).read_bytes()
 
 
 # Further candidates

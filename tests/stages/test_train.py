@@ -23,10 +23,9 @@ from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
-from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.contrastive.method import ContrastiveMethod
-from itrpipe.mining.lists import FILES, read_list
+from itrpipe.mining.lists import read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.models.captions import PieceIds, Reading, ends_of
 from itrpipe.pipeline.planning import Planner
@@ -37,7 +36,7 @@ from itrpipe.storage.artifact import FALSE_NEGATIVES, MANIFEST, Manifest, read_m
 from itrpipe.training import mining, recipe
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
-from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
+from tests.chains import ONCE, Invoke, copied, done, history, interrupted, only, refused, same_files, sets
 from tests.conftest import TINY, TINY_AOQ, Outcome
 from tests.definitions import save_definition
 
@@ -257,37 +256,14 @@ def test_every_configuration_trains(chain: Path, run: Invoke, conf: str, alike: 
     assert (last["mean_hardest_text_share"] == last["mean_hardest_image_share"] == 1) is alike
 
 
-def test_the_guard_writes_the_probability_of_every_candidate(
-    chain: Path, run: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = made(run("mine-negatives", *sets(*MINING)))
-    guarded = made(run("mine-negatives", "--guard", "fne", *sets("guard_prior=0.2", "guard_batch_size=4", *MINING)))
-    stored = read_embeddings(only(chain, "train/triplet.vsepp") / EMBEDDINGS, "train")
-    gaussians = estimate_gaussians(stored.images, stored.texts, stored.caption_image, batch_size=4)
-    facts = json.loads((guarded / "statistics.json").read_text())["guard"]
-    assert facts["mean"]["matches"] == pytest.approx(gaussians.mean[0].item(), abs=1e-5)
-    for direction in FILES:
-        ours, theirs = read_list(guarded, direction), read_list(plain, direction)
-        np.testing.assert_array_equal(ours.candidates, theirs.candidates)
-        assert theirs.false_negative_probability is None
-        assert ours.false_negative_probability is not None
-        expected = probabilities(ours.scores.astype(np.float32), gaussians, 0.2)
-        np.testing.assert_allclose(ours.false_negative_probability, expected, atol=0.02)
-        above = int((ours.false_negative_probability > 0.5).sum())
-        assert abs(facts["above"][direction]["0.5"] - above) <= 1
-    # A model that is too weak is refused before it mines.
-    monkeypatch.setattr("itrpipe.learning.false_negatives.Gaussians.usable", lambda _: False)
-    monkeypatch.setattr("itrpipe.mining.mine.ExactMining", lambda *_, **more: pytest.fail("it mined"))
-    refused(run("mine-negatives", "--guard", "fne", *sets(*MINING)), 2, "leave --guard out")
-
-
-def test_guarded_aoq_has_guarded_lists_made(chain: Path, run: Invoke) -> None:
-    lists = [text.replace("aoq.", "aoq-guarded.loss.") for text in TINY_AOQ]
-    small = sets(*TINY[:-1], *lists, "mine_negatives.guard_batch_size=4")
-    done(run("train", "--method", "aoq-guarded", *small))
-    trained = read_manifest(only(chain, "train/aoq-guarded.vsepp"))
+@pytest.mark.parametrize("judged", ["drop", "weigh", "soft"])
+def test_methods_that_judges_help_have_judged_lists_made(chain: Path, run: Invoke, judged: str) -> None:
+    lists = [text.replace("aoq.", "aoq-judged.loss.") for text in TINY_AOQ]
+    asked = ("--method", "aoq-judged", "--judge", "captions:tfidf", "--judged", judged)
+    done(run("train", *asked, *sets(*TINY[:-1], *lists)))
+    trained = read_manifest(only(chain, "train/aoq-judged.vsepp"))
     mined = chain / "tiny" / "mine_negatives" / trained.inputs["mine_negatives"].name
-    assert read_manifest(mined).settings["guard"] == "fne"
+    assert read_manifest(mined).settings["judges"] == ["captions:tfidf"]
 
 
 # Lists that are mined again
@@ -306,7 +282,7 @@ REFRESHING = [
 ]
 REFRESHED = ["train.batch_size=20", "train.min_word_count=1", "train.learning_rate=0.01"]
 REFRESHED += ["train.model.embed_dim=8", "train.model.word_dim=8", "train.checkpoint_seconds=0"]
-REFRESHED += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "mine_negatives.guard_batch_size=2"]
+REFRESHED += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
 REFRESHED += ["loss.top_texts=5", "loss.top_images=3", "loss.refresh_every=2", "triplet.loss.sum_epochs=0"]
 FIRST_STEP_AFTER = 7
 """Three steps are an epoch, and the third epoch begins with other lists."""
@@ -339,7 +315,7 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
 
     monkeypatch.setattr(mining, "mine_again", kept)
     monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))
-    out = done(invoke(*command(defined, "--weigh", "guard")))
+    out = done(invoke(*command(defined, "--judge", "captions:tfidf", "--judged", "weigh")))
     assert out.count("mining again with the weights as they are") == 1
     ((images, texts, owners),) = seen
     scores = images @ texts.T

@@ -38,14 +38,18 @@ UPDATES = "max_updates=3"
 PIXELS = sets("train.model.width=16", "train.encode_chunk=4", "train.accumulate=2", "train.epochs=1")
 ALL = ("--negatives", "mined,synthetic", "--weigh", "fne", "--batches", "neighbours")
 ALL += sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")
-ALL += sets("contrastive.sentences=vse-c", "contrastive.loss.min_count=0")
+ALL += sets("contrastive.sentences=vse-c", "contrastive.loss.min_count=0", "contrastive.loss.judged=soft")
+ALL += ("--judge", "captions:tfidf")
 # Sixteen updates are an epoch, and the training set is mined again before the second.
 AGAIN = ("--set=max_updates=18", "--set=contrastive.loss.refresh_every=1", "--set=train.learning_rate=1e-4")
 # Adapters, rates by the layer and an average of the weights.
 TUNED = sets("train.adapter=lora", "train.layer_decay=0.5", "train.average=ema:0.5", "train.learning_rate=1e-3")
 METHODS: dict[str, tuple[str, ...]] = {
     "triplet": ("--backbone", "vsrn", *SMALL, *sets("train.model.caption_dropout=0", "train.average=ema:0.5")),
-    "aoq": ("--backbone", "vsepp", *SMALL, *sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")),
+    "aoq": (
+        *("--backbone", "vsepp", "--judge", "captions:tfidf", *SMALL),
+        *sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12", "aoq.loss.judged=weigh"),
+    ),
     "fne": (
         "--backbone",
         "dual-encoder",

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -264,6 +264,17 @@ class AoqBatch(Batch):
     offline_lowered: Tensor | None = None
 
 
+def lowered_scores(model: AnyMatcher, images: Any, texts: Any, batch: AoqBatch) -> Tensor:
+    """Return the scores [B, B] of the encoded pairs of a batch, lowered where judges take a pair for right."""
+    scores = model.score_matrix(images, texts).float()
+    if not batch.lowered:
+        return scores
+    image_places, caption_places, by = batch.lowered
+    lowered = torch.zeros_like(scores)
+    lowered[image_places, caption_places] = by
+    return scores - lowered
+
+
 class AoqMethod(Method[Aoq]):
     """Adds offline negatives to the online triplet loss; see `OfflineNegatives` for the lists."""
 
@@ -311,13 +322,8 @@ class AoqMethod(Method[Aoq]):
         settings = self.settings
         mask = same_image_mask(batch, self.settings.mask_same_image)
         images, texts = encoded(model, batch.pairs["positive"])
-        scores = model.score_matrix(images, texts).float()  # [B, B]
-        if batch.lowered:
-            image_places, caption_places, by = batch.lowered
-            lowered = torch.zeros_like(scores)
-            lowered[image_places, caption_places] = by
-            scores = scores - lowered
         if epoch < settings.sum_epochs:
+            scores = lowered_scores(model, images, texts, batch)
             found = {"triplet": triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)}
         else:
             offline_images, offline_texts = encoded(model, batch.pairs["offline"])
@@ -327,6 +333,7 @@ class AoqMethod(Method[Aoq]):
             if batch.offline_lowered is not None:
                 a, b = torch.stack([a, b]) - batch.offline_lowered
             offline = OfflineScores(a, b, c, d)
+            scores = lowered_scores(model, images, texts, batch)
             found = {"aoq": aoq_loss(scores, offline, settings, mask)}
         return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight)
 

@@ -1,0 +1,143 @@
+"""Mined lists as judges and people see them, against loops over all candidates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from itrpipe.datasets.truth import Decided, PairSet
+from itrpipe.judging.calibration import LEAST
+from itrpipe.judging.opened import Scale
+from itrpipe.mining.judged import CandidatePairs, Judgement, mark_lists, write_scores
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedList
+from itrpipe.mining.statistics import JOINED, sentences
+from tests.maps import write_list
+
+IMAGES, CAPTIONS = 12, 30
+SCALE = Scale(0.0, 1.0, 8.0, 0.5)
+Lists = dict[str, tuple[CandidateLists, np.ndarray | None]]
+
+
+def write_lists(folder: Path) -> dict[str, np.ndarray]:
+    """Lists of both directions, one of them empty and one short."""
+    rng = np.random.default_rng(1)
+    candidates = {
+        DIRECTIONS[0]: np.argsort(rng.random((IMAGES, CAPTIONS)), axis=1)[:, :8].astype(np.int32),
+        DIRECTIONS[1]: np.argsort(rng.random((CAPTIONS, IMAGES)), axis=1)[:, :5].astype(np.int32),
+    }
+    candidates[DIRECTIONS[0]][3, 2:] = NO_ROW
+    candidates[DIRECTIONS[1]][7] = NO_ROW
+    for direction, rows in candidates.items():
+        scores = np.where(rows == NO_ROW, -np.inf, -np.arange(rows.shape[1])).astype(np.float16)
+        write_list(folder, direction, MinedList(np.arange(len(rows)).astype(str), rows, scores))
+    return candidates
+
+
+def statistics_of(candidates: dict[str, np.ndarray]) -> dict[str, Any]:
+    counted = {direction: int((rows != NO_ROW).sum()) for direction, rows in candidates.items()}
+    return {
+        "anchors": {direction: len(rows) for direction, rows in candidates.items()},
+        "candidates": counted,
+        "anchors_without_candidates": dict(zip(DIRECTIONS, (0, 1), strict=True)),
+        "dropped": {direction: {} for direction in DIRECTIONS},
+        "right_after_all": {direction: {"top_1": {"judged": 0, "percent": None}} for direction in DIRECTIONS},
+        "judge": None,
+        **dict.fromkeys(("hardest_text_beats_own_caption_percent", "hardest_image_beats_own_image_percent")),
+    }
+
+
+def pairs_of(candidates: dict[str, np.ndarray]) -> set[tuple[int, int]]:
+    found = set()
+    for image, rows in enumerate(candidates[DIRECTIONS[0]].tolist()):
+        found |= {(image, caption) for caption in rows if caption != NO_ROW}
+    for caption, rows in enumerate(candidates[DIRECTIONS[1]].tolist()):
+        found |= {(image, caption) for image in rows if image != NO_ROW}
+    return found
+
+
+def marked(folder: Path, statistics: dict[str, Any], judgement: Judgement | None, decided: Decided | None) -> Lists:
+    kept: Lists = {}
+
+    def keep(direction: str, part: slice, lists: CandidateLists, probability: np.ndarray | None) -> None:
+        kept[direction] = lists, probability
+
+    mark_lists(folder, statistics, keep, judgement, decided, None)
+    return kept
+
+
+def judged_by(folder: Path, pairs: CandidatePairs, names: str, decided: Decided | None = None) -> Judgement:
+    folders = {}
+    for number, name in enumerate(names):
+        folders[name] = folder / name
+        folders[name].mkdir(exist_ok=True)
+        scores = np.random.default_rng(number).random(len(pairs.keys), dtype=np.float32)
+        write_scores(folders[name], pairs, scores, SCALE)
+    return Judgement.read(folders, decided)
+
+
+def test_every_pair_of_both_directions_is_asked_once(tmp_path: Path) -> None:
+    candidates = write_lists(tmp_path)
+    pairs = CandidatePairs.of_lists(tmp_path)
+    assert list(zip(pairs.images.tolist(), pairs.captions.tolist(), strict=True)) == sorted(pairs_of(candidates))
+    images, captions = np.divmod(np.arange(IMAGES * CAPTIONS), CAPTIONS)
+    places = pairs.places(images, captions)
+    assert (places >= 0).sum() == len(pairs.keys)
+    np.testing.assert_array_equal(pairs.keys[places[places >= 0]], np.arange(IMAGES * CAPTIONS)[places >= 0])
+    assert pairs.places(np.array([3, -1]), np.array([NO_ROW, 7])).tolist() == [-1, -1]
+
+
+def test_probabilities_are_those_of_the_pairs_and_counted(tmp_path: Path) -> None:
+    candidates = write_lists(tmp_path)
+    pairs = CandidatePairs.of_lists(tmp_path)
+    judgement = judged_by(tmp_path, pairs, "ab")
+    scores = [np.random.default_rng(number).random(len(pairs.keys), dtype=np.float32) for number in range(2)]
+    joined = 1 / (1 + np.exp(-(SCALE.log_odds(scores[0]) + SCALE.log_odds(scores[1])) / 2))
+    known = dict(zip(sorted(pairs_of(candidates)), joined.tolist(), strict=True))
+    statistics = statistics_of(candidates)
+    lists = marked(tmp_path, statistics, judgement, None)
+    for direction, rows in candidates.items():
+        found, probability = lists[direction]
+        np.testing.assert_array_equal(found.candidates, rows)
+        assert probability is not None
+        for (anchor, place), candidate in np.ndenumerate(rows):
+            pair = (anchor, candidate) if direction == DIRECTIONS[0] else (candidate, anchor)
+            expected = 0.0 if candidate == NO_ROW else known[pair]
+            np.testing.assert_allclose(probability[anchor, place], expected, atol=1e-5)
+        counts = statistics["judged"][direction]
+        assert counts["marked"][JOINED] == (probability > 0.5).sum()
+        assert counts["by_rank"]["2"]["marked"][JOINED] == (probability[:, 1] > 0.5).sum()
+        assert counts["by_rank"]["1"]["candidates"] == (rows[:, 0] != NO_ROW).sum()
+    assert any("nobody has checked" in sentence for sentence in sentences(statistics))
+
+
+def test_what_people_decided_leaves_the_lists_or_is_no_match(tmp_path: Path) -> None:
+    candidates = write_lists(tmp_path)
+    pairs = CandidatePairs.of_lists(tmp_path)
+    order = np.random.default_rng(5).permutation(len(pairs.keys))
+    fits, differs = order[:30], order[30:60]
+    decided = Decided(
+        PairSet.of(pairs.captions[fits], pairs.images[fits], IMAGES),
+        PairSet.of(pairs.captions[differs], pairs.images[differs], IMAGES),
+    )
+    judgement = judged_by(tmp_path, pairs, "a", decided)
+    assert judgement.calibration.decisions == 60 > LEAST
+    for with_judge in (judgement, None):
+        statistics = statistics_of(candidates)
+        lists = marked(tmp_path, statistics, with_judge, decided)
+        for direction, rows in candidates.items():
+            found, probability = lists[direction]
+            images, captions = np.arange(len(rows))[:, None], found.candidates
+            if direction == DIRECTIONS[1]:
+                images, captions = captions, images
+            places = np.where(found.candidates == NO_ROW, -1, pairs.places(images, captions))
+            assert not np.isin(places, fits).any()
+            gone = (rows != NO_ROW).sum() - (found.candidates != NO_ROW).sum()
+            assert statistics["dropped"][direction]["decisions"] == gone > 0
+            assert statistics["right_after_all"][direction]["top_1"]["judged"] > 0
+            if probability is not None:
+                assert (probability[np.isin(places, differs)] == 0).all()
+    # Random scores know nothing of random answers.
+    assert not judgement.calibration.knows
+    assert (judgement.probabilities[JOINED] <= 0.5).all()
