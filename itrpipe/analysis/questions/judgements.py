@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -27,11 +26,12 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.kendall import kendall
-from itrpipe.evaluation.tables import Cells, Measured, Number, Row, Table
+from itrpipe.evaluation.tables import Cells, Measured, Number, Table
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.judging.calibration import area_under_curve
+from itrpipe.judging.calibration import Area, area_under_curve
 from itrpipe.judging.declaration import judge_name
 from itrpipe.judging.material import Material
+from itrpipe.judging.shares import wilson
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import AGREEMENT
 
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 MODEL, TOGETHER = "", "judges together"
 """Names of the evaluated model, and of all judges, among judges."""
-_PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (53.0, 36.4), "Polos": (56.4, 37.8)}
+PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (53.0, 36.4), "Polos": (56.4, 37.8)}
 """Metric -> τc of experts and τb of the crowd."""
 
 
 def _cells(figures: Mapping[str, Any]) -> Cells:
     return {
         ("experts", "τc"): Number(figures["experts"]["tau"]),
-        ("experts", "AUC"): Number.of(figures["experts"]["auc"]),
+        ("experts", "AUC"): Number.of(figures["experts"].get("auc")),
         ("crowd", "τb"): Number(figures["crowd"]["tau"]),
-        ("crowd", "AUC"): Number.of(figures["crowd"]["auc"]),
+        ("crowd", "AUC"): Number.of(figures["crowd"].get("auc")),
     }
 
 
@@ -66,13 +66,11 @@ class _Agreements(Measured):
                         rows.setdefault(model, []).append(figures)
                     else:
                         rows[name] = [figures]
-        table = super().table(list(rows.items()))
-        if table is None:
+        if not rows:
             return None
-        published = []
-        for metric, (experts, crowd) in _PUBLISHED.items():
-            published.append(Row(f"{metric}, published", [Number(experts), None, Number(crowd), None], quoted=True))
-        return replace(table, rows=[*table.rows, *published])
+        for metric, (experts, crowd) in PUBLISHED.items():
+            rows[f"{metric}, published"] = [{"experts": {"tau": experts}, "crowd": {"tau": crowd}}]
+        return super().table(list(rows.items()))
 
 
 SHOWN = (
@@ -189,10 +187,11 @@ def _agreement(judgements: Judgements, scores: np.ndarray) -> dict[str, Any]:
         own = scores[start : start + len(part.fits)]
         start += len(own)
         tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
-        area = area_under_curve(own, part.fits)
+        area, size = area_under_curve(own, part.fits)
+        auc = Area(area, *wilson(area, size))
         figures[kind] = {
             "tau": 100 * (tau.c if kind == "experts" else tau.b),
-            "auc": area and {name: 100 * value for name, value in area._asdict().items()},
+            "auc": {name: 100 * value for name, value in auc._asdict().items()},
         }
     return figures
 
