@@ -31,7 +31,7 @@ def draw(rows: list[tuple[str, float, str]]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 680 {height}" font-family="sans-serif" font-size="14">',
         f'<rect width="680" height="{height}" fill="white"/>',
-        f'<text x="12" y="24" font-weight="bold" fill="{INK}">Agreement with people: Kendall\'s τc, in percent</text>',
+        f'<text x="12" y="24" font-weight="bold" fill="{INK}">Agreement with people: 100 times Kendall\'s τc</text>',
     ]
     for number, (title, value, colour) in enumerate(rows):
         top = 38 + number * _ROW
