@@ -16,14 +16,14 @@ TEXTS = {
 EXPERTS = (
     ("dog.jpg", "dog.jpg#0", 4, 4, 4),
     ("dog.jpg", "puppy.jpg#0", 4, 3, 4),
-    ("puppy.jpg", "dog.jpg#1", 3, 3, 4),
+    ("puppy.jpg", "car.jpg#1", 1, 2, 1),
     ("bus.jpg", "car.jpg#0", 2, 1, 2),
     ("car.jpg", "dog.jpg#0", 1, 1, 1),
 )
 CROWD = (
     ("dog.jpg", "puppy.jpg#1", 1, 3, 0),
     ("bus.jpg", "car.jpg#1", 0.3333, 1, 2),
-    ("car.jpg", "bus.jpg#0", 0, 0, 3),
+    ("car.jpg", "puppy.jpg#1", 0, 0, 3),
     ("bus.jpg", "puppy.jpg#0", 0, 0, 3),
 )
 

@@ -23,8 +23,8 @@ def test_published_files_hold_what_tables_do_and_own_captions_are_no_pairs(tmp_p
         assert all(map(np.array_equal, answers, published.answers[kind]))
         assert not np.any(found.owners[answers.captions] == answers.images)
     experts, crowd = found.answers["experts"], found.answers["crowd"]
-    assert experts.values.tolist() == [[4, 3, 4], [3, 3, 4], [2, 1, 2], [1, 1, 1]]
-    assert experts.fits.tolist() == [True, True, False, False]
+    assert experts.values.tolist() == [[4, 3, 4], [1, 2, 1], [2, 1, 2], [1, 1, 1]]
+    assert experts.fits.tolist() == [True, False, False, False]
     assert crowd.values.ravel().tolist() == [1, 0.3333, 0, 0]
     assert [found.captions[row] for row in crowd.captions[:2]] == ["a running dog", "the car is parked"]
     assert found.photographs() == []
