@@ -29,6 +29,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from itrpipe.datasets.decisions import UNSURE, Decisions, Judgement, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
@@ -37,10 +38,11 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-from itrpipe.judging.calibration import LEAST, Calibration, calibrate
+from itrpipe.judging.calibration import LEAST, calibrate
 from itrpipe.judging.shares import Share, share_of, share_right, strata_of
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
+from itrpipe.storage.tables import rows_of
 from itrpipe.training.settings import JUDGE_INPUT
 
 CALIBRATION, SAMPLE, DOUBTFUL, HARMFUL = ORDERS = ("calibration", "sample", "doubtful", "harmful")
@@ -115,7 +117,7 @@ class Candidates:
         image_ids: text [N].
         caption_ids: text [T].
         owners: int64 [T], row of each caption's own image.
-        images, captions: int64 [P] rows.
+        images, captions: int64 [P] rows, by rising caption, then image.
         ranks: int64 [P], the better of both directions, from 1.
         scores: float32 [P].
         positives: float32 [P], score of the caption with its own image; NaN where it is not known.
@@ -145,19 +147,18 @@ class Candidates:
 
     def places(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
         """Places int64 [n] of the candidates of some ids of image and caption; -1 for what is none."""
-        codes, order = self._codes
-        found = []
-        for image_id, caption_id in pairs:
-            image, caption = self._image_rows.get(image_id), self._caption_rows.get(caption_id)
-            found.append(-1 if image is None or caption is None else caption * len(self.image_ids) + image)
-        wanted = np.array(found, dtype=np.int64)
-        nearest = np.searchsorted(codes, wanted).clip(max=len(codes) - 1)
-        return np.where(codes[nearest] == wanted, order[nearest], -1)
+        names = np.array(list(pairs), dtype=str).reshape(-1, 2)
+        images = rows_of(pa.array(names[:, 0]), pa.array(self.image_ids))
+        captions = rows_of(pa.array(names[:, 1]), pa.array(self.caption_ids))
+        wanted = captions * len(self.image_ids) + images
+        codes = self.captions * len(self.image_ids) + self.images
+        places = np.searchsorted(codes, wanted).clip(max=len(codes) - 1)
+        return np.where((codes[places] == wanted) & (images >= 0), places, -1)
 
     @cached_property
     def lots(self) -> np.ndarray:
-        """A random number of each pair, see `lots_of`; uint64 [P]."""
-        return lots_of(self.images, self.captions, len(self.image_ids))
+        """A random number of each pair, see `lots_of`; float64 [P]."""
+        return lots_of(self.images, self.captions, len(self.image_ids), len(self.caption_ids))
 
     @cached_property
     def strata(self) -> np.ndarray:
@@ -166,34 +167,19 @@ class Candidates:
             return np.zeros(len(self), dtype=np.int64)
         return strata_of(self.log_odds.mean(axis=1))
 
-    @cached_property
-    def _codes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return caption * N + image of each pair, rising, and its place."""
-        codes = self.captions * len(self.image_ids) + self.images
-        order = np.argsort(codes)
-        return codes[order], order
-
-    @cached_property
-    def _image_rows(self) -> dict[str, int]:
-        return {name: row for row, name in enumerate(self.image_ids.tolist())}
-
-    @cached_property
-    def _caption_rows(self) -> dict[str, int]:
-        return {name: row for row, name in enumerate(self.caption_ids.tolist())}
-
     def __len__(self) -> int:
         return len(self.scores)
 
 
-def lots_of(images: np.ndarray, captions: np.ndarray, count: int) -> np.ndarray:
-    """Return a random number of each pair of rows [P] of `count` images, the same one ever after; uint64 [P].
+def lots_of(images: np.ndarray, captions: np.ndarray, num_images: int, num_captions: int) -> np.ndarray:
+    """Return a random number of each pair of rows [P], float64 [P] in 0..1, which depends on nothing else.
 
-    Source: SplitMix64, of Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
     """
-    mixed = ((captions * count + images).astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    random = np.random.default_rng(0)
+    of_images = random.random(num_images)
+    of_captions = random.random(num_captions)
+    return (of_images[images] + of_captions[captions]) % 1
 
 
 class Queue:
@@ -258,35 +244,15 @@ def _in_turn(strata: np.ndarray, lots: np.ndarray) -> np.ndarray:
 # What the answers tell
 
 
-class Findings(NamedTuple):
-    """What people's answers tell of some candidates and of their judge.
+def findings(candidates: Candidates, decisions: Decisions) -> dict[str, Any]:
+    """Estimate the share of right answers, and calibrate the judge.
 
-    Attributes:
-        share: of right answers among all candidates. Whoever was unsure, or disputed, counts for neither value, and
-            for both ends of the interval.
-        decisions: pairs on which people agree and were sure.
-        needed: decisions that a calibration needs; None where no judge was asked.
-        calibration: of the judge, once there are as many.
+    Returns:
+        Figures ready for JSON: the `share` of right answers among all candidates, where whoever was unsure, or
+        disputed, counts for neither value, and for both ends of the interval; `decisions`, the pairs on which people
+        agree and were sure; how many a calibration has `needed`, None where no judge was asked; and once there are as
+        many, what is known of the `judge`, see `Calibration`.
     """
-
-    share: Share
-    decisions: int
-    needed: int | None
-    calibration: Calibration | None
-
-    def json(self) -> dict[str, Any]:
-        """Return the figures, ready for JSON."""
-        judge = None
-        if self.calibration is not None:
-            calibration = self.calibration
-            auc = calibration.auc and calibration.auc._asdict()
-            judge = {"knows": calibration.knows, "auc": auc}
-            judge |= {"precision": calibration.precision, "recall": calibration.recall}
-        return {"share": self.share._asdict(), "decisions": self.decisions, "needed": self.needed, "judge": judge}
-
-
-def findings(candidates: Candidates, decisions: Decisions) -> Findings:
-    """Estimate the share of right answers, and calibrate the judge."""
     places = candidates.places(decisions.verdicts)
     values = {FITS: 1.0, DIFFERS: 0.0}
     answers = np.array([values.get(verdict, math.nan) for verdict in decisions.verdicts.values()])
@@ -294,16 +260,19 @@ def findings(candidates: Candidates, decisions: Decisions) -> Findings:
     places, answers = places[is_candidate], answers[is_candidate]
     is_sure = ~np.isnan(answers)
     decisions_made = int(is_sure.sum())
-    probabilities = needed = calibration = None
+    probabilities = needed = judge = None
     if candidates.log_odds is not None:
+        needed = LEAST
         sure_places = places[is_sure]
         calibration = calibrate(candidates.log_odds[sure_places], answers[is_sure] == 1, candidates.images[sure_places])
         probabilities = calibration.probabilities(candidates.log_odds)
         probabilities[sure_places] = calibration.held_out
-        needed = LEAST
+        if decisions_made >= LEAST:
+            judge = {name: getattr(calibration, name) for name in ("knows", "precision", "recall")}
+            judge["auc"] = calibration.auc and calibration.auc._asdict()
     is_drawn = drawn_at_random(candidates.strata, candidates.lots, places)
     share = estimate_share(candidates.strata, probabilities, places[is_drawn], answers[is_drawn])
-    return Findings(share, decisions_made, needed, calibration if decisions_made >= LEAST else None)
+    return {"share": share._asdict(), "decisions": decisions_made, "needed": needed, "judge": judge}
 
 
 def drawn_at_random(strata: np.ndarray, lots: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -317,7 +286,7 @@ def drawn_at_random(strata: np.ndarray, lots: np.ndarray, places: np.ndarray) ->
     """
     is_judged = np.zeros(len(lots), dtype=bool)
     is_judged[places] = True
-    limits = np.full(strata.max(initial=0) + 1, np.iinfo(lots.dtype).max)
+    limits = np.full(strata.max(initial=0) + 1, np.inf)
     np.minimum.at(limits, strata[~is_judged], lots[~is_judged])
     return lots[places] < limits[strata[places]]
 
@@ -480,7 +449,7 @@ def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[s
         "order": Queue(candidates, order).order,
         "pairs": len(candidates),
         "decisions": decided,
-        "findings": findings(candidates, decisions).json(),
+        "findings": findings(candidates, decisions),
     }
 
 

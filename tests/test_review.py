@@ -19,7 +19,7 @@ from itrpipe.datasets.decisions import SCHEMA, DecisionFile, Decisions, Judgemen
 from itrpipe.datasets.truth import Decided
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.judging.calibration import LEAST
-from itrpipe.judging.shares import share_of
+from itrpipe.judging.shares import Share, share_of
 from itrpipe.mining.lists import CandidateLists, matching
 from itrpipe.review import ORDERS, Candidates, Queue, agreement_of, agreements, findings, lines, reviewed
 
@@ -171,7 +171,7 @@ def test_kappa_is_that_of_cohen() -> None:
 
 def candidates(probability: np.ndarray | None = None) -> Candidates:
     """All pairs of an image and a caption of another one, with scores that fall."""
-    images, captions = np.nonzero(OWNERS[None, :] != np.arange(3)[:, None])
+    captions, images = np.nonzero(OWNERS[:, None] != np.arange(3)[None, :])
     ranks, scores = np.arange(1, 13), np.linspace(1, 0, 12, dtype=np.float32)
     own = np.linspace(1, -1, 12, dtype=np.float32)
     about = ("mine_negatives/exact.m", "m", "train", Path(), Path(), IMAGES, CAPTIONS, OWNERS)
@@ -188,7 +188,7 @@ def judged_by(candidates: Candidates, probability: np.ndarray | None) -> Candida
 
 def many(probability: np.ndarray | None) -> Candidates:
     """A thousand pairs of 20 images with 50 captions of another one."""
-    images, captions = map(np.ravel, np.indices((20, 50)))
+    captions, images = map(np.ravel, np.indices((50, 20)))
     ids = np.array([f"i{row}" for row in range(20)]), np.array([f"c{row}" for row in range(50)])
     about = ("mine_negatives/exact.m", "m", "train", Path(), Path(), *ids, np.full(50, 20))
     return judged_by(Candidates(*about, images, captions, images + 1, np.zeros(1000), np.zeros(1000)), probability)
@@ -261,21 +261,25 @@ def test_a_sample_counts_up_to_the_first_gap(file: DecisionFile, monkeypatch: py
     answers = enumerate(["fits", "differs", "differs", "unsure"])
     file.add([queue.judgement(int(queue.places[number]), "ada", answer) for number, answer in answers])
     file.add([queue.judgement(int(queue.places[7]), "ada", "fits")])  # not one of the first
-    found, lowest, highest = findings(candidates(), file.read()).share, share_of(1, 4, 12), share_of(2, 4, 12)
+    found, lowest, highest = (
+        Share(**findings(candidates(), file.read())["share"]),
+        share_of(1, 4, 12),
+        share_of(2, 4, 12),
+    )
     assert tuple(found) == (pytest.approx(1 / 3), lowest.low, highest.high, 4)
     *_, said = lines(reviewed(candidates(), "", file.read()))
     assert f"{100 * found.low:.1f} to {100 * found.high:.1f}" in said
     file.add([queue.judgement(int(queue.places[0]), "ada", "undone")])
-    assert findings(candidates(), file.read()).share.decisions == 0
+    assert findings(candidates(), file.read())["share"]["decisions"] == 0
     file.add([queue.judgement(int(queue.places[0]), "ada", "unsure")])
-    assert findings(candidates(), file.read()).share.value == 0
+    assert findings(candidates(), file.read())["share"]["value"] == 0
 
 
 def test_decisions_count_for_lists_of_other_judges_of_the_same_search(file: DecisionFile) -> None:
     """A pair's lot is its own, so that the answered ones with the smallest lots of a new stratum are random there."""
     places = answer_first(many(PROBABILITY), file, "calibration", 200)
     other = many(np.roll(PROBABILITY, 7))
-    share = findings(other, file.read()).share
+    share = Share(**findings(other, file.read())["share"])
     answered, expected = set(places.tolist()), 0
     for stratum in np.unique(other.strata):
         own = np.flatnonzero(other.strata == stratum)
@@ -285,19 +289,17 @@ def test_decisions_count_for_lists_of_other_judges_of_the_same_search(file: Deci
             expected += 1
     assert share.decisions == expected > 20
     assert share.low <= (PROBABILITY > 0.6).mean() <= share.high
-    assert findings(many(None), file.read()).share.decisions > 20
+    assert findings(many(None), file.read())["share"]["decisions"] > 20
 
 
 def test_the_judge_is_calibrated_once_there_are_enough_decisions(file: DecisionFile) -> None:
     judged = many(PROBABILITY)
     answer_first(judged, file, "calibration", LEAST - 1)
-    assert findings(judged, file.read()).calibration is None
+    assert findings(judged, file.read())["judge"] is None
     answer_first(judged, file, "calibration", 2 * LEAST)
     told = findings(judged, file.read())
-    assert told.calibration is not None
-    assert told.json()["judge"]["auc"]["value"] == 1
-    assert told.share.low <= (PROBABILITY > 0.6).mean() <= told.share.high
-    assert told.json()["judge"]["knows"]
+    assert (told["judge"]["auc"]["value"], told["judge"]["knows"]) == (1, True)
+    assert told["share"]["low"] <= (PROBABILITY > 0.6).mean() <= told["share"]["high"]
 
 
 def test_a_pair_of_both_directions_is_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

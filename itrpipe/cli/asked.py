@@ -280,9 +280,10 @@ class Asked:
             name = "first" if stage == "prepare" else conf
             if name in definition.models:
                 stage, values["model"] = "train", f"--model {name}"
-        elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
+        elif stage == "mine_negatives":  # the only lists of a model are taken without their settings, if nobody judged
             several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
-            values["model"] = self.model_options(self.step, stage if several else "")
+            is_judged = stage in self.step.inputs
+            values["model"] = self.model_options(self.step, stage if several or is_judged else "")
             prepared = Artifact.of(location.folder).input("prepare")
             root = image_root(prepared.folder)
             values["root"] = f" --image-root {shlex.quote(str(root))}"

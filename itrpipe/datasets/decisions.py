@@ -12,7 +12,7 @@ that decisions outlive the models and lists that they were made over. Columns:
     drawn       the order in which the pair came
 
 Decisions that were made elsewhere come as .csv or .tsv, with the columns image_id (or image), caption_id and answer,
-and optionally reviewer (else the file's name), model, source and drawn.
+and optionally reviewer (else the file's name), source and drawn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Annotated
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, TypeAdapter
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConstraints, TypeAdapter
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.source_files import rows as table_rows
@@ -220,18 +220,7 @@ def _answer(text: str) -> str:
     return answer
 
 
-def _id(text: str) -> str:
-    """Return an id without blanks around it.
-
-    Raises:
-        ValueError: it is empty.
-    """
-    if not text.strip():
-        raise ValueError("an id")
-    return text.strip()
-
-
-_Id = Annotated[str, AfterValidator(_id)]
+_Id = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class _Row(BaseModel):
@@ -241,7 +230,6 @@ class _Row(BaseModel):
     caption_id: _Id
     answer: Annotated[str, AfterValidator(_answer)]
     reviewer: str = ""
-    model: str = ""
     source: str = ""
     drawn: str = ""
 
@@ -250,11 +238,9 @@ def _read_rows(path: Path) -> Decisions:
     """Read a table of decisions. A later row counts as a later answer."""
     judgements = []
     for number, (_, row) in enumerate(table_rows(path, TypeAdapter(_Row))):
-        values = row.model_dump()
         # Times that come again with the file, so that its rows are merged once.
-        values["at"] = _BEGINNING + timedelta(microseconds=number)
-        values["reviewer"] = row.reviewer or path.stem
-        judgements.append(values)
+        at = _BEGINNING + timedelta(microseconds=number)
+        judgements.append({**dict(row), "model": "", "reviewer": row.reviewer or path.stem, "at": at})
     return Decisions(pa.Table.from_pylist(judgements, schema=SCHEMA))
 
 

@@ -27,7 +27,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import CUDA, Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
-from itrpipe.features.extractors.base import Extractor, Images, Transform
+from itrpipe.features.extractors.base import Extractor, Images
 from itrpipe.features.importers.base import Import
 from itrpipe.features.store import GROUPS, FeatureSpec, stored_rows, write_features
 from itrpipe.storage.arrays import ArrayFile, write_arrays
@@ -280,11 +280,11 @@ class Decoders:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def decode_image(images: ImagesByRow, row: int, transform: Transform) -> np.ndarray | str:
+def decode_image(images: ImagesByRow, row: int, transform: Callable[[np.ndarray], Item]) -> Item | str:
     """Reads and transforms an image.
 
     Returns:
-        Its pixels [3, h, w] uint8, or why it cannot be used.
+        What the transform made, or why the image cannot be used.
 
     Raises:
         DataError: an artifact that holds it is damaged.

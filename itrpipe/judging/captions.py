@@ -73,7 +73,8 @@ class CaptionsJudge:
             # Pairs repeat other images, whose captions are compared with those of this one once.
             others, places = np.unique(material.groups[captions[pairs]], return_inverse=True)
             found = material.captions_of.take(others)
-            cosines = self._vectors[found.values] @ self._vectors[material.captions_of[images[pairs[0]]]].T
+            own = material.captions_of[int(images[pairs[0]])]
+            cosines = self._vectors[found.values] @ self._vectors[own].T
             direct = (cosines.max(axis=1) + cosines.mean(axis=1)) / 2
             siblings = np.add.reduceat(direct, found.offsets[:-1]) / found.counts
             rows = found.offsets[places] + self._places[captions[pairs]]

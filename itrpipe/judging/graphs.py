@@ -39,5 +39,5 @@ def build(model: str, material: Material, device: str, revision: str) -> TermsJu
             places = objects_of.offsets[owners] + elements.field(end).to_numpy()
             words.append(lemmas.take(pa.array(places)))
         captions.append(owners)
-        terms.append(pc.binary_join_element_wise(*words, _BETWEEN))
+        terms.append(pc.binary_join_element_wise(*words, _BETWEEN))  # pyright: ignore[reportAttributeAccessIssue]
     return TermsJudge(material, np.concatenate(captions), pa.concat_arrays(terms))

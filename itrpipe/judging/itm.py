@@ -7,6 +7,7 @@ Shapes: n captions, h and w height and width of a frame, t tokens of an image, D
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from PIL import Image
@@ -17,7 +18,7 @@ from itrpipe.encoders.folders import CONFIG, find_folder, read_config
 from itrpipe.encoders.texts import positions_of
 from itrpipe.errors import UsageError
 from itrpipe.judging.material import Material
-from itrpipe.judging.photographs import PhotographJudge
+from itrpipe.judging.photographs import PhotographJudge, open_reader
 
 HEADS = {
     "blip": "BlipForImageTextRetrieval",
@@ -37,6 +38,7 @@ class MatchingJudge(PhotographJudge):
 
     def __init__(self, network: Any, processor: Any, material: Material) -> None:
         super().__init__(network, processor, material)
+        self._tokenizing = threading.Lock()  # a tokenizer refuses to be set while another thread uses it
         self._limit = min(processor.tokenizer.model_max_length, positions_of(network))
         self._see = None
         if hasattr(network, "vision_model"):
@@ -58,13 +60,14 @@ class MatchingJudge(PhotographJudge):
 
     def ask(self, seen: Tensor, texts: list[str]) -> Tensor:
         """Return the log-odds [n] of a match."""
-        tokens = self.processor(
-            text=texts, padding=True, truncation=True, max_length=self._limit, return_tensors="pt"
-        ).to(self.network.device)
+        with self._tokenizing:
+            tokens = self.processor(
+                text=texts, padding=True, truncation=True, max_length=self._limit, return_tensors="pt"
+            )
         # In BLIP's attention, keys and values of one image serve all captions; to repeat them costs most of the time.
         if self.network.config.model_type != "blip":
             seen = seen.expand(len(texts), *seen.shape[1:])
-        mismatch, match = self.network(**tokens, pixel_values=seen, **self._options)[0].unbind(dim=1)
+        mismatch, match = self.network(**tokens.to(seen.device), pixel_values=seen, **self._options)[0].unbind(dim=1)
         return match - mismatch
 
 
@@ -94,4 +97,5 @@ def build(model: str, material: Material, device: str, revision: str = "main") -
             f"{folder}: a network of type '{model_type}' has no head that tells a match from none; name one of type "
             f"{', '.join(HEADS)}, or ask it by vlm:"
         )
-    return MatchingJudge.open(folder, HEADS[model_type], material, device)
+    network, processor = open_reader(folder, HEADS[model_type], device)
+    return MatchingJudge(network, processor, material)

@@ -77,7 +77,7 @@ def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
     Where no image has a second caption to compare with, a match scores 1, as equal captions do.
 
     Raises:
-        UsageError: own images score no higher than others, so that the judge tells nothing.
+        UsageError: own images score no higher than others, so that the judge knows nothing.
     """
     curve = CURVES.get(str(name), CURVES.get(name.kind))
     if curve is None:
@@ -95,6 +95,6 @@ def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
     if not match > mismatch:
         raise UsageError(
             f"judge {name}: captions score {match:.3f} with their own images and {mismatch:.3f} with others, so that "
-            "it cannot tell which fit; choose another judge"
+            "it is no help here; choose another judge"
         )
     return Scale(mismatch, match, *curve)

@@ -5,11 +5,11 @@ Shapes: P pairs, n captions, H and W height and width of a photograph.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -51,26 +51,8 @@ class PhotographJudge(ABC):
         self.network = network
         self.processor = processor
         self._material = material
-        self._turn = threading.Lock()  # networks of Qwen keep places of the last photograph, tokenizers their settings
-
-    @classmethod
-    def open(cls, folder: Path, kind: str, material: Material, device: str) -> Self:
-        """Open the network in a folder, and the judge.
-
-        Args:
-            folder, kind: see `itrpipe.encoders.encoder.open_network`.
-            material: with photographs.
-            device: `auto`, `cpu` or `cuda`.
-
-        Raises:
-            UsageError: the class knows no such network, or there are no photographs.
-            MissingInputError, DataError: see `itrpipe.encoders.encoder.open_encoder`.
-        """
-        network = open_network(folder, kind).to(resolve_device(device))
-        processor = open_processor(folder)
-        with reading(folder, "a model of images and captions", "name another model"):
-            refuse_other_tokens(folder, processor.tokenizer, network)
-            return cls(network, processor, material)
+        self._photographs = material.photographs
+        self._turn: Any = nullcontext()  # held from looking at a photograph until the last answer about it
 
     @abstractmethod
     def look(self, photograph: Image.Image) -> Any:
@@ -92,15 +74,16 @@ class PhotographJudge(ABC):
         order = np.lexsort((np.array([len(text) for text in texts]), images))
         rows, counts = np.unique(images, return_counts=True)
         scores = np.zeros(len(images), np.float32)
-        decode = partial(decode_image, self._material.photographs, transform=np.asarray)  # pyright: ignore
+        decode = partial(decode_image, self._photographs, transform=np.asarray)
         decoders = Decoders(_DECODERS)
         decoded = decoders.ahead([[row] for row in rows.tolist()], decode, list, _DECODERS)
         try:
             for row, end, count, (_, pixels, refused) in zip(rows, np.cumsum(counts), counts, decoded, strict=True):
                 for reason in refused.values():
                     raise DataError(f"the photograph of image {row} {reason}; restore the file, or prepare again")
-                with self._turn, reading(f"image {row}", "a photograph for this model", "leave it out"):
-                    seen = self.look(Image.fromarray(pixels[0]))
+                with self._turn:
+                    with reading(f"image {row}", "a photograph for this model", "leave it out"):
+                        seen = self.look(Image.fromarray(pixels[0]))
                     for part in cut(order[end - count : end], self.batch):
                         batch = [texts[place] for place in part.content]
                         scores[part.content] = self.ask(seen, batch).cpu()
@@ -115,3 +98,19 @@ class PhotographJudge(ABC):
         owned = owners >= 0
         scores[owned] = self(owners[owned], captions[owned])
         return scores
+
+
+def open_reader(folder: Path, kind: str, device: str) -> tuple[Any, Any]:
+    """Open a network that reads images and captions together, and its processor.
+
+    Args:
+        folder, kind: see `itrpipe.encoders.encoder.open_network`.
+        device: `auto`, `cpu` or `cuda`.
+
+    Raises:
+        UsageError, MissingInputError, DataError: see `open_network` and `open_processor` there.
+    """
+    network = open_network(folder, kind).to(resolve_device(device))
+    processor = open_processor(folder)
+    refuse_other_tokens(folder, processor.tokenizer, network)
+    return network, processor

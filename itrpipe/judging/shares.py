@@ -17,8 +17,8 @@ import numpy as np
 _NORMAL = NormalDist().inv_cdf(0.975)
 _CUTS = (0.5, 0.75, 0.875, 0.9375)
 _SURE = 1e-6
-RANKS = ((1, 1), (2, 2), (3, 5), (6, 20), (21, 60))
-"""Spans of ranks, from the first to the last, that are told apart."""
+RANKS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 60))
+"""Spans of ranks, from the first to the last, that are told apart; people are asked about the first ten."""
 
 
 class Share(NamedTuple):

@@ -9,6 +9,7 @@ Shapes: n captions, V tokens of the vocabulary.
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from itrpipe.encoders.encoder import TEXT, VISION
 from itrpipe.encoders.folders import find_folder
 from itrpipe.errors import UsageError
 from itrpipe.judging.material import Material
-from itrpipe.judging.photographs import PhotographJudge
+from itrpipe.judging.photographs import PhotographJudge, open_reader
+from itrpipe.storage.disk import reading
 
 CAPTION = "{caption}"
 QUESTION = f'Does this figure show "{CAPTION}"? Please answer yes or no.'
@@ -48,6 +50,7 @@ class AnswerJudge(PhotographJudge):
 
     def __init__(self, network: Any, processor: Any, material: Material) -> None:
         super().__init__(network, processor, material)
+        self._turn = threading.Lock()  # Qwen's networks keep places of the last photograph
         self._before, self._after = _prompt(processor)
         bos = processor.tokenizer.bos_token
         # Chat templates write the first token, which the tokenizer would write again.
@@ -149,4 +152,6 @@ def build(model: str, material: Material, device: str, revision: str = "main") -
         MissingInputError, DataError: see `itrpipe.encoders.encoder.open_encoder`.
     """
     folder, _ = find_folder(model, revision, (VISION, TEXT))
-    return AnswerJudge.open(folder, "AutoModelForImageTextToText", material, device)
+    network, processor = open_reader(folder, "AutoModelForImageTextToText", device)
+    with reading(folder, "a model that answers questions", "name another model"):
+        return AnswerJudge(network, processor, material)

@@ -6,7 +6,9 @@ The objectives (`infonce`, `sigmoid`, `hardest_triplet`, `sum_of_triplets`) take
 positive with score p_i and C candidates with scores c_ij. The logarithm of a weight w_ij says how much a candidate
 counts: 0 is a full negative, minus infinity none. A batch of B pairs gives the images B candidates each, with minus
 infinity on the diagonal; captions from elsewhere are further columns. A target P_ij says how likely a candidate is
-right after all: 0 for a full negative, 1 for a second positive.
+right after all: 0 for a full negative, 1 for a second positive. Triplets have none, but soft margins (1 - P_ij) m where
+P_ij m is subtracted from c_ij: the soft margin of Huang et al. (NCR), NeurIPS 2021, which there is a power of the label
+of a positive that may be wrong, and here is linear in the target of a candidate.
 
 Shapes: B anchors, C candidates of each.
 """
@@ -198,36 +200,22 @@ def sigmoid(
     return (F.softplus(-(positive * scale + bias)) + negative.sum(dim=1)).mean()
 
 
-def soften(candidates: Tensor, targets: Tensor | None, margin: float) -> Tensor:
-    """Return scores of candidates lowered by P_ij m, so that a triplet's margin m becomes (1 - P_ij) m.
-
-    Source: the soft margin of Huang et al. (NCR), NeurIPS 2021, which is made for positives that may be wrong and grows
-        as a power of the label; here it is linear in the target of a candidate.
-    """
-    return candidates if targets is None else candidates - margin * targets
-
-
 def hardest_triplet(
-    positive: Tensor,
-    candidates: Tensor,
-    log_weights: Tensor | None = None,
-    margin: float = 0.2,
-    targets: Tensor | None = None,
+    positive: Tensor, candidates: Tensor, log_weights: Tensor | None = None, margin: float = 0.2
 ) -> Tensor:
-    """Hinge of each anchor with the candidate that violates its margin most, without targets the highest one.
+    """Hinge of each anchor with its highest candidate.
 
-        L = 1/B sum_i [max_j ((1 - P_ij) m - p_i + c_ij)]+    over the candidates with w_ij > 0
+        L = 1/B sum_i [m - p_i + max_j c_ij]+    over the candidates with w_ij > 0
 
     Args:
-        positive, candidates, log_weights, targets: see `infonce`; a weight that is not 0 counts as 1.
+        positive, candidates, log_weights: see `infonce`; a weight that is not 0 counts as 1.
         margin: m.
 
     Returns:
         Scalar, a mean over the anchors; 0 for an anchor without candidates.
 
-    Source: Faghri et al. (VSE++), BMVC 2018, Eq. 6; with targets see `soften`.
+    Source: Faghri et al. (VSE++), BMVC 2018, Eq. 6.
     """
-    candidates = soften(candidates, targets, margin)
     if log_weights is not None:
         candidates = candidates.masked_fill(log_weights.isneginf(), float("-inf"))
     hardest = F.pad(candidates, (0, 1), value=float("-inf")).amax(dim=1)  # there may be no candidate at all
@@ -235,26 +223,22 @@ def hardest_triplet(
 
 
 def sum_of_triplets(
-    positive: Tensor,
-    candidates: Tensor,
-    log_weights: Tensor | None = None,
-    margin: float = 0.2,
-    targets: Tensor | None = None,
+    positive: Tensor, candidates: Tensor, log_weights: Tensor | None = None, margin: float = 0.2
 ) -> Tensor:
     """Hinges of each anchor with all its candidates.
 
-        L = 1/B sum_i sum_j w_ij [(1 - P_ij) m - p_i + c_ij]+
+        L = 1/B sum_i sum_j w_ij [m - p_i + c_ij]+
 
     Args:
-        positive, candidates, log_weights, targets: see `infonce`.
+        positive, candidates, log_weights: see `infonce`.
         margin: m.
 
     Returns:
         Scalar, a mean over the anchors of sums over their candidates.
 
-    Source: Kiros et al., 2014, Eq. 4; with targets see `soften`.
+    Source: Kiros et al., 2014, Eq. 4.
     """
-    hinges = hinge(positive[:, None], soften(candidates, targets, margin), margin)
+    hinges = hinge(positive[:, None], candidates, margin)
     if log_weights is not None:
         hinges = hinges * log_weights.exp()
     return hinges.sum(dim=1).mean()

@@ -1,7 +1,7 @@
 """Mined lists as sources of the negatives of a batch.
 
 A training draws some candidates of every anchor of a batch (`MinedCandidates`), asks what judges say of the pairs that
-a batch has (`judged_pairs`), or lets captions that the lists connect share a batch (`neighbours_order`). Directions
+a batch has (`judged_chances`), or lets captions that the lists connect share a batch (`neighbours_order`). Directions
 are those of `itrpipe.mining.lists`, which writes and reads the lists.
 
 Shapes: A anchors with lists, K candidates of each, B anchors in a batch, n drawn for each, C candidates of the batch,
@@ -27,23 +27,6 @@ PROBABILITY_OF = "false_negatives/"
 """Prefix of a direction under which methods find its probabilities."""
 _ROUNDS = 40
 """Times that a caption asks for a leader; with groups of eight, one of eight candidates leads."""
-
-
-def require_probabilities(lists: Lists, judged: str) -> None:
-    """Refuse lists that do not say how likely each candidate is right after all.
-
-    Args:
-        lists: see `Lists`.
-        judged: the setting that reads these probabilities.
-
-    Raises:
-        UsageError: they do not.
-    """
-    if PROBABILITY_OF + TEXTS not in lists:
-        raise UsageError(
-            f"loss.judged = {judged} needs lists that say how likely each candidate is right after all; mine them with "
-            "`itrpipe mine-negatives --judge captions`"
-        )
 
 
 def without_likely(lists: Lists, above: float) -> dict[str, np.ndarray]:
@@ -115,33 +98,20 @@ def known_pairs(lists: np.ndarray, values: np.ndarray, candidates: np.ndarray) -
     return torch.from_numpy(anchors[pair]), torch.from_numpy(found.values), torch.from_numpy(known[pair])
 
 
-def chances_of(lists: Lists, direction: str, anchors: np.ndarray, candidates: np.ndarray) -> Tensor:
-    """Return what judges say of one candidate [B] of each anchor [B], float32 [B]; 0 where its list lacks it."""
-    matches = lists[direction][anchors] == candidates[:, None]
-    chances = np.where(matches, lists[PROBABILITY_OF + direction][anchors], 0)
-    return torch.from_numpy(chances.sum(axis=1, dtype=np.float32))
-
-
-def judged_pairs(lists: Lists, images: np.ndarray, captions: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what judges say of the pairs of images and captions that a list of either direction holds.
+def judged_chances(lists: Lists, images: np.ndarray, captions: np.ndarray) -> Tensor:
+    """Return the probabilities float32 [I, C] of pairs to be right, 0 where no list of either direction holds them.
 
     Args:
         lists: see `Lists`, with probabilities.
         images: [I] rows, in any order and also several times.
         captions: [C] rows, likewise.
-
-    Returns:
-        Places of images and of captions, int64 [n], each pair once, and the probabilities of these pairs, float32 [n].
     """
-    of_images = lists[TEXTS][images], lists[PROBABILITY_OF + TEXTS][images]
-    of_captions = lists[IMAGES][captions], lists[PROBABILITY_OF + IMAGES][captions]
-    image_places, caption_places, chances = known_pairs(*of_images, captions)
-    more_captions, more_images, more_chances = known_pairs(*of_captions, images)
-    image_places = torch.cat([image_places, more_images])
-    caption_places = torch.cat([caption_places, more_captions])
-    pairs = (image_places * len(captions) + caption_places).numpy()
-    once = np.unique(pairs, return_index=True)[1]
-    return image_places[once], caption_places[once], torch.cat([chances, more_chances])[once]
+    chances = torch.zeros(len(images), len(captions))
+    anchors, places, values = known_pairs(lists[TEXTS][images], lists[PROBABILITY_OF + TEXTS][images], captions)
+    chances[anchors, places] = values
+    anchors, places, values = known_pairs(lists[IMAGES][captions], lists[PROBABILITY_OF + IMAGES][captions], images)
+    chances[places, anchors] = values
+    return chances
 
 
 def neighbours_order(

@@ -18,7 +18,7 @@ from itrpipe import plugins
 from itrpipe.config import Settings
 from itrpipe.errors import UsageError
 from itrpipe.judging.declaration import DEFAULT, LOCAL_JUDGES, judge_name
-from itrpipe.papers import FNE, Paper
+from itrpipe.papers import FNE, NCR, Paper
 from itrpipe.registry import Registry
 
 MOST = 1_000_000
@@ -157,18 +157,17 @@ class ReadsLists(MethodSettings):
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the options of judges where none is asked, and of `drop` where nothing is dropped."""
-        if self.judged == "keep":
-            return ("drop_above", "judges")
-        return () if self.judged == "drop" else ("drop_above",)
+        unused = {"keep": ("drop_above", "judges"), "drop": ()}
+        return unused.get(self.judged, ("drop_above",))
 
     def judges_asked(self) -> tuple[str, ...]:
         """Return the judges that mining asks for this training."""
         return () if self.judged == "keep" else self.judges
 
     def judges_cited(self) -> tuple[Paper, ...]:
-        """Return the papers of the judges that are asked."""
-        kinds = {judge_name(judge).kind for judge in self.judges_asked()}
-        return (FNE,) if "fne" in kinds else ()
+        """Return the papers of the judges that are asked, and of soft targets."""
+        papers = [FNE for judge in self.judges_asked() if judge_name(judge).kind == "fne"]
+        return (*papers, NCR) if self.judged == "soft" else tuple(papers)
 
     @field_validator("judges")
     @classmethod

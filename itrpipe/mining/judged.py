@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from itrpipe.datasets.truth import Decided, PairSet
+from itrpipe.datasets.truth import Decided
 from itrpipe.judging.calibration import Calibration, calibrate
 from itrpipe.judging.opened import Scale
 from itrpipe.judging.shares import RANKS, share_by_rank, strata_of
@@ -25,12 +25,14 @@ from itrpipe.mining.lists import (
     matching,
     row_type,
 )
-from itrpipe.mining.statistics import JOINED, PEOPLE, Figures
+from itrpipe.mining.statistics import DATASET, JOINED, PEOPLE, Figures
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.disk import read_json, write_json
 
 PAIRS, SCALE = "pairs.arrays", "scale.json"
 CALIBRATION = "calibration.json"
+ASKED = 10
+"""Ranks of both directions that people are asked about, at random within strata of their pairs."""
 LIKELY = 0.5
 """Probability above which a candidate is likelier right than not."""
 
@@ -157,35 +159,43 @@ class Judgement(NamedTuple):
         probabilities[JOINED] = calibration.probabilities(together)
         return cls(pairs, together, calibration, probabilities, places, answers)
 
-    def counts(self, places: np.ndarray) -> dict[str, Any]:
+    def counts(self, places_of: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Count candidates that are likelier right than not, and estimate the share that is right, by their rank.
 
         Args:
-            places: [A, K] of the candidates among the pairs, hardest first; -1 where there is none.
+            places_of: direction -> places [A, K] of its candidates among the pairs, hardest first; -1 where there is
+                none.
 
         Returns:
-            `marked`: by each judge, and by all, how many of the candidates; and `by_rank`: span of ranks, such as
-            `3-5` -> its `candidates`, its `marked`, and their `share`, see `itrpipe.judging.shares.Share`.
+            Direction -> `marked`: by each judge, and by all, how many of the candidates; and `by_rank`: span of ranks,
+            such as `3-5` -> its `candidates`, its `marked`, and their `share`, see `itrpipe.judging.shares.Share`.
         """
-        is_candidate = places >= 0
-        ranks = np.broadcast_to(np.arange(1, places.shape[1] + 1), places.shape)[is_candidate]
-        places = places[is_candidate]
+        asked = np.unique(np.concatenate([places[:, :ASKED].ravel() for places in places_of.values()]))
+        asked = asked[asked >= 0]
+        strata = np.zeros(len(self.pairs.keys), np.int64)
+        strata[asked] = strata_of(self.log_odds[asked].mean(axis=1))
         decision_of = np.full(len(self.pairs.keys), -1)
         decision_of[self.decided_at] = np.arange(len(self.decided_at))
-        decisions = decision_of[places]
-        rows = np.flatnonzero(decisions >= 0)
-        decisions = decisions[rows]
-        unseen = self.probabilities[JOINED][places]
-        unseen[rows] = np.array(self.calibration.held_out, np.float32)[decisions]
-        shares = share_by_rank(unseen, rows, self.answers[decisions], strata_of(unseen), ranks)
+        unseen = self.probabilities[JOINED].copy()
+        unseen[self.decided_at] = self.calibration.held_out
 
-        marked = {judge: found[places] > LIKELY for judge, found in self.probabilities.items()}
-        spans = {}
-        for (first, last), (name, share) in zip(RANKS, shares.items(), strict=False):
-            inside = (ranks >= first) & (ranks <= last)
-            own = {judge: int(marks[inside].sum()) for judge, marks in marked.items()}
-            spans[name] = {"candidates": int(inside.sum()), "marked": own, "share": share._asdict()}
-        return {"marked": {judge: int(marks.sum()) for judge, marks in marked.items()}, "by_rank": spans}
+        counted = {}
+        for direction, places in places_of.items():
+            is_candidate = places >= 0
+            ranks = np.broadcast_to(np.arange(1, places.shape[1] + 1), places.shape)[is_candidate]
+            places = places[is_candidate]
+            rows = np.flatnonzero((decision_of[places] >= 0) & (ranks <= ASKED))
+            answers = self.answers[decision_of[places[rows]]]
+            shares = share_by_rank(unseen[places], rows, answers, strata[places], ranks)
+            marked = {judge: found[places] > LIKELY for judge, found in self.probabilities.items()}
+            spans = {}
+            for (first, last), (name, share) in zip(RANKS, shares.items(), strict=False):
+                inside = (ranks >= first) & (ranks <= last)
+                own = {judge: int(marks[inside].sum()) for judge, marks in marked.items()}
+                spans[name] = {"candidates": int(inside.sum()), "marked": own, "share": share._asdict()}
+            own = {judge: int(marks.sum()) for judge, marks in marked.items()}
+            counted[direction] = {"marked": own, "by_rank": spans}
+        return counted
 
     def of(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
         """Return the probabilities of some lists by all judges, [a, K] float32; 0 behind the last candidate."""
@@ -237,50 +247,45 @@ def mark_lists(
     write: Callable[[str, slice, CandidateLists, np.ndarray | None], None],
     judgement: Judgement | None,
     decided: Decided | None,
-    truth: PairSet | None,
 ) -> None:
     """Read lists, and write them with what judges and people say of their candidates.
 
     Args:
         folder: of the lists as a search found them.
-        statistics: of the search. What was dropped, what is left and what is right after all is told anew; quantiles
-            and margins stay those of the search.
+        statistics: of the search. What people dropped, what is left, and what they and judges call right after all is
+            told anew; all else stays that of the search.
         write: takes the direction, rows of some anchors, their lists, and the probabilities, see `without_decided`.
         judgement: of the judges; None without any.
         decided: pairs that people have judged.
-        truth: all correct pairs, where they are known.
     """
-    counts = {}
+    probability_of = None if judgement is None else judgement.of
+    places: dict[str, np.ndarray] = {}
     for direction in DIRECTIONS:
         figures = Figures(statistics["anchors"][direction], 1)
         left = empty = 0
-        places = []
+        blocks = []
         for part, found in list_blocks(folder, direction):
             if judgement is not None:
-                places.append(judgement.pairs.places(*rows_of_pairs(direction, part, found)))
-            lists, probability = without_decided(
-                direction, part, found, decided, None if judgement is None else judgement.of
-            )
-            if truth is not None:
-                figures.judge(lists.candidates != NO_ROW, matching(truth.has, direction, part, lists))
-            elif decided is not None:
+                blocks.append(judgement.pairs.places(*rows_of_pairs(direction, part, found)))
+            lists, probability = without_decided(direction, part, found, decided, probability_of)
+            if decided is not None:
                 fits = matching(decided.fits.has, direction, part, found)
                 figures.judge(fits | matching(decided.differs.has, direction, part, found), fits)
             left += int((lists.candidates != NO_ROW).sum())
             empty += int((lists.candidates[:, 0] == NO_ROW).sum())
             write(direction, part, lists, probability)
-        if truth is not None or decided is not None:
-            statistics["right_after_all"][direction] = figures.right_after_all()
         if decided is not None:
+            if statistics["judge"] != DATASET:
+                statistics["right_after_all"][direction] = figures.right_after_all()
             statistics["dropped"][direction]["decisions"] = statistics["candidates"][direction] - left
         statistics["candidates"][direction] = left
         statistics["anchors_without_candidates"][direction] = empty
         if judgement is not None:
-            counts[direction] = judgement.counts(np.concatenate(places))
-    if truth is None and decided is not None:
+            places[direction] = np.concatenate(blocks)
+    if decided is not None and statistics["judge"] is None:
         statistics["judge"] = PEOPLE
     if judgement is not None:
         calibration = judgement.calibration
         facts = {name: getattr(calibration, name) for name in ("decisions", "knows", "auc", "precision", "recall")}
         judges = [name for name in judgement.probabilities if name != JOINED]
-        statistics["judged"] = {"judges": judges, **facts, **counts}
+        statistics["judged"] = {"judges": judges, **facts, **judgement.counts(places)}

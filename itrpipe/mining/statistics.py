@@ -239,9 +239,7 @@ def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
     said = []
     if auc := judged["auc"]:
         area, low, high = auc
-        said.append(
-            f"{judges}: by {decisions}, tells right from wrong with an AUC of {area:.2f} ({low:.2f}–{high:.2f})"
-        )
+        said.append(f"{judges}: AUC {area:.2f} ({low:.2f}–{high:.2f}) by {decisions}")
     for name, words in WORDS.items():
         hardest = judged[name]["by_rank"].get(HARDEST)
         if hardest is None:

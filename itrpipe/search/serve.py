@@ -382,7 +382,7 @@ class Reviews:
             "judged": int((places >= 0).sum()),
             "pairs": len(self.candidates),
             "agreements": agreed,
-            **findings(self.candidates, decisions).json(),
+            **findings(self.candidates, decisions),
         }
 
     def _shown(self, place: int) -> dict[str, Any]:

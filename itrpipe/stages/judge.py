@@ -20,6 +20,8 @@ from itrpipe.training.settings import JudgeSettings
 
 SIDES = {"captions": ("text",), "dual": ("text", "vision")}
 """Kind of a judge -> sides of its model that encode everything once."""
+READING: dict[str, dict[str, Any]] = {"text": {"clean_captions": False, "max_words": LONGEST}, "vision": {}}
+"""Side -> how it reads: captions as long as its tokenizer lets them be."""
 
 
 class JudgeExecution(SharedExecution):
@@ -51,11 +53,9 @@ class Judge(Stage):
         if judge.kind == "graphs":
             needed["parse"] = Need("parse", "rules")
         if judge.pretrained:
-            encoder = {"encoder": judge.pretrained, "revision": settings.revision}
             for side in SIDES.get(judge.kind, ()):
+                encoder = {"encoder": judge.pretrained, "revision": settings.revision, **READING[side]}
                 needed[side] = Need("encode", side, encoder)
-        if "text" in needed:  # as long as the tokenizer lets a caption be
-            needed["text"] = Need("encode", "text", {**encoder, "clean_captions": False, "max_words": LONGEST})
         return needed
 
     def check(self, step: Step) -> None:

@@ -182,7 +182,7 @@ def _search(job: Job) -> None:
 
 def _mark(job: Job) -> None:
     from itrpipe.datasets.decisions import read_decisions
-    from itrpipe.datasets.truth import Decided, known_pairs
+    from itrpipe.datasets.truth import Decided
     from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
     from itrpipe.mining.judged import CALIBRATION, Judgement, mark_lists
     from itrpipe.mining.lists import DIRECTIONS, ListWriter
@@ -195,11 +195,9 @@ def _mark(job: Job) -> None:
     settings = job.settings
     searched = job.inputs[SEARCH].folder
     embeddings = EmbeddingRows.open(read_model(job.inputs).folder / EMBEDDINGS, TRAIN)
-    ids = embeddings.ids()
-    truth = known_pairs(job.inputs["prepare"].folder, *ids)
-
     decided = None
     if settings.decisions:
+        ids = embeddings.ids()
         decisions = read_decisions(Path(settings.decisions).expanduser()).of_training
         if decisions.digest() != job.sources["decisions"]:
             raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
@@ -218,7 +216,7 @@ def _mark(job: Job) -> None:
     statistics = read_json(searched / STATISTICS)
     anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
     with ListWriter(job.folder, anchors) as lists:
-        mark_lists(searched, statistics, lists.write, judgement, decided, truth)
+        mark_lists(searched, statistics, lists.write, judgement, decided)
     write_json(job.folder / STATISTICS, statistics)
     job.metrics |= lists.widths
     for sentence in sentences(statistics):

@@ -290,7 +290,7 @@ def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
     if not found.exists():
         stage = found.parent.name.replace("_", "-")
         remedy = f"run `itrpipe {stage} --dataset {found.parents[1].name}`"
-        if stage == "embeddings":  # made of files that a command names, and by no command alone
+        if stage in ("embeddings", "encode", "judge"):  # no command makes them alone
             remedy = f"remove {folder} and run `{manifest.command}` again"
         raise MissingInputError(f"{found}, which {reader} was made from, is not there; {remedy}")
     if read_manifest(found).digest != record.digest:

@@ -133,7 +133,7 @@ def test_captions_without_any_word_fit_nothing() -> None:
         assert judge(np.array([1, 0]), np.array([0, 1])).tolist() == [0, 0]
         assert judge.own(np.array([0, 2])).tolist() == [0, 0]
         silent = Material([""] * 4, np.array([0, 0, 1, 1]), 2)
-        with pytest.raises(UsageError, match="cannot tell"):
+        with pytest.raises(UsageError, match="no help"):
             scale_of(open_judge(judge_name(name), silent, "cpu"), judge_name(name), silent)
 
 

@@ -152,8 +152,9 @@ def test_a_network_that_reads_both_ways_reads_each_prompt_whole(tmp_path: Path, 
     assert {name for name, judge in judges.items() if judge.continues} == {"qwen2_vl", "llava"}
 
 
-def test_threads_share_a_judge(tmp_path: Path, material: Material) -> None:
-    judge = opened("vlm", save("qwen2_vl", tmp_path), material)
+@pytest.mark.parametrize(("kind", "name"), [("itm", "blip"), ("vlm", "qwen2_vl")])
+def test_threads_share_a_judge(kind: str, name: str, tmp_path: Path, material: Material) -> None:
+    judge = opened(kind, save(name, tmp_path), material)
     captions = np.arange(5)
     alone = [judge(np.full(5, image), captions) for image in range(3)]
     with ThreadPoolExecutor(3) as threads:

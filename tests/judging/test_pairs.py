@@ -59,7 +59,7 @@ def test_what_is_made_already_stays_and_others_make_the_same(tmp_path: Path) -> 
 
 
 def test_scores_that_are_no_numbers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("itrpipe.judging.tfidf.TfidfJudge.__call__", lambda self, images, captions: images * np.nan)
+    monkeypatch.setattr("itrpipe.judging.terms.TermsJudge.__call__", lambda self, images, captions: images * np.nan)
     asked = work()
     with pytest.raises(DataError, match="NaN or infinite"):
         asked.make(asked.open(), asked.parts()[1], tmp_path / "part")

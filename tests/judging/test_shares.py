@@ -117,7 +117,7 @@ def test_shares_by_rank_are_those_of_the_pairs_of_a_rank() -> None:
     strata = strata_of(log_odds)
     rows = draw(strata, 100, random)
     shares = share_by_rank(probabilities, rows, answers[rows], strata, ranks)
-    assert list(shares) == ["1", "2", "3-5", "6-20"]
+    assert list(shares) == ["1", "2", "3-5", "6-10"]
     assert sum(share.decisions for share in shares.values()) == 100
 
     second = np.flatnonzero(ranks == 2)

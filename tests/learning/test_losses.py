@@ -94,18 +94,13 @@ def soft_loss(name: str, positive: float, candidates: list[tuple[float, float, f
         likelihood = math.log(math.exp(positive / 0.07) + sum(w * math.exp(c / 0.07) for c, w, _ in candidates))
         agreed = positive / 0.07 + sum(target * c / 0.07 for c, _, target in candidates)
         return likelihood - agreed / total
-    if name == "sigmoid":
-        loss = -log_sigmoid(10 * positive - 10)
-        for c, w, target in candidates:
-            loss -= w * (target * log_sigmoid(10 * c - 10) + (1 - target) * log_sigmoid(10 - 10 * c))
-        return loss
-    violations = [(w, max(0.0, 0.2 * (1 - target) - positive + c)) for c, w, target in candidates]
-    if name == "hardest":
-        return max(violation for w, violation in violations if w)
-    return sum(w * violation for w, violation in violations)
+    loss = -log_sigmoid(10 * positive - 10)
+    for c, w, target in candidates:
+        loss -= w * (target * log_sigmoid(10 * c - 10) + (1 - target) * log_sigmoid(10 - 10 * c))
+    return loss
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ["infonce", "sigmoid"])
 def test_targets_count_as_their_formulas_say(name):
     positive, candidates = torch.randn(4, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
     weights, targets = torch.rand(4, 6, dtype=torch.float64), torch.rand(4, 6, dtype=torch.float64)

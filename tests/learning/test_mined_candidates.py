@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.learning.mined import (
     PROBABILITY_OF,
     MinedCandidates,
-    chances_of,
-    judged_pairs,
+    judged_chances,
     neighbours_order,
     without_likely,
 )
@@ -54,21 +52,12 @@ def test_candidates_behind_likely_ones_move_up():
     assert left["images_for_texts"].tolist() == [[1, -1], [1, -1], [0, -1], [-1, -1], [-1, -1], [-1, -1]]
 
 
-def test_a_pair_that_either_list_holds_is_judged_once():
+def test_a_pair_that_either_list_holds_is_judged():
     images, captions = np.array([1, 0, 1]), np.array([4, 0, 3, 0])
     said = {(1, 4): 0.7, (1, 0): 0.2, (0, 3): 0.9, (0, 4): 0.8}  # the last by the list of the caption alone
-    expected = {
-        (i, c): said[image, caption]
-        for i, image in enumerate(images)
-        for c, caption in enumerate(captions)
-        if (image, caption) in said
-    }
-    rows, columns, chances = judged_pairs(JUDGED, images, captions)
-    pairs = list(zip(rows.tolist(), columns.tolist(), strict=True))
-    assert len(pairs) == len(expected)
-    assert dict(zip(pairs, chances.tolist(), strict=True)) == pytest.approx(expected, abs=1e-3)
-    drawn = chances_of(JUDGED, "texts_for_images", np.array([0, 1]), np.array([5, 3]))
-    assert drawn.tolist() == pytest.approx([0.6, 0.0], abs=1e-3)
+    expected = [[said.get((image, caption), 0.0) for caption in captions.tolist()] for image in images.tolist()]
+    chances = judged_chances(JUDGED, images, captions)
+    np.testing.assert_allclose(chances, expected, atol=1e-3)
 
 
 IMAGE = np.repeat(np.arange(40), 5)

@@ -110,6 +110,21 @@ def anchors_of(batch: Any, side: str) -> list[tuple[tuple[int, int], list[tuple[
     return found
 
 
+@pytest.mark.parametrize("objective", ["hardest", "sum"])
+def test_soft_margins_are_one_minus_p_of_the_margin(objective: str) -> None:
+    rows = Rows()
+    batch, loss = step(*made(rows, negatives=["mined"], objective=objective, judged="soft", margin=0.5))
+    expected = 0.0
+    for side in ("texts_for_images", "images_for_texts"):
+        for own, pairs in anchors_of(batch, side):
+            violations = [
+                max(0.0, 0.5 * (1 - float(CHANCES[pair])) - float(rows.scores[own] - rows.scores[pair]))
+                for pair in pairs
+            ]
+            expected += (max(violations) if objective == "hardest" else sum(violations)) / len(BATCH)
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("judged", ["drop", "weigh", "soft"])
 def test_what_judges_say_counts_for_mined_candidates_and_those_of_the_batch(judged: str, shared: bool) -> None:

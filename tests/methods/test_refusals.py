@@ -23,8 +23,6 @@ from tests.methods.toys import KnownPairs, Lookup, built
 ROOT = Path(__file__).resolve().parents[2]
 CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 TOO_LITTLE: list[tuple[MethodSettings, str]] = [
-    (Aoq(top_texts=5, top_images=3, judged="weigh"), "--judge captions"),
-    (Contrastive(judged="soft", top_texts=5, top_images=3), "--judge captions"),
     (Contrastive(weigh="truth"), "needs a dataset that knows all correct matches"),
 ]
 

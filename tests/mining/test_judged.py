@@ -63,7 +63,7 @@ def marked(folder: Path, statistics: dict[str, Any], judgement: Judgement | None
     def keep(direction: str, part: slice, lists: CandidateLists, probability: np.ndarray | None) -> None:
         kept[direction] = lists, probability
 
-    mark_lists(folder, statistics, keep, judgement, decided, None)
+    mark_lists(folder, statistics, keep, judgement, decided)
     return kept
 
 

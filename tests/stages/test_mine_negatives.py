@@ -214,7 +214,7 @@ def test_judges_say_of_the_lists_of_a_search_how_likely_each_candidate_is(root: 
 
 def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke: Invoke, tmp_path: Path) -> None:
     before = lists_of(made(mine(invoke, root, *JUDGED)))["texts_for_images"]
-    captions = lists_of(made(mine(invoke, root)))["images_for_texts"].anchor_ids
+    captions = lists_of(made(mine(invoke, root)))["images_for_texts"].anchor_ids.tolist()
     file = tmp_path / "decisions.parquet"
     verdicts = (captions[before.candidates[0, 0]], "fits"), (captions[before.candidates[0, 1]], "differs")
     DecisionFile(file).add([Judgement("ada", before.anchor_ids[0], *verdict) for verdict in verdicts])

@@ -192,7 +192,7 @@ def _by_judges(
     estimated[is_sure] = calibration.held_out
     probabilities = np.where(is_sure, fits, estimated)
     strata = strata_of(log_odds.mean(axis=1))
-    lots = lots_of(images, captions, len(split.image_ids))
+    lots = lots_of(images, captions, *split.matrix.shape)
     judged = np.flatnonzero(is_sure | unsure.has(captions, images))
     is_drawn = np.zeros(len(pairs), dtype=bool)
     is_drawn[judged] = drawn_at_random(strata, lots, judged)

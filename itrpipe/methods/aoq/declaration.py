@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from itrpipe.methods.declaration import AuxiliaryLoss, Count, FirstEpochs, Mined, ReadsLists, SameImageMask
-from itrpipe.papers import AOQ, NCR, Paper
+from itrpipe.papers import AOQ, Paper
 
 _READ_BY = {
     "online_term": ("offline-triplet", "quintuplet"),
@@ -59,9 +59,8 @@ class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
     teacher: str | None = None
 
     def cited(self) -> tuple[Paper, ...]:
-        """Return the papers of its judges, and of soft margins, too."""
-        soft = (NCR,) if self.judged == "soft" else ()
-        return (*self.papers, *self.judges_cited(), *soft)
+        """Return the papers of judges too."""
+        return (*self.papers, *self.judges_cited())
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the options of other variants, and of judges that are not asked."""

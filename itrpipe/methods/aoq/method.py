@@ -33,9 +33,7 @@ from itrpipe.learning.mined import (
     PROBABILITY_OF,
     TEXTS,
     Lists,
-    chances_of,
-    judged_pairs,
-    require_probabilities,
+    judged_chances,
     without_likely,
 )
 from itrpipe.methods.aoq.declaration import Aoq
@@ -181,8 +179,6 @@ class OfflineNegatives:
     def __init__(self, lists: Lists, caption_image: np.ndarray, settings: Aoq) -> None:
         self._caption_image = caption_image
         self._settings = settings
-        if settings.judged != "keep":
-            require_probabilities(lists, settings.judged)
         offered = without_likely(lists, settings.drop_above) if settings.judged == "drop" else lists
         weighed = settings.judged == "weigh"
         self._texts = _RankedList(TEXTS, offered, settings.top_texts, weighed)
@@ -255,24 +251,13 @@ class AoqBatch(Batch):
     """A batch, and by how much its negatives are lowered because of what judges say.
 
     Attributes:
-        lowered: places of images and of captions [n], and by how much the scores of these pairs are lowered: infinitely
-            where they are no negatives, and with `soft` by P margin_online. Empty where no judge is asked.
-        offline_lowered: [2, B] of a and of b, with `soft`: P margin_offline.
+        lowered: [B, B] of images and captions of the batch: infinitely where they are no negatives; with `soft` by
+            P margin_online.
+        offline_lowered: [2, B] of a and of b; with `soft` by P margin_offline.
     """
 
-    lowered: tuple[Tensor, ...] = ()
-    offline_lowered: Tensor | None = None
-
-
-def lowered_scores(model: AnyMatcher, images: Any, texts: Any, batch: AoqBatch) -> Tensor:
-    """Return the scores [B, B] of the encoded pairs of a batch, lowered where judges take a pair for right."""
-    scores = model.score_matrix(images, texts).float()
-    if not batch.lowered:
-        return scores
-    image_places, caption_places, by = batch.lowered
-    lowered = torch.zeros_like(scores)
-    lowered[image_places, caption_places] = by
-    return scores - lowered
+    lowered: Tensor | float = 0.0
+    offline_lowered: Tensor | float = 0.0
 
 
 class AoqMethod(Method[Aoq]):
@@ -298,18 +283,17 @@ class AoqMethod(Method[Aoq]):
         settings = self.settings
         if settings.judged == "keep":
             return batch
-        image_places, caption_places, chances = judged_pairs(self._lists, images, captions)
+        chances = judged_chances(self._lists, images, captions)
         if settings.judged == "soft":
-            by = settings.margin_online * chances
-            of_text = chances_of(self._lists, TEXTS, images, drawn.text)
-            of_image = chances_of(self._lists, IMAGES, captions, drawn.image)
+            batch.lowered = settings.margin_online * chances
+            of_text = judged_chances(self._lists, images, drawn.text).diagonal()
+            of_image = judged_chances(self._lists, drawn.image, captions).diagonal()
             batch.offline_lowered = settings.margin_offline * torch.stack([of_text, of_image])
-        else:
-            limits = settings.drop_above
-            if settings.judged == "weigh":
-                limits = torch.from_numpy(rng.random(len(chances), dtype=np.float32))
-            by = torch.where(chances > limits, math.inf, 0.0)
-        batch.lowered = image_places, caption_places, by
+            return batch
+        limits: Any = settings.drop_above
+        if settings.judged == "weigh":
+            limits = torch.from_numpy(rng.random(chances.shape, dtype=np.float32))
+        batch.lowered = torch.where(chances > limits, math.inf, 0.0)
         return batch
 
     def losses(self, model: AnyMatcher, batch: AoqBatch, epoch: int) -> dict[str, Tensor]:
@@ -323,17 +307,16 @@ class AoqMethod(Method[Aoq]):
         mask = same_image_mask(batch, self.settings.mask_same_image)
         images, texts = encoded(model, batch.pairs["positive"])
         if epoch < settings.sum_epochs:
-            scores = lowered_scores(model, images, texts, batch)
+            scores = model.score_matrix(images, texts).float() - batch.lowered  # [B, B]
             found = {"triplet": triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)}
         else:
             offline_images, offline_texts = encoded(model, batch.pairs["offline"])
             derived = encoded(model, batch.pairs["derived"])
             compared = (images, offline_texts), (offline_images, texts), (offline_images, offline_texts), derived
             a, b, c, d = (model.score_pairs(*pair).float() for pair in compared)
-            if batch.offline_lowered is not None:
-                a, b = torch.stack([a, b]) - batch.offline_lowered
+            a, b = torch.stack([a, b]) - batch.offline_lowered
             offline = OfflineScores(a, b, c, d)
-            scores = lowered_scores(model, images, texts, batch)
+            scores = model.score_matrix(images, texts).float() - batch.lowered  # [B, B]
             found = {"aoq": aoq_loss(scores, offline, settings, mask)}
         return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight)
 

@@ -14,7 +14,6 @@ from pydantic import (
     model_validator,
 )
 
-from itrpipe.judging.declaration import judge_name
 from itrpipe.methods.declaration import (
     MOST,
     AuxiliaryLoss,
@@ -27,7 +26,7 @@ from itrpipe.methods.declaration import (
     Share,
     WithTwins,
 )
-from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NCR, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
+from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
 
 SOURCES = ("batch", "mined", "synthetic")
 OWN = "own"
@@ -136,7 +135,6 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
         found = [_OBJECTIVES[self.objective][1], *(parts[name] for name in chosen if name in parts)]
         found += [NV_RETRIEVER] if self.weigh == "positive-aware" else []
         found += self.judges_cited()
-        found += [NCR] if self.judged == "soft" and not self.has_scale else []
         return (*found, *((ANCE,) if mined and mined.refresh_every else ()))
 
     def choices(self) -> dict[str, str]:
@@ -146,7 +144,7 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
         batches = (self.batches if self.batches != "shuffled" else "", again)
         weights = [self.weigh] if self.weigh != "none" else []
         if self.judged != "keep":
-            kinds = [judge_name(judge).kind for judge in self.judges]
+            kinds = [judge.partition(":")[0] for judge in self.judges]
             weights += [f"{'+'.join(kinds)} judge", self.judged]
         return {
             "objective": _OBJECTIVES[self.objective][0],

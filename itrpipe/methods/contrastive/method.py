@@ -35,10 +35,9 @@ from itrpipe.learning.mined import (
     TEXTS,
     Lists,
     MinedCandidates,
-    judged_pairs,
+    judged_chances,
     known_pairs,
     neighbours_order,
-    require_probabilities,
     without_likely,
 )
 from itrpipe.learning.sentences import SentenceBank
@@ -152,13 +151,11 @@ class ContrastiveMethod(Method[Contrastive]):
         """Goes on with other mined lists.
 
         Raises:
-            UsageError: they are empty, or lack probabilities that the settings ask for.
+            UsageError: they are empty.
         """
         settings = self.settings
         self._lists = dict(lists)
         self._offered = self._lists
-        if settings.judged != "keep":
-            require_probabilities(lists, settings.judged)
         if settings.judged == "drop":
             self._offered = without_likely(lists, settings.drop_above)
         self._mined: dict[str, MinedCandidates] = {}
@@ -220,15 +217,17 @@ class ContrastiveMethod(Method[Contrastive]):
         targets: tuple[Tensor, ...] = ()
         if settings.judged != "keep":
             if direction == TEXTS:
-                at, places, chances = judged_pairs(self._lists, anchors, everything)
+                chances = judged_chances(self._lists, anchors, everything)
             else:
-                places, at, chances = judged_pairs(self._lists, everything, anchors)
+                chances = judged_chances(self._lists, everything, anchors).T
+            places = chances.nonzero(as_tuple=True)
+            chances = chances[places]
             if settings.judged == "soft":
-                targets = at, places, chances
+                targets = *places, chances
             elif settings.judged == "drop":
-                known["judged"] = at, places, torch.where(chances > settings.drop_above, _NONE, 0.0)
+                known["judged"] = *places, torch.where(chances > settings.drop_above, _NONE, 0.0)
             else:
-                known["judged"] = at, places, torch.log1p(-chances.clamp(max=_SURE))
+                known["judged"] = *places, torch.log1p(-chances)
         if not len(rows):
             return Candidates(known=known, targets=targets)
         if direction == TEXTS:
@@ -344,12 +343,14 @@ class ContrastiveMethod(Method[Contrastive]):
                 return infonce(positive, scores, weights, 1 / scale, targets)
             batch.statistics["bias"] = state.bias.detach()
             return sigmoid(positive, scores, weights, scale, state.bias, targets)
+        if targets is not None:
+            scores = scores - settings.margin * targets  # the margin is (1 - P) of what it is
         if settings.objective == "sum" or epoch < settings.sum_epochs:
-            return sum_of_triplets(positive, scores, weights, settings.margin, targets)
+            return sum_of_triplets(positive, scores, weights, settings.margin)
         if settings.weigh == "fne" or settings.judged == "weigh":
             # Each candidate is kept with the probability that is its weight.
             weights = torch.where(torch.rand_like(weights).log() < weights, 0.0, _NONE)
-        return hardest_triplet(positive, scores, weights, settings.margin, targets)
+        return hardest_triplet(positive, scores, weights, settings.margin)
 
     def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
         """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
