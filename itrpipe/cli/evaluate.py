@@ -58,7 +58,7 @@ class Evaluate(GivenOptions):
         benchmark = self.benchmark or []
         if self.given == {"judges", "benchmark"} | self.given & {"device"} and len(benchmark) == 1:
             name, _, folder = benchmark[0].partition("=")
-            if name == JUDGEMENTS:
+            if name == JUDGEMENTS and folder:
                 self._compare_judges(folder)
                 return None
         definition = self.defined(self.split or "test")

@@ -42,3 +42,5 @@ def test_judges_that_look_need_photographs(tmp_path: Path) -> None:
     folder = write_judgements(tmp_path / "own")
     with pytest.raises(UsageError, match=r"dual:nobody/model looks at photographs; put those .*Flicker8k_Dataset"):
         compare_judges(str(folder), ["dual:nobody/model"], "cpu")
+    with pytest.raises(UsageError, match="judge 'captoins' is none of"):
+        compare_judges(str(folder), ["captoins"], "cpu")

@@ -165,7 +165,11 @@ def judges_agreement(
     captions = np.concatenate([part.captions for part in judgements.answers.values()])
     figures = {}
     log_odds = []
-    for number, name in enumerate(map(judge_name, judges)):
+    try:
+        names = [judge_name(judge) for judge in judges]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    for number, name in enumerate(names):
         if photographs is None and name.kind in LOOKING:
             raise UsageError(
                 f"judge {name} looks at photographs; put those of {JUDGEMENTS} into {judgements.root / FOLDERS[0]}, or "
