@@ -261,11 +261,8 @@ def test_a_sample_counts_up_to_the_first_gap(file: DecisionFile, monkeypatch: py
     answers = enumerate(["fits", "differs", "differs", "unsure"])
     file.add([queue.judgement(int(queue.places[number]), "ada", answer) for number, answer in answers])
     file.add([queue.judgement(int(queue.places[7]), "ada", "fits")])  # not one of the first
-    found, lowest, highest = (
-        Share(**findings(candidates(), file.read())["share"]),
-        share_of(1, 4, 12),
-        share_of(2, 4, 12),
-    )
+    found = Share(**findings(candidates(), file.read())["share"])
+    lowest, highest = share_of(1, 4, 12), share_of(2, 4, 12)
     assert tuple(found) == (pytest.approx(1 / 3), lowest.low, highest.high, 4)
     *_, said = lines(reviewed(candidates(), "", file.read()))
     assert f"{100 * found.low:.1f} to {100 * found.high:.1f}" in said

@@ -40,7 +40,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "explain": "Show which words of a caption do not belong to an image, and what belongs there.",
         "search": "Find images for a sentence, captions for an image, or photographs like another one.",
         "serve": "Open local pages to search and to judge the hardest candidates.",
-        "review": "Show judgements of hard candidates, and how many are false negatives.",
+        "review": "Show judgements of hard candidates, and how many are right after all.",
         "report": "Write one HTML page over all evaluated runs of a dataset, or over two models.",
     },
     "Upkeep": {

@@ -20,15 +20,16 @@ from itrpipe.judging.shares import wilson
 
 LEAST = 50
 """Decisions below which nothing is fitted."""
-RIDGE = 0.1
-"""Penalty of squared weights of standardised log-odds, and of the bias's square distance from the share's log-odds.
+RIDGE = 0.3
+"""Penalty of half the squares of the weights of standardised log-odds, and of the bias's distance from the share.
 
-That of one decision at most: it keeps weights finite where a judge separates all answers.
+It is small beside what `LEAST` decisions tell, and keeps weights finite where judges separate all answers.
 """
 _CAREFUL = NormalDist().inv_cdf(0.995)
 _FOLDS = 5
 _BINS = 10
 _STEPS = 50
+_NARROW = 1e-3
 
 
 class Area(NamedTuple):
@@ -61,7 +62,7 @@ class Calibration:
         decisions: n.
         knows: False where the answers do not show that the judges know anything, by the area's interval of 99 %; then
             all pairs have the same probability: the share of right answers, at most one half.
-        auc: None below `LEAST` decisions, or where all answers are the same.
+        auc: None where nothing was fitted, or all answers are the same.
         precision, recall: of the pairs above one half; None where there are none.
         reliability: bins by rising probability that hold decisions.
         held_out: cross-fitted probability of each decision, in their order.
@@ -98,29 +99,32 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
     """Fit the curve to people's decisions.
 
     Decisions may be drawn by strata of the log-odds: choosing by what a curve is given does not change how likely an
-    answer is given that. Below `LEAST` decisions nothing is fitted; the curve is the mean of the judges' log-odds.
+    answer is given that. Below `LEAST` decisions, or where all are about one image, nothing is fitted; the curve is
+    the mean of the judges' log-odds.
 
     Args:
         log_odds: [n, J], finite.
         answers: bool [n], which pairs are right.
         images: [n], row of each decision's image.
     """
+    log_odds = log_odds.astype(np.float64)
     count, judges = log_odds.shape
-    if count < LEAST:
+    image_rows, places = np.unique(images, return_inverse=True)
+    if count < LEAST or len(image_rows) < 2:
         weights = (1 / judges,) * judges
         return Calibration(weights, 0.0, count, held_out=tuple(_sigmoid(log_odds.mean(axis=1)).tolist()))
 
-    _, places = np.unique(images, return_inverse=True)
-    folds = np.random.default_rng(0).permutation(places.max() + 1)[places] % _FOLDS
-    centred = log_odds - log_odds.mean(axis=0)
+    folds = np.random.default_rng(0).permutation(len(image_rows))[places] % _FOLDS
     scores = np.empty(count)
     held_out = np.empty(count)
     for fold in range(_FOLDS):
         unseen = folds == fold
         weights, bias = _fit(log_odds[~unseen], answers[~unseen])
-        # Without the biases, which differ by fold and would rank the pairs of one before those of another.
-        scores[unseen] = centred[unseen] @ weights
-        held_out[unseen] = _sigmoid(log_odds[unseen] @ weights + bias)
+        joined = log_odds @ weights
+        held_out[unseen] = _sigmoid(joined + bias)[unseen]
+        # Bias and size of the weights differ by fold and would rank the pairs of one before those of another. What is
+        # alike stays alike, whatever the rounding.
+        scores[unseen] = ((joined - joined.mean()) / max(joined.std(), _NARROW))[unseen].round(6)
 
     auc, knows = None, False
     if answers.any() and not answers.all():
@@ -165,7 +169,7 @@ def expected_calibration_error(bins: tuple[Bin, ...]) -> float:
 def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:
     """Fit weights [J] and bias; a judge whose weight would be negative is left out, the worst first."""
     centre = log_odds.mean(axis=0)
-    spread = np.maximum(log_odds.std(axis=0), 1e-9)
+    spread = np.maximum(log_odds.std(axis=0), _NARROW)
     standard = np.column_stack([(log_odds - centre) / spread, np.ones(len(answers))])
     start = np.append(np.zeros(len(centre)), _share_log_odds(answers))
     used = np.ones(len(start), dtype=bool)
@@ -181,12 +185,21 @@ def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:
 
 def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Maximise the likelihood of a logistic curve, less a ridge around `start`."""
+
+    def loss(weights: np.ndarray) -> float:
+        log_odds = features @ weights
+        distances = weights - start
+        return np.logaddexp(0, log_odds).sum() - answers @ log_odds + RIDGE / 2 * distances @ distances
+
     weights = start
     for _ in range(_STEPS):
         probabilities = _sigmoid(features @ weights)
         gradient = features.T @ (answers - probabilities) - RIDGE * (weights - start)
         curvature = (features.T * (probabilities * (1 - probabilities))) @ features + RIDGE * np.eye(len(start))
         step = np.linalg.solve(curvature, gradient)
+        # Where judges nearly separate the answers, a full step may go far beyond.
+        while loss(weights + step) > loss(weights):
+            step /= 2
         weights = weights + step
         if np.abs(step).max() < 1e-6:
             break

@@ -14,8 +14,27 @@ from itrpipe.errors import UsageError
 from itrpipe.judging.declaration import JudgeName
 from itrpipe.judging.material import Material
 
-CURVES = {"captions": (7.0, 0.8), "captions:tfidf": (3.4, 1.2), "graphs": (2.3, 1.6), "dual": (7.0, 0.8)}
-"""Judge or kind -> slope and middle of the log-odds. Scores of other kinds are log-odds already."""
+
+class Curve(NamedTuple):
+    """The default log-odds of a judge, fitted to what people said of Flickr8k's photographs.
+
+    Attributes:
+        slope, middle: see `Scale`.
+        own: score of a caption with the only other caption of its image, where random pairs are 0 and equal captions 1.
+    """
+
+    slope: float
+    middle: float
+    own: float
+
+
+CURVES = {
+    "captions": Curve(7.0, 0.8, 0.64),
+    "captions:tfidf": Curve(3.4, 1.2, 0.27),
+    "graphs": Curve(2.3, 1.6, 0.12),
+    "dual": Curve(7.0, 0.8, 1.0),
+}
+"""Judge or kind -> its curve. Scores of other kinds are log-odds already."""
 MOST_LOG_ODDS = 10.0
 _SAMPLE = 2_000
 
@@ -74,7 +93,7 @@ def open_judge(name: JudgeName, material: Material, device: str, revision: str =
 def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
     """Return the scale of a judge, from 2,000 captions with their own and 2,000 with other images; seed 0.
 
-    Where no image has a second caption to compare with, a match scores 1, as equal captions do.
+    Where no image has a second caption to compare with, a match is where `Curve.own` puts it.
 
     Raises:
         UsageError: own images score no higher than others, so that the judge knows nothing.
@@ -89,7 +108,7 @@ def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
     captions = rng.choice(owned, _SAMPLE)
     others = images != material.owners[captions]
     mismatch = float(np.median(judge(images[others], captions[others])))
-    match = 1.0
+    match = mismatch + curve.own * (1 - mismatch)
     if not np.isnan(own).all():
         match = float(np.nanmedian(own))
     if not match > mismatch:
@@ -97,4 +116,4 @@ def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
             f"judge {name}: captions score {match:.3f} with their own images and {mismatch:.3f} with others, so that "
             "it is no help here; choose another judge"
         )
-    return Scale(mismatch, match, *curve)
+    return Scale(mismatch, match, curve.slope, curve.middle)

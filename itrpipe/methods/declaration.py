@@ -140,7 +140,8 @@ class Mined:
 class ReadsLists(MethodSettings):
     """Settings of methods that read mined lists and say by `mined` which.
 
-    The teacher of a backbone without embeddings is VSRN (AOQ §4.2).
+    The teacher of a backbone without embeddings is VSRN (AOQ §4.2). A method that reads what judges say returns
+    `judges_asked()` with `mined`, and does with their probabilities what `judged` says.
 
     Attributes:
         judged: use of the probability P, by judges, that a candidate of the lists is right after all, wherever its pair

@@ -42,6 +42,8 @@ _REJECTED = {
     "no twin": "without a twin",
 }
 """Reason for which a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
+_SPANS = ("1", "2", "3-5", "6-20", "21-60")
+"""Ranks that `itrpipe.judging.shares.share_by_rank` tells apart."""
 _LEAST_DECISIONS = 2
 """Below which a share has no interval."""
 _SENTENCE = ("caption_id", "text", "score", "positive_score", "kind", "twin_image_id", "detail", "twin_detail")
@@ -109,7 +111,7 @@ def mined(
                 cells.append(Number.of(distribution and distribution["median"], digits=3))
             cells.append(Number.of(beaten_percent(statistics, direction)))
             for top in TOPS:
-                cells.append(Number.of(statistics["right_after_all"][direction][f"top_{top}"]["percent"]))
+                cells.append(Number.of(_right_percent(statistics, direction, top)))
             rows.append(Row(f"{name}: {what}", cells))
         if "judged" in statistics:
             judged[name] = statistics["judged"]
@@ -128,49 +130,48 @@ def mined(
     return [table, *_right_by_rank(judged), *examples] if rows else []
 
 
+def _right_percent(statistics: Mapping[str, Any], direction: str, top: int) -> float | None:
+    """Return the percent of the first candidates that are right after all.
+
+    Of judged lists, people were asked more about what is likely right, so that their answers alone say nothing of all.
+    """
+    if "judged" in statistics and statistics["judge"] == PEOPLE:
+        return None
+    return statistics["right_after_all"][direction][f"top_{top}"]["percent"]
+
+
 def _right_by_rank(minings: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     """Tell how many candidates are right after all at each rank.
 
     Args:
         minings: name of a mining -> what its judges say, see `itrpipe.mining.judged.Judgement.counts`.
     """
-    spans: dict[str, None] = {}
-    for judged in minings.values():
-        for direction in _LISTS:
-            spans |= dict.fromkeys(judged[direction]["by_rank"])
-    rows = []
+    rows: list[Row] = []
+    judges: dict[str, None] = {}
     for name, judged in minings.items():
-        judges = " and ".join(map(judge_without_place, judged["judges"]))
+        judges |= dict.fromkeys(map(judge_without_place, judged["judges"]))
         for direction, what in _LISTS.items():
             cells: list[Number | None] = []
-            decisions = 0
-            for span in spans:
-                share = judged[direction]["by_rank"].get(span, {}).get("share")
-                cells.append(_percent(share))
-                decisions += share["decisions"] if share else 0
-            cells.append(Number(decisions, digits=0))
-            knows = "" if judged["knows"] else ", which is not shown to know anything"
-            rows.append(Row(f"{name}, by {judges}{knows}: {what}", cells))
+            for span in _SPANS:
+                found = judged[direction]["by_rank"].get(span)
+                cells.append(None if found is None else _percent(**found["share"]))
+            rows.append(Row(f"{name}: {what}", cells))
     table = Table(
         "Right after all, by rank",
-        [*(f"{span.replace('-', DASH)}, %" for span in spans), "decisions"],
+        [f"{span.replace('-', DASH)}, %" for span in _SPANS],
         rows,
-        "Share of the candidates at each rank that match though they count as negatives: by the judge's "
-        "probabilities, corrected by people's decisions where there are any, which is when an interval of 95 % "
-        "stands beside it. Without decisions, nobody has checked the judge.",
+        f"Share of the candidates at these ranks that match though they count as negatives, by {' and '.join(judges)}. "
+        "Where an interval stands beside it, people's decisions correct the judge; elsewhere nobody has checked it.",
         head="mined by",
     )
     return [table] if rows else []
 
 
-def _percent(share: Mapping[str, Any] | None) -> Number | None:
-    """Return a share of `itrpipe.judging.shares` in percent, with its interval if people's decisions give one."""
-    if share is None:
-        return None
-    value, low, high = (100 * share[name] for name in ("value", "low", "high"))
-    if share["decisions"] < _LEAST_DECISIONS:
-        return Number(value, digits=0)
-    return Number(value, low, high, digits=0)
+def _percent(value: float, low: float, high: float, decisions: int) -> Number:
+    """Return a share in percent, with its interval where people's decisions give one."""
+    if decisions < _LEAST_DECISIONS:
+        return Number(100 * value, digits=0)
+    return Number(100 * value, 100 * low, 100 * high, digits=0)
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
@@ -220,7 +221,7 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
         beaten, right = [], []
         for direction in _LISTS:
             beaten.append(beaten_percent(statistics, direction))
-            right.append(statistics["right_after_all"][direction]["top_1"]["percent"])
+            right.append(_right_percent(statistics, direction, 1))
         facts = []
         if None not in beaten:
             caption, image = beaten

@@ -9,6 +9,7 @@ from itrpipe.errors import UsageError
 from itrpipe.features.declaration import is_given, read_model
 from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import settings_of
+from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY, STATISTICS
@@ -181,7 +182,7 @@ def _search(job: Job) -> None:
 
 
 def _mark(job: Job) -> None:
-    from itrpipe.datasets.decisions import read_decisions
+    from itrpipe.datasets.decisions import read_decisions, unknown_pairs
     from itrpipe.datasets.truth import Decided
     from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
     from itrpipe.mining.judged import CALIBRATION, Judgement, mark_lists
@@ -201,6 +202,9 @@ def _mark(job: Job) -> None:
         decisions = read_decisions(Path(settings.decisions).expanduser()).of_training
         if decisions.digest() != job.sources["decisions"]:
             raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
+        unknown = unknown_pairs(decisions, job.inputs["prepare"].folder)
+        if unknown:
+            job.warn(f"{settings.decisions}: {quantity(unknown, 'pair')} of ids that the dataset does not have")
         decided = Decided.of(decisions.verdicts, *ids)
         decided.write(job.folder, *ids)
         job.metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"

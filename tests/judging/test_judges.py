@@ -207,12 +207,12 @@ def test_a_scale_puts_random_pairs_at_zero_and_own_ones_at_one() -> None:
         name = judge_name("captions")
         judge = open_judge(name, known, "cpu")
         scale = scale_of(judge, name, known)
-        expected = 1.0
+        slope, middle, own = CURVES["captions"]
+        expected = scale.mismatch + own * (1 - scale.mismatch)
         if captions_of_image > 1:
             expected = np.median(judge.own(np.arange(600)))
         assert scale.match == pytest.approx(expected, abs=0.02)
         assert abs(scale.mismatch) < 0.4
-        slope, middle = CURVES["captions"]
         ends = scale.log_odds(np.array([scale.mismatch, scale.match, -1e6, 1e6]))
         np.testing.assert_allclose(ends, [-slope * middle, slope * (1 - middle), -MOST_LOG_ODDS, MOST_LOG_ODDS])
     assert tuple(scale_of(judge, judge_name("itm:x"), known)) == (0, 1, 1, 0)

@@ -259,3 +259,9 @@ def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_e
     assert np.array_equal(orders[0], orders[3])  # pyright: ignore
     assert len({tuple(order) for order in orders}) == 3  # pyright: ignore
     assert made()[0].order(0, 0) is None
+
+
+def test_a_title_names_judges_and_what_follows_from_them() -> None:
+    chosen = Contrastive(weigh="fne", judged="drop", judges=("graphs", "captions"))
+    assert chosen.choices()["weights"] == "fne, captions+graphs judge, drop"
+    assert Contrastive().choices()["weights"] == ""

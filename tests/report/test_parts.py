@@ -98,13 +98,13 @@ def test_judged_lists_tell_the_share_that_is_right_at_each_rank(copy: Toy) -> No
     judged |= {LISTS[0]: of_images, LISTS[1]: {"by_rank": {"1": {"share": unchecked}}}}
     path = copy.made["mining"] / "statistics.json"
     rewrite(path, json.dumps(json.loads(path.read_text()) | {"judged": judged}).encode())
-    captions, images = table(copy.report(), "Right after all, by rank").items()
-    assert captions[0] == "VSE++, by captions:minilm: captions for images"
-    first, middle = captions[1]["1, %"], captions[1]["3–5, %"]
+    report = copy.report()
+    captions, images = table(report, "Right after all, by rank").values()
+    first, middle = captions["1, %"], captions["3–5, %"]
     assert (first["value"], first["low"], first["high"]) == pytest.approx((50, 41, 60))
     assert (middle["value"], middle.get("low")) == (25, None)
-    assert (captions[1]["decisions"]["value"], images[1]["decisions"]["value"]) == (40, 0)
-    assert images[1].get("3–5, %") is None
+    assert images.get("3–5, %") is None
+    assert "by captions:minilm." in report.page.text()
 
 
 def test_sentences_stand_beside_their_captions_with_their_changes(copy: Toy) -> None:

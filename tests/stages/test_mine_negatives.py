@@ -25,8 +25,9 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.storage.arrays import ArrayFile
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.saved import load_model
-from tests.chains import Invoke, copied, interrupted, made, only, refused, same_files, sets
+from tests.chains import Invoke, copied, interrupted, made, only, refused, sets
 from tests.conftest import TINY, Outcome
+from tests.judging.lookers import save
 
 SMALL = sets(*TINY[:-1], "num_texts=20", "num_images=6")
 WAYS: dict[str, tuple[str, ...]] = {
@@ -224,9 +225,22 @@ def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke
     assert after.false_negative_probability is not None
     assert after.candidates[0, 0] == before.candidates[0, 1]
     assert after.false_negative_probability[0, 0] == 0
-    alone = made(mine(invoke, root, "--decisions", file))
+    table = tmp_path / "decisions.csv"
+    rows = [f"{before.anchor_ids[0]},{caption},{answer}\n" for caption, answer in (*verdicts, ("nobody's", "fits"))]
+    table.write_text("".join(["image_id,caption_id,answer\n", *rows]))
+    outcome = mine(invoke, root, "--decisions", table)
+    assert "1 pair of ids that the dataset does not have" in outcome.out
+    alone = made(outcome)
     assert alone.name.startswith("exact.triplet.vsepp+decisions-")
     np.testing.assert_array_equal(lists_of(alone)["texts_for_images"].candidates, after.candidates)
+
+
+def test_judges_have_what_they_read(root: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path) -> None:
+    read = {f"captions:{saved_encoders / 'bert'}": {"text"}, f"itm:{save('blip', tmp_path / 'blip')}": set()}
+    for judge, inputs in read.items():
+        folder = made(mine(invoke, root, "--judge", judge, "--set=range_max=3"))
+        judged = read_manifest(root / "tiny" / "judge" / read_manifest(folder).inputs["judge_1"].name)
+        assert judged.inputs.keys() - {"prepare", "train", "mine_negatives"} == inputs
 
 
 def test_a_judge_that_is_interrupted_goes_on_to_the_same_bytes(root: Path, invoke: Invoke, tmp_path: Path) -> None:
@@ -236,9 +250,10 @@ def test_a_judge_that_is_interrupted_goes_on_to_the_same_bytes(root: Path, invok
     with interrupted(3, JudgedPairs, "make"):
         assert mine(invoke, other, *asked).code == 130
     found = made(mine(invoke, other, *asked))
-    same_files("judge/exact.triplet.vsepp+captions", (other, whole), "pairs.arrays", "scale.json")
-    for path in expected.iterdir():
-        assert path.name == "manifest.json" or path.read_bytes() == (found / path.name).read_bytes()
+    judged = Path("tiny", "judge", read_manifest(found).inputs["judge_1"].name)
+    for folder, same in ((found, expected), (other / judged, whole / judged)):
+        for path in folder.iterdir():
+            assert path.name == "manifest.json" or path.read_bytes() == (same / path.name).read_bytes()
 
 
 # Further candidates

@@ -6,7 +6,8 @@ is no negative (`itrpipe.learning.losses`). The loss is the mean of both directi
 loss, and their sum for triplets.
 
 Of mined candidates each is encoded once, however many anchors drew it, and those that the batch has are not encoded
-again. The probabilities of `fne` come from the similarities of the batch (`itrpipe.learning.false_negatives`).
+again. The probabilities of `fne` come from the similarities of the batch (`itrpipe.learning.false_negatives`). What
+judges say of a pair is a log-weight too, or with `soft` a target of the loss.
 
 Source: the objectives as named there; sources of negatives: AOQ §3.2 (mined), NegCLIP (synthetic).
 
@@ -344,7 +345,8 @@ class ContrastiveMethod(Method[Contrastive]):
             batch.statistics["bias"] = state.bias.detach()
             return sigmoid(positive, scores, weights, scale, state.bias, targets)
         if targets is not None:
-            scores = scores - settings.margin * targets  # the margin is (1 - P) of what it is
+            # Margins of (1 - P) m; the hardest candidate is the one that violates its own margin most.
+            scores = scores - settings.margin * targets
         if settings.objective == "sum" or epoch < settings.sum_epochs:
             return sum_of_triplets(positive, scores, weights, settings.margin)
         if settings.weigh == "fne" or settings.judged == "weigh":
