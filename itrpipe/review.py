@@ -157,13 +157,8 @@ class Candidates:
 
     @cached_property
     def lots(self) -> np.ndarray:
-        """A random number of each pair, float64 [P] in 0..1, which depends on nothing but its rows.
-
-        It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
-        """
-        random = np.random.default_rng(0)
-        of_images, of_captions = random.random(len(self.image_ids)), random.random(len(self.caption_ids))
-        return (of_images[self.images] + of_captions[self.captions]) % 1
+        """A random number of each pair, see `lots_of`; float64 [P]."""
+        return lots_of(self.images, self.captions, len(self.image_ids), len(self.caption_ids))
 
     @cached_property
     def strata(self) -> np.ndarray:
@@ -174,6 +169,17 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+
+def lots_of(images: np.ndarray, captions: np.ndarray, num_images: int, num_captions: int) -> np.ndarray:
+    """Return a random number of each pair of rows [P], float64 [P] in 0..1, which depends on nothing else.
+
+    It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
+    """
+    random = np.random.default_rng(0)
+    of_images = random.random(num_images)
+    of_captions = random.random(num_captions)
+    return (of_images[images] + of_captions[captions]) % 1
 
 
 class Queue:
@@ -264,26 +270,38 @@ def findings(candidates: Candidates, decisions: Decisions) -> dict[str, Any]:
         if decisions_made >= LEAST:
             judge = {name: getattr(calibration, name) for name in ("knows", "precision", "recall")}
             judge["auc"] = calibration.auc and calibration.auc._asdict()
-    is_drawn = _drawn_at_random(candidates, places)
-    share = _share(candidates.strata, probabilities, places[is_drawn], answers[is_drawn])
+    is_drawn = drawn_at_random(candidates.strata, candidates.lots, places)
+    share = estimate_share(candidates.strata, probabilities, places[is_drawn], answers[is_drawn])
     return {"share": share._asdict(), "decisions": decisions_made, "needed": needed, "judge": judge}
 
 
-def _drawn_at_random(candidates: Candidates, places: np.ndarray) -> np.ndarray:
+def drawn_at_random(strata: np.ndarray, lots: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return which of the judged places [n] are random ones of their stratum, bool [n].
 
-    That is those whose lots are below all lots of it that nobody judged.
+    Their lots are below all lots of the stratum that nobody judged.
+
+    Args:
+        strata, lots: [P] of all pairs, see `itrpipe.judging.shares.strata_of` and `lots_of`.
+        places: of those that people judged.
     """
-    strata, lots = candidates.strata, candidates.lots
-    is_judged = np.zeros(len(candidates), dtype=bool)
+    is_judged = np.zeros(len(lots), dtype=bool)
     is_judged[places] = True
     limits = np.full(strata.max(initial=0) + 1, np.inf)
     np.minimum.at(limits, strata[~is_judged], lots[~is_judged])
     return lots[places] < limits[strata[places]]
 
 
-def _share(strata: np.ndarray, probabilities: np.ndarray | None, places: np.ndarray, answers: np.ndarray) -> Share:
-    """Estimate the share of right answers by those at some places [n], NaN where nobody was sure."""
+def estimate_share(
+    strata: np.ndarray, probabilities: np.ndarray | None, places: np.ndarray, answers: np.ndarray
+) -> Share:
+    """Estimate the share of right answers by those at some places [n], NaN where nobody was sure.
+
+    Args:
+        strata: int [P].
+        probabilities: [P] by judges; None where none was asked.
+        places: drawn at random within their strata.
+        answers: 1 right, 0 wrong.
+    """
 
     def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
         if probabilities is None:

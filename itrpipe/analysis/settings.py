@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from itrpipe.config import Outside, Settings
 from itrpipe.datasets import benchmarks
+from itrpipe.datasets.judgements import JUDGEMENTS
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import NOT_HERE, FeatureSettings, is_given
+from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import canonical_backbone, settings_of
-from itrpipe.storage.artifact import LOCAL_MODEL
+from itrpipe.storage.artifact import LOCAL_MODEL, DigestCache
 from itrpipe.synthesis.generators import generator_names
 from itrpipe.training import settings as training_settings
-from itrpipe.training.settings import Model, decisions_file
+from itrpipe.training.settings import LOCAL_JUDGES, Model, decisions_file
 
 ECCV_PACKAGE = "eccv_caption"
 SCORED = "scored_"
@@ -27,6 +29,18 @@ BENCHMARKS = Outside(
     lambda _, given, cache: benchmarks.digests(given, cache),
     lambda given: [benchmarks.named(each).name for each in given],
 )
+
+
+def _judge_digests(name: str, judges: Sequence[str], cache: DigestCache) -> dict[str, str]:
+    """Return the digests of the models of judges that are folders."""
+    found = {}
+    for judge in judges:
+        found |= LOCAL_MODEL.digests(f"judge {len(found)}", judge_name(judge).pretrained, cache)
+    return found
+
+
+def _judge_names(judges: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted({str(judge_name(judge)) for judge in judges}))
 
 
 class EvaluateSettings(Settings):
@@ -50,6 +64,8 @@ class EvaluateSettings(Settings):
             order of their names.
         decisions: file of people's judgements, see `itrpipe.review`; what fits counts as right beside the own
             image or caption; empty: none.
+        judges: names of judges, see `itrpipe.judging.declaration.judge_name`, which are asked whether wrong answers are
+            right after all, and are compared with people where `benchmark` says so.
         protocols: names in `itrpipe.evaluation.metrics`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
@@ -68,6 +84,7 @@ class EvaluateSettings(Settings):
     language_model: Annotated[str, LOCAL_MODEL] = ""
     benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
     decisions: Annotated[str, decisions_file(training=False)] = ""
+    judges: Annotated[tuple[str, ...], Outside(_judge_digests, LOCAL_JUDGES.seen), AfterValidator(_judge_names)] = ()
     protocols: tuple[Literal["full", "coco-1k", "coco-5k"], ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
@@ -139,6 +156,11 @@ def check_asked(settings: EvaluateSettings) -> None:
         raise UsageError(
             f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
             "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
+        )
+    names = [benchmarks.named(benchmark).name for benchmark in settings.benchmark]
+    if JUDGEMENTS in names and not settings.judges:
+        raise UsageError(
+            f"--benchmark {JUDGEMENTS} compares judges with people; name one with --judge, such as captions"
         )
     for option, values in (("discriminate", settings.discriminate), ("benchmark", settings.benchmark)):
         if values and settings.ensemble_with:

@@ -1,7 +1,8 @@
 """Benchmarks of hard negatives in files: captions with sentences that look alike and are false of the image.
 
 Users name them `sugarcrepe=FOLDER`, or `scenes`, which the embedded dataset makes itself. A published benchmark or a
-format of one's own is a row of `SUITES` and a function that yields the pairs of a folder.
+format of one's own is a row of `SUITES` and a function that yields the pairs of a folder. People's judgements are a
+benchmark of another kind, see `itrpipe.datasets.judgements`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from itrpipe.config import unknown
 from itrpipe.datasets.captions import is_readable, repeated
 from itrpipe.datasets.definition import EMBEDDED
-from itrpipe.datasets.paths import locate_images
+from itrpipe.datasets.judgements import JUDGEMENTS, read_judgements
+from itrpipe.datasets.paths import locate_all_images
 from itrpipe.datasets.source_files import Id, data_files, rows
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.storage.artifact import DigestCache
@@ -68,7 +70,7 @@ class Named(NamedTuple):
     """A benchmark as a user names it.
 
     Attributes:
-        name: of `SUITES`, or `scenes`.
+        name: of `SUITES`, `flickr8k-judgements`, or `scenes`.
         folder: that is read; empty for `scenes`.
     """
 
@@ -83,7 +85,7 @@ def named(text: str) -> Named:
         ValueError: there is no such benchmark, it lacks its folder, or has one that nothing reads.
     """
     name, _, folder = text.partition("=")
-    known = (*SUITES, EMBEDDED)
+    known = (*SUITES, JUDGEMENTS, EMBEDDED)
     if name not in known:
         raise ValueError(unknown("benchmark", name, known))
     if not (text == EMBEDDED if name == EMBEDDED else folder):
@@ -131,28 +133,25 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     if twice:
         raise DataError(f"{root}: pair {twice[0]} is given twice; an example has one line")
     first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
-    found = locate_images(root, root, [list(first)], list(first.values()), suite.folders)
-    missing = [file for file in found if not (root / file).is_file()]
-    if missing:
-        raise MissingInputError(
-            f"{root}: {len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}; "
-            "a benchmark needs all of them"
-        )
+    found = locate_all_images(root, list(first), list(first.values()), suite.folders)
     place = dict(zip(first, found, strict=True))
     return Benchmark(root, [pair._replace(file=place[pair.file]) for pair in pairs])
 
 
 def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
-    """Return the digests of the captions and images of benchmarks, whose place does not count.
+    """Return the digests of the content and images of benchmarks, whose place does not count.
 
     Raises:
-        MissingInputError, DataError: see `read_benchmark`.
+        MissingInputError, DataError: see `read_benchmark` and `read_judgements`.
     """
     found = {}
     for benchmark in map(named, texts):
         name = benchmark.name
         if not benchmark.folder:
             found[f"benchmark {name}"] = EMBEDDED_VERSION
+            continue
+        if name == JUDGEMENTS:
+            found |= read_judgements(benchmark.folder).digests(cache)
             continue
         root, pairs = read_benchmark(benchmark)
         found[f"benchmark {name}"] = hashlib.sha256("\n".join(map(repr, pairs)).encode()).hexdigest()

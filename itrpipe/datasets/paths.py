@@ -90,6 +90,27 @@ def locate_images(
     raise MissingInputError(f"{source}: no image such as {first} in {looked}; put the images into one of these")
 
 
+def locate_all_images(root: Path, files: Sequence[str], records: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Find where the images of a benchmark lie; all of them have to be there.
+
+    Args:
+        root, records, folders: see `locate_images`.
+        files: paths as the benchmark writes them.
+
+    Raises:
+        MissingInputError: some are not there.
+        DataError, UsageError: see `locate_images`.
+    """
+    found = locate_images(root, root, [files], records, folders)
+    missing = [file for file in found if not (root / file).is_file()]
+    if missing:
+        raise MissingInputError(
+            f"{root}: {len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}; "
+            "a benchmark needs all of them"
+        )
+    return found
+
+
 class ImageRoot:
     """One root folder and the data file whose image paths are checked against it.
 

@@ -128,7 +128,7 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
 
     auc, knows = None, False
     if answers.any() and not answers.all():
-        value, size = _area(scores, answers)
+        value, size = area_under_curve(scores, answers)
         auc = Area(value, *wilson(value, size))
         knows = wilson(value, size, _CAREFUL)[0] > 0.5
     if knows:
@@ -206,7 +206,7 @@ def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.
     return weights
 
 
-def _area(scores: np.ndarray, answers: np.ndarray) -> tuple[float, float]:
+def area_under_curve(scores: np.ndarray, answers: np.ndarray) -> tuple[float, float]:
     """Compute the area under the ROC curve, ties as half, and of how many draws a share would be as well known."""
     right = int(answers.sum())
     wrong = len(answers) - right

@@ -12,10 +12,12 @@ from itrpipe.encoders.folders import require_model
 from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import passes_of, read_model
+from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import settings_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
+from itrpipe.stages.judge import SIDES
 from itrpipe.storage.artifact import SUMMARY, open_artifact
 from itrpipe.storage.disk import write_text
 from itrpipe.synthesis.generators import Generator
@@ -36,7 +38,7 @@ class Execution(MapExecution):
 class Evaluate(Stage):
     """Measures trained models."""
 
-    schema_version, settings, execution = 7, EvaluateSettings, Execution
+    schema_version, settings, execution = 8, EvaluateSettings, Execution
 
     def label(self, conf: str, settings: EvaluateSettings) -> str:
         """Return the name of the evaluated model or models, with the split when it is not the test split."""
@@ -81,6 +83,9 @@ class Evaluate(Stage):
             check_photographs(settings, passes_of("", extracted.settings))
         if settings.language_model:
             require_model(settings.language_model, sides=("text",))
+        for judge in map(judge_name, settings.judges):
+            if judge.pretrained:
+                require_model(judge.pretrained, sides=SIDES.get(judge.kind, ("vision", "text")))
 
     def run(self, job: Job) -> None:
         """Write metrics.json, both files of rankings, the answers of `analysis.questions`, and all of it as text."""

@@ -83,6 +83,7 @@ WORDS = "words.json"
 DISCRIMINATION = "discrimination.json"
 CORRECTED = "corrected.json"
 BENCHMARKS = "benchmarks.json"
+AGREEMENT = "agreement.json"
 """Files of evaluations that ask for them, or whose model can be asked; see `itrpipe.analysis.questions`."""
 
 HISTORY = "history.parquet"

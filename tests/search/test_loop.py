@@ -108,7 +108,7 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     out = done(invoke("serve", *scenes[:6], *of_evaluation(), "--split", "test", "--no-browser", "--make"))
     judged_in_the_browser(sites[-1], 20)
     out = done(invoke("evaluate", *scenes, "--method", "contrastive", *mined, "--decisions", file))
-    assert "With what people judged" in out
+    assert "Right after all" in out
     assert "train/contrastive.vsepp" in out, "the round that left out what people decided"
     assert "up to date" in next(line for line in out.splitlines() if "train/contrastive.vsepp" in line)
 
@@ -125,4 +125,24 @@ def test_evaluation_counts_what_fits_as_right(root: Path, tmp_path: Path, invoke
         assert found["corrected"][metric] == metrics["oracle"][metric] == found["at_most"][metric]
     again = done(invoke("evaluate", *scenes, "--decisions", file))
     assert "up to date" in again
-    assert "With what people judged" in again
+    assert "Right after all" in again
+
+
+def test_judges_say_how_many_wrong_answers_are_right_after_all(root: Path, tmp_path: Path, invoke: Invoke) -> None:
+    scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *of_evaluation()]
+    evaluated = made(invoke("evaluate", *scenes))
+    file = tmp_path / "decisions.parquet"
+    judged(ranked_candidates(evaluated), DecisionFile(file))
+    judge = ("--judge", "captions:tfidf", "--judge", "graphs")
+    folder = made(invoke("evaluate", *scenes, *judge))
+    alone = json.loads((folder / "corrected.json").read_text())
+    assert alone.keys() == {"by_judges"}
+    assert alone["by_judges"]["right_after_all"]["i2t"].keys() == {"value"}, "no interval without people"
+
+    folder = made(invoke("evaluate", *scenes, *judge, "--decisions", file))
+    found, metrics = (json.loads((folder / name).read_text()) for name in ("corrected.json", "metrics.json"))
+    recalls = found["by_judges"]["recalls"]
+    for metric in ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum"):
+        # Where all is judged, people decide, and nothing is left to the judges.
+        assert recalls[metric]["value"] == pytest.approx(metrics["oracle"][metric]["value"])
+    assert recalls["i2t_r1"]["low"] == pytest.approx(recalls["i2t_r1"]["high"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,9 @@ from PIL import Image
 
 from itrpipe.analysis.questions.base import trigrams_of
 from itrpipe.analysis.questions.benchmarks import pairs_of_scenes
+from itrpipe.datasets.judgements import read_judgements
 from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.evaluation.kendall import kendall
 from itrpipe.features.declaration import EXTRACTORS
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -26,6 +29,7 @@ from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.data import FeatureSplitData, TokenTexts
 from itrpipe.training.saved import SavedModel, load_model
 from tests.chains import CLIP, FEW, ONCE, TINY_SSAMT, Invoke, copied, done, encoders_of, only, sets
+from tests.datasets.judgements import write_judgements
 from tests.trained_model import pair_score
 
 CHAIN = (*ONCE, "train.model.embed_dim=8", "train.model.word_dim=8", FEW)
@@ -92,6 +96,35 @@ def test_a_pixel_model_reads_the_images_of_a_benchmark(
     shutil.copy(moved / "0.png", moved / "1.png")
     dry = done(invoke(*asked, f"local={moved}", "--dry-run"))
     assert "benchmark local images changed" in " ".join(dry.split())
+
+
+def test_a_model_and_judges_are_compared_with_people(
+    clip_chain: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    folder = write_judgements(tmp_path / "own", photographs="images")
+    judged = ("--judge", "captions:tfidf", "--benchmark", f"flickr8k-judgements={folder}")
+    alone = invoke("evaluate", *judged)
+    assert re.search(r"captions:tfidf +[\d.]+ +100\.0", done(alone)), "without any model or dataset"
+
+    root = copied(clip_chain, tmp_path / "data")
+    small = sets(*CLIP, *encoders_of(saved_encoders, "clip"), FEW)
+    asked = ("evaluate", "--method", "zero-shot", "--dataset", "tiny", "--data", root, *small)
+    shutil.rmtree(only(root, "evaluate/zero-shot.dual-encoder"))
+    done(invoke(*asked, *judged))
+    evaluated = only(root, "evaluate/zero-shot.dual-encoder")
+    found = json.loads((evaluated / "agreement.json").read_text())
+    assert found.keys() == {"captions:tfidf", ""}
+    saved = load_model(only(root, "train/zero-shot.dual-encoder"))
+    assert saved.images is not None
+    judgements = read_judgements(str(folder))
+    experts = judgements.answers["experts"]
+    scores = []
+    for image, caption in zip(experts.images, experts.captions, strict=True):
+        with Image.open(folder / "images" / judgements.files[image]) as picture:
+            pixels = saved.images.framed(np.asarray(picture))[None]
+        scores.append(pair_score(saved, ImageBatch(torch.empty(1, 0, 0), pixels=pixels), judgements.captions[caption]))
+    tau = kendall(np.repeat(scores, 3), experts.values.ravel()).c
+    assert found[""]["experts"]["tau"] == pytest.approx(100 * tau)
 
 
 def write_aro(folder: Path) -> Path:

@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from itrpipe.analysis.questions.base import BESIDE, BLIND, EvaluatedModel, blind_number, trigrams_of
 from itrpipe.datasets.benchmarks import SUITES, Benchmark, Pair, named, read_benchmark
+from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.engine.work import Made, Work
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import Interval, as_figures, group_mean_interval, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -101,7 +103,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         DataError: an image of a benchmark cannot be used.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
-    if not (evaluation.is_single and evaluation.settings.benchmark):
+    benchmarks = [asked for asked in map(named, evaluation.settings.benchmark) if asked.name in (*SUITES, EMBEDDED)]
+    if not benchmarks:
         return None
     from itrpipe.analysis.sentences import compared, sentence_parser
 
@@ -109,16 +112,16 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     sources = evaluation.sources()
     trigrams = trigrams_of(evaluation, split)
     figures, tables = {}, []
-    for asked in map(named, evaluation.settings.benchmark):
+    for asked in benchmarks:
         name = asked.name
         if asked.folder:
             benchmark = read_benchmark(asked)
             measures = SUITES[name].measures
             pairs = benchmark.pairs
-            ids, photographs = _photographs_of(benchmark, name, evaluation)
+            ids, photographs = photographs_of(benchmark, name, evaluation.job.made)
             pictures: SplitImages = photographs
             if sources.extract is not None:
-                pictures = _features_of(photographs, name, evaluation, sources.extract)
+                pictures = features_of(photographs, name, evaluation, sources.extract)
             images = np.unique([pair.file for pair in pairs], return_inverse=True)[1]
         else:
             measures = ("pairs",)
@@ -213,8 +216,13 @@ def _rows_of(image_ids: Sequence[str], split: SplitScores) -> np.ndarray:
     return rows_of(pa.array(image_ids, pa.string()), pa.array(split.image_ids, pa.string()))
 
 
-def _photographs_of(benchmark: Benchmark, name: str, evaluation: EvaluatedModel) -> tuple[list[str], ImageFiles]:
+def photographs_of(benchmark: Benchmark, name: str, made: Callable[[Work, str], Made]) -> tuple[list[str], ImageFiles]:
     """Check the images of a benchmark; every image, or part of one, counts once.
+
+    Args:
+        benchmark: as read.
+        name: of it.
+        made: makes a map, see `itrpipe.stages.base.Job.made`.
 
     Returns:
         Id of each pair's image, and the images in the order in which the pairs name them.
@@ -224,11 +232,10 @@ def _photographs_of(benchmark: Benchmark, name: str, evaluation: EvaluatedModel)
     """
     from itrpipe.features.extraction import ImageFiles
 
-    job = evaluation.job
     parts = list(dict.fromkeys((pair.file, pair.box) for pair in benchmark.pairs))
     ids = {part: str(row) for row, part in enumerate(parts)}
     files = [file for file, _ in parts]
-    facts, problems = check_images(benchmark.root, files, lambda work: job.made(work, f"benchmarks/{name}/checked"))
+    facts, problems = check_images(benchmark.root, files, lambda work: made(work, f"checked-{name}"))
     if problems:
         file, reason = next(iter(problems.items()))
         raise DataError(
@@ -242,7 +249,7 @@ def _photographs_of(benchmark: Benchmark, name: str, evaluation: EvaluatedModel)
     return [ids[pair.file, pair.box] for pair in benchmark.pairs], images
 
 
-def _features_of(images: ImageFiles, name: str, evaluation: EvaluatedModel, extract: Path) -> FeatureFile:
+def features_of(images: ImageFiles, name: str, evaluation: EvaluatedModel, extract: Path) -> FeatureFile:
     """Extract the images of a benchmark as those of the dataset were.
 
     Args:

@@ -1,20 +1,27 @@
-"""Recall as people's judgements correct it: what they found to fit counts as right beside the own image or caption."""
+"""Recall as people and judges correct it: what they find to fit counts as right beside the own image or caption."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from itrpipe.analysis.judges import ask_judge, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.decisions import DISPUTED, UNSURE, read_decisions
 from itrpipe.datasets.truth import Decided, PairSet, pair_set
-from itrpipe.evaluation.metrics import COMPARED, ranks_of_matches
+from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RSUM, ranks_of_matches
+from itrpipe.evaluation.metrics import ranks as own_ranks
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import Figures, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
+from itrpipe.judging.calibration import calibrate
+from itrpipe.judging.declaration import judge_name
+from itrpipe.judging.shares import strata_of
+from itrpipe.review import drawn_at_random, estimate_share, lots_of
 from itrpipe.storage.artifact import CORRECTED
 
 DEPTH = 10
@@ -26,51 +33,117 @@ _SHOWN = {
     "i2t_map_at_r": "captions mAP@R",
     "t2i_map_at_r": "images mAP@R",
 }
+_FIRST = {"i2t": "wrong first captions", "t2i": "wrong first images"}
 
 
 def _cells(found: Any) -> Cells:
-    judged = min(found["judged_percent"].values())
-    cells: dict[tuple[str, str], Number | None] = {("", f"of the first {DEPTH} places judged, %"): Number(judged)}
-    for name, title in _SHOWN.items():
-        cells[title, "with pairs that fit"] = Number.of(found["corrected"][name])
-        if name in COMPARED:  # which no further match can lower
-            cells[title, "at most"] = Number.of(found["at_most"][name])
+    cells: dict[tuple[str, str], Number | None] = {}
+    if "judged_percent" in found:
+        judged = min(found["judged_percent"].values())
+        cells["", f"of the first {DEPTH} places judged by people, %"] = Number(judged)
+        for name, title in _SHOWN.items():
+            cells[title, "with pairs that fit"] = Number.of(found["corrected"][name])
+            if name in COMPARED:  # which no further match can lower
+                cells[title, "at most"] = Number.of(found["at_most"][name])
+    if "by_judges" in found:
+        by_judges = found["by_judges"]
+        for side, title in _FIRST.items():
+            cells[title, "right after all by the judge, %"] = Number.of(by_judges["right_after_all"][side])
+        for name, title in _SHOWN.items():
+            if name in COMPARED:
+                cells[title, "by the judge"] = Number.of(by_judges["recalls"][name])
     return cells
 
 
 SHOWN = (
     Measured(
-        "With what people judged",
+        "Right after all",
         CORRECTED,
         _cells,
         "Candidates judged as fitting count as right, like own captions, and unjudged ones as wrong; "
         "at most, all of the latter among the first ten is right, too. The true recall lies between the two; mAP@R "
-        "has no such bound.",
+        "has no such bound. By the judge: its estimate of the same recall; with an interval where people's decisions, "
+        "drawn at random, correct it.",
         turned=True,
     ),
 )
 
 
 def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
-    """Measure recall with the decisions of a file, where one is named.
+    """Measure recall with the decisions of a file, and with the probabilities of judges, where these are named.
 
     `corrected` counts what fits as right and all that nobody judged as wrong; `at_most`, of recalls and RSum alone,
     counts as right whatever was not judged among the first ten, too. An interval that knows how much was judged goes
     from the low end of the one to the high end of the other. More matches can only raise a recall; they make R larger,
     so that mAP@R and R-Precision have no such bound. `judged_percent` says how many of these places were judged.
+    `by_judges`: see `_by_judges`.
 
     Raises:
         DataError: the file is damaged, or no pair of this split was judged.
+        UsageError, MissingInputError: see `itrpipe.judging.opened.open_judge`.
     """
-    if not evaluation.settings.decisions:
+    settings = evaluation.settings
+    if not (settings.decisions or settings.judges):
         return None
-    verdicts = read_decisions(Path(evaluation.settings.decisions).expanduser()).verdicts
-    ids = split.image_ids, split.caption_ids
-    decided = Decided.of(verdicts, *ids)
+    verdicts = {}
+    if settings.decisions:
+        verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
+    decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
+    doubtful = [pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)]
+    unsure = pair_set(doubtful, split.image_ids, split.caption_ids)
+    places = _first_places(split)
+    figures = {}
+    if settings.decisions:
+        figures = _by_people(evaluation, split, places, decided, unsure)
+    if settings.judges and len(split.image_ids) > 1:
+        figures["by_judges"] = _by_judges(evaluation, split, places, decided, unsure)
+    return figures
+
+
+class Places(NamedTuple):
+    """The first places of the queries of one direction.
+
+    Attributes:
+        images, captions: int64 [Q, K] rows of the pair of each place.
+        is_wrong: bool [Q, K], whether the caption belongs to another image.
+    """
+
+    images: np.ndarray
+    captions: np.ndarray
+    is_wrong: np.ndarray
+
+
+def _first_places(split: SplitScores) -> dict[str, Places]:
+    """Return the first places of both directions, by their names in `SIDES`."""
+    depth = min(DEPTH, *split.matrix.shape)
+    best_captions, best_images = rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist())
+    places = {}
+    for side, (candidates, _) in (("i2t", best_captions), ("t2i", best_images)):
+        candidates = candidates.astype(np.int64)
+        queries = np.broadcast_to(np.arange(len(candidates))[:, None], candidates.shape)
+        images, captions = (queries, candidates) if side == "i2t" else (candidates, queries)
+        places[side] = Places(images, captions, split.caption_image[captions] != images)
+    return places
+
+
+def _by_people(
+    evaluation: EvaluatedModel,
+    split: SplitScores,
+    places: Mapping[str, Places],
+    decided: Decided,
+    unsure: PairSet,
+) -> dict[str, Any]:
+    """Return the figures of decisions alone."""
     fits, differs = decided.fits, decided.differs
-    unsure = pair_set([pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)], *ids)
-    unjudged, judged = _first_places(split, fits, differs)
-    at_most = _figures(evaluation, split, fits, unjudged)
+    judged = {}
+    unjudged = []
+    for side, place in places.items():
+        is_decided = fits.has(place.captions, place.images) | differs.has(place.captions, place.images)
+        wrong = max(1, place.is_wrong.sum())
+        judged[side] = round(100 * float((is_decided & place.is_wrong).sum() / wrong), 3)
+        unjudged.append(np.stack([place.captions, place.images])[:, place.is_wrong & ~is_decided])
+    captions, images = np.concatenate(unjudged, axis=1)
+    at_most = _figures(evaluation, split, fits, PairSet.of(captions, images, len(split.image_ids)))
     return {
         "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(unsure)},
         "judged_percent": judged,
@@ -79,27 +152,73 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     }
 
 
-def _first_places(split: SplitScores, fits: PairSet, differs: PairSet) -> tuple[PairSet, dict[str, float]]:
-    """Return the pairs among the first places of both directions that nobody judged, and the percent that were.
+def _by_judges(
+    evaluation: EvaluatedModel,
+    split: SplitScores,
+    places: Mapping[str, Places],
+    decided: Decided,
+    unsure: PairSet,
+) -> dict[str, Any]:
+    """Return how many wrong answers are right after all by judges, whom decisions calibrate, and recall with them.
 
-    Own pairs need no judgement.
+    With P the probability of a place, 0 of an own pair,
+
+        R@K = mean over queries of 1 where the own one is among the first K, else 1 - prod_{k <= K} (1 - P_k)
+
+    `right_after_all`, of the wrong answers at rank 1 in percent, and R@1 have prediction-powered intervals where people
+    judged some of these that were drawn at random: they hold even if the judges are wrong. R@5, R@10 and RSum are what
+    the judges say.
     """
-    depth = min(DEPTH, *split.matrix.shape)
-    best_captions, best_images = rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist())
-    captions, _ = best_captions
-    images, _ = best_images
-    pairs = {
-        "i2t": (captions.ravel(), np.repeat(np.arange(len(captions)), depth)),
-        "t2i": (np.repeat(np.arange(len(images)), depth), images.ravel()),
-    }
-    unjudged, judged = [], {}
-    for side, (captions, images) in pairs.items():
-        others = split.caption_image[captions] != images
-        told = fits.has(captions, images) | differs.has(captions, images)
-        judged[side] = round(100 * float((told & others).sum() / max(1, others.sum())), 3)
-        unjudged.append(np.stack([captions, images])[:, others & ~told])
-    captions, images = np.concatenate(unjudged, axis=1)
-    return PairSet.of(captions, images, len(split.image_ids)), judged
+    count = len(split.caption_ids)
+    codes = {side: place.images * count + place.captions for side, place in places.items()}
+    pairs = np.unique(np.concatenate([codes[side][place.is_wrong] for side, place in places.items()]))
+    images, captions = pairs // count, pairs % count
+    judges = [judge_name(judge) for judge in evaluation.settings.judges]
+    material = split_material(evaluation, split, judges)
+    log_odds = np.empty((len(pairs), len(judges)))
+    for column, name in enumerate(judges):
+        made, folder = evaluation.job.made, f"judged-{column}"
+        scores, scale = ask_judge(name, material, images, captions, made, folder, evaluation.place)
+        log_odds[:, column] = scale.log_odds(scores)
+    fits = decided.fits.has(captions, images)
+    is_sure = fits | decided.differs.has(captions, images)
+    calibration = calibrate(log_odds[is_sure], fits[is_sure], images[is_sure])
+    if not calibration.knows:
+        evaluation.warn(
+            f"{calibration.decisions:,} decisions do not show that the judges know which answers are right; each "
+            "has the share of right ones among the decisions"
+        )
+    estimated = calibration.probabilities(log_odds)
+    estimated[is_sure] = calibration.held_out
+    probabilities = np.where(is_sure, fits, estimated)
+    strata = strata_of(log_odds.mean(axis=1))
+    lots = lots_of(images, captions, *split.matrix.shape)
+    judged = np.flatnonzero(is_sure | unsure.has(captions, images))
+    is_drawn = np.zeros(len(pairs), dtype=bool)
+    is_drawn[judged] = drawn_at_random(strata, lots, judged)
+    answers = np.where(is_sure, fits, np.nan)
+
+    shares = {}
+    recalls = {}
+    for side, ranks in own_ranks(split.matrix, split.caption_image).sides.items():
+        is_wrong = places[side].is_wrong
+        rows = np.searchsorted(pairs, codes[side]).clip(max=len(pairs) - 1)
+        missed = np.cumprod(1 - np.where(is_wrong, probabilities[rows], 0.0), axis=1)
+        for k in CUTOFFS:
+            right = np.where(ranks < k, 1.0, 1 - missed[:, :k][:, -1])
+            recalls[f"{side}_r{k}"] = {"value": 100 * float(right.mean())}
+        own = 100 * float((ranks == 0).mean())
+        first = rows[is_wrong[:, 0], 0]
+        shares[side] = None
+        if len(first):
+            drawn = np.flatnonzero(is_drawn[first])
+            share = estimate_share(strata[first], estimated[first], drawn, answers[first][drawn])
+            ends = ("value", "low", "high") if share.decisions > 1 else ("value",)
+            shares[side] = {name: 100 * getattr(share, name) for name in ends}
+            wrong = len(first) / len(rows)
+            recalls[f"{side}_r1"] = {name: own + wrong * value for name, value in shares[side].items()}
+    recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}
+    return {"calibration": calibration.to_json(), "right_after_all": shares, "recalls": recalls}
 
 
 def _figures(evaluation: EvaluatedModel, split: SplitScores, *added: PairSet) -> Figures:
