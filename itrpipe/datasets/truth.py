@@ -46,11 +46,16 @@ class PairSet:
 
     def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
         """Return whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+        return self.places(captions, images) >= 0
+
+    def places(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Return the place of each pair of rows among them, of the shape that both broadcast to; -1 of another pair."""
         codes = captions.astype(np.int64) * self.images + images
         if not len(self):
-            return np.zeros(codes.shape, dtype=bool)
-        found = self.codes[np.searchsorted(self.codes, codes).clip(max=len(self) - 1)] == codes
-        return found & (images >= 0) & (images < self.images)  # others have the code of another pair
+            return np.full(codes.shape, -1)
+        places = np.searchsorted(self.codes, codes).clip(max=len(self) - 1)
+        is_one = (self.codes[places] == codes) & (images >= 0) & (images < self.images)  # else of another pair
+        return np.where(is_one, places, -1)
 
     @property
     def caption_rows(self) -> np.ndarray:

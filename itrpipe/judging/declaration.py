@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from itrpipe.config import Outside
@@ -10,9 +11,8 @@ from itrpipe.storage.artifact import LOCAL_MODEL
 DEFAULT = "captions:sentence-transformers/all-MiniLM-L6-v2"
 TFIDF = "tfidf"
 """Model of `captions` that needs no weights."""
-_DEFAULT_MODELS = {"captions": DEFAULT.partition(":")[2], "fne": "1e-4"}
-_NEEDS_MODEL = ("captions", "dual", "itm", "vlm", "fne")
-KINDS = (*_NEEDS_MODEL, "graphs")
+KINDS = ("captions", "dual", "itm", "vlm", "fne", "graphs")
+_DEFAULT_MODELS = {"captions": DEFAULT.partition(":")[2], "fne": "1e-4", "graphs": ""}
 
 
 class JudgeName(NamedTuple):
@@ -51,16 +51,21 @@ def judge_name(text: str) -> JudgeName:
     kind, _, model = text.partition(":")
     if kind not in KINDS:
         raise ValueError(f"judge {text!r} is none of {', '.join(KINDS)}; write captions:ID, or another with its model")
-    model = model or _DEFAULT_MODELS.get(kind, "")
-    if kind in _NEEDS_MODEL and not model:
-        raise ValueError(f"judge {text!r} names no model; write {kind}:ID with a hub id or a folder")
-    if kind not in _NEEDS_MODEL and model:
+    if kind == "graphs" and model:
         raise ValueError(f"judge {text!r} takes no model; write {kind}")
+    if not model and kind not in _DEFAULT_MODELS:
+        raise ValueError(f"judge {text!r} names no model; write {kind}:ID with a hub id or a folder")
+    model = model or _DEFAULT_MODELS[kind]
     if kind == "fne":
         prior = _number(model)
         if not 0 < prior < 1:
             raise ValueError(f"judge {text!r}: {model!r} is no share between 0 and 1; write fne or fne:1e-4")
     return JudgeName(kind, model)
+
+
+def judge_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return names of judges in full, each once, in the order of the alphabet; errors are those of `judge_name`."""
+    return tuple(sorted({str(judge_name(text)) for text in texts}))
 
 
 def _number(text: str) -> float:

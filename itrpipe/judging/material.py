@@ -15,7 +15,8 @@ from itrpipe.storage.arrays import Ragged, Rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from itrpipe.features.extraction import ImagesByRow
+    from itrpipe.features.extraction import ImageFiles
+    from itrpipe.features.photographs import GivenPhotographs
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Material:
     captions: Sequence[str]
     owners: np.ndarray
     num_images: int
-    photographs: ImagesByRow | None = None
+    photographs: ImageFiles | GivenPhotographs | None = None
     graphs: pa.Table | None = None
     vectors: tuple[Rows, Rows] | None = None
     encoded: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -53,8 +54,7 @@ class Material:
     @cached_property
     def captions_of(self) -> Ragged:
         """Return the rows of the captions of each group."""
-        count = max(self.num_images, int(self.groups.max(initial=-1)) + 1)
-        return Ragged.of_owners(self.groups, count)
+        return Ragged.of_owners(self.groups, self.num_images + int((self.owners < 0).sum()))
 
     def require_captions(self, images: np.ndarray) -> None:
         """Refuse rows of images without captions.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,27 +22,20 @@ PAIRS_OF_PART = 65_536
 LOOKED_AT_OF_PART = 1_024
 
 
-class Asked(NamedTuple):
-    """An open judge, and what it reads."""
-
-    judge: OpenedJudge
-    material: Material
-
-
-class JudgedPairs(Work[Asked]):
+class JudgedPairs(Work[OpenedJudge]):
     """Scores of pairs by one judge; the file of the first part holds the scale, others those of consecutive pairs.
 
     Args:
         name: of the judge.
         open_material: opens what it reads; it is pickled.
-        images, captions: [P] rows of the pairs; sorted by image, so that a judge has those of an image together.
+        images, captions: [P] rows of the pairs.
         device: `auto`, `cpu` or `cuda`.
         revision: branch, tag or commit of a hub id.
         block: pairs of a part; 0 chooses it by the judge.
     """
 
     in_one_thread = True
-    untold = ("_images", "_captions")
+    untold = ("_order", "_images", "_captions")
     unit = "pairs"
 
     def __init__(
@@ -60,8 +52,9 @@ class JudgedPairs(Work[Asked]):
         self.device = device
         self._name = name
         self._open_material = open_material
-        self._images = images
-        self._captions = captions
+        self._order = np.lexsort((captions, images))  # a judge has those of an image together
+        self._images = images[self._order]
+        self._captions = captions[self._order]
         self._revision = revision
         self._block = block or (LOOKED_AT_OF_PART if name.looks else PAIRS_OF_PART)
         self.key = str(self._block)
@@ -75,38 +68,31 @@ class JudgedPairs(Work[Asked]):
             contents.append((len(images), (images, self._captions[rows])))
         return [Part(SCALE, 0), *numbered(contents)]
 
-    def open(self) -> Asked:
+    def open(self) -> OpenedJudge:
         """Open the judge; errors are those of `open_judge`."""
-        material = self._open_material()
-        return Asked(open_judge(self._name, material, self.device, self._revision), material)
+        return open_judge(self._name, self._open_material(), self.device, self._revision)
 
-    def make(self, worker: Asked, part: Part, path: Path) -> None:
+    def make(self, worker: OpenedJudge, part: Part, path: Path) -> None:
         """Score some pairs, or find the scale of the scores.
 
         Raises:
-            DataError: the judge returned NaN, infinity, or another number of scores than pairs.
+            DataError: the judge returned NaN or infinity.
             UsageError: see `scale_of`.
         """
         if part.content is None:
-            scale = scale_of(worker.judge, self._name, worker.material)
+            scale = scale_of(worker, self._name)
             write_arrays(path, {SCALE: np.array(scale, np.float64)})
             return
         images, captions = part.content
-        scores = np.asarray(worker.judge(images, captions), np.float32)
-        if scores.shape != images.shape or not np.isfinite(scores).all():
-            raise DataError(
-                f"judge {self._name}: {scores.size:,} scores of {len(images):,} pairs, or some are NaN or infinite; "
-                "choose another judge"
-            )
+        scores = worker(images, captions)
+        if not np.isfinite(scores).all():
+            raise DataError(f"judge {self._name}: scores are NaN or infinite; choose another judge")
         write_arrays(path, {SCORES: scores})
 
     def join(self, paths: Sequence[Path]) -> tuple[np.ndarray, Scale]:
         """Return the scores [P] float32 of all pairs, and their scale, out of the files of all parts."""
         of_scale, *of_pairs = (ArrayFile(path) for path in paths)
-        scores = np.empty(len(self._images), np.float32)
-        start = 0
-        for file in of_pairs:
-            found = file[SCORES].read()
-            scores[start : start + len(found)] = found
-            start += len(found)
+        scores = np.empty(len(self._order), np.float32)
+        if of_pairs:
+            scores[self._order] = np.concatenate([file[SCORES].read() for file in of_pairs])
         return scores, Scale(*of_scale[SCALE].read().tolist())
