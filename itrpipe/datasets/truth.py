@@ -44,13 +44,19 @@ class PairSet:
         """Return the set of pairs of caption rows [P] and image rows [P] of `count` images."""
         return cls(np.unique(captions.astype(np.int64) * count + images), count)
 
-    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Return whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+    def places(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Return the place of each pair of rows among them, -1 of others; of the shape that both broadcast to."""
         codes = captions.astype(np.int64) * self.images + images
         if not len(self):
-            return np.zeros(codes.shape, dtype=bool)
-        found = self.codes[np.searchsorted(self.codes, codes).clip(max=len(self) - 1)] == codes
-        return found & (images >= 0) & (images < self.images)  # others have the code of another pair
+            return np.full(codes.shape, -1)
+        places = np.searchsorted(self.codes, codes).clip(max=len(self) - 1)
+        # Rows of images that there are not have the code of another pair.
+        is_one = (self.codes[places] == codes) & (images >= 0) & (images < self.images)
+        return np.where(is_one, places, -1)
+
+    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Return whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+        return self.places(captions, images) >= 0
 
     @property
     def caption_rows(self) -> np.ndarray:
@@ -116,11 +122,18 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
     return PairSet.of(captions[images >= 0], images[images >= 0], len(image_ids))
 
 
+def rows_of_ids(
+    pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows [P] of captions and images of pairs of ids of image and caption; -1 of ids that are not there."""
+    names = np.array(list(pairs), dtype=str).reshape(-1, 2)
+    captions = rows_of(pa.array(names[:, 1]), pa.array(caption_ids))
+    return captions, rows_of(pa.array(names[:, 0]), pa.array(image_ids))
+
+
 def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
     """Return pairs of ids of image and caption as rows of these images and captions; those of others are left out."""
-    names = np.array(list(pairs), dtype=str).reshape(-1, 2)
-    images = rows_of(pa.array(names[:, 0]), pa.array(image_ids))
-    captions = rows_of(pa.array(names[:, 1]), pa.array(caption_ids))
+    captions, images = rows_of_ids(pairs, image_ids, caption_ids)
     known = (images >= 0) & (captions >= 0)
     return PairSet.of(captions[known], images[known], len(image_ids))
 
