@@ -258,15 +258,15 @@ class Estimates:
         answers: [P] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
         is_drawn: bool [P], which were judged, and are random ones of their stratum: their lots are below all lots of
             the stratum that nobody judged.
+        probabilities: [P] by judges, of answered pairs by a curve that has not seen the answer; 0 where none was asked.
         calibration: of the judges; None where none was asked.
-        probabilities: [P] by them, of answered pairs by a curve that has not seen the answer.
     """
 
     pairs: NamedPairs
     answers: np.ndarray
     is_drawn: np.ndarray
+    probabilities: np.ndarray
     calibration: Calibration | None = None
-    probabilities: np.ndarray | None = None
 
     @classmethod
     def of(cls, pairs: NamedPairs, verdicts: Mapping[tuple[str, str], str]) -> Estimates:
@@ -282,12 +282,12 @@ class Estimates:
         np.minimum.at(limits, pairs.strata[~is_judged], pairs.lots[~is_judged])
         is_drawn = pairs.lots < limits[pairs.strata]
         if pairs.log_odds is None:
-            return cls(pairs, answers, is_drawn)
+            return cls(pairs, answers, is_drawn, np.zeros(len(pairs)))
         sure = np.flatnonzero(~np.isnan(answers))
         calibration = calibrate(pairs.log_odds[sure], answers[sure] == 1, pairs.images[sure])
         probabilities = calibration.probabilities(pairs.log_odds)
         probabilities[sure] = calibration.held_out
-        return cls(pairs, answers, is_drawn, calibration, probabilities)
+        return cls(pairs, answers, is_drawn, probabilities, calibration)
 
     def share(self, rows: np.ndarray) -> Share:
         """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random.
@@ -298,7 +298,7 @@ class Estimates:
         answers = self.answers[rows[drawn]]
 
         def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
-            if self.probabilities is None:
+            if self.calibration is None:
                 return share_of(int(fits.sum()), len(fits), len(rows))
             return share_right(self.probabilities[rows], places, fits, self.pairs.strata[rows])
 

@@ -89,6 +89,14 @@ class Judgements(NamedTuple):
     owners: np.ndarray
     answers: dict[str, Answers]
 
+    @property
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images and captions of all pairs, kind after kind."""
+        import numpy as np
+
+        images, captions, *_ = zip(*self.answers.values(), strict=True)
+        return np.concatenate(images), np.concatenate(captions)
+
     def photographs(self) -> list[str]:
         """Return the path of each photograph relative to the root; none where the folder has none of `FOLDERS`.
 
