@@ -370,7 +370,7 @@ def _with_judges(candidates: Candidates, mined: Path) -> Candidates:
     if not folders:
         return candidates
     judgement = Judgement.read(folders, Decided.read(mined, candidates.image_ids, candidates.caption_ids))
-    places = judgement.pairs.places(candidates.images, candidates.captions)
+    places = judgement.pairs.places(candidates.captions, candidates.images)
     log_odds = judgement.log_odds[places]
     return replace(candidates, log_odds=log_odds, probability=judgement.calibration.probabilities(log_odds))
 

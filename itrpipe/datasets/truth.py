@@ -44,19 +44,18 @@ class PairSet:
         """Return the set of pairs of caption rows [P] and image rows [P] of `count` images."""
         return cls(np.unique(captions.astype(np.int64) * count + images), count)
 
+    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Return whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+        return self.places(captions, images) >= 0
+
     def places(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Return the place of each pair of rows among them, -1 of others; of the shape that both broadcast to."""
+        """Return the place of each pair of rows among them, of the shape that both broadcast to; -1 of another pair."""
         codes = captions.astype(np.int64) * self.images + images
         if not len(self):
             return np.full(codes.shape, -1)
         places = np.searchsorted(self.codes, codes).clip(max=len(self) - 1)
-        # Rows of images that there are not have the code of another pair.
-        is_one = (self.codes[places] == codes) & (images >= 0) & (images < self.images)
+        is_one = (self.codes[places] == codes) & (images >= 0) & (images < self.images)  # else of another pair
         return np.where(is_one, places, -1)
-
-    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Return whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
-        return self.places(captions, images) >= 0
 
     @property
     def caption_rows(self) -> np.ndarray:

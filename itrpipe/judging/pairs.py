@@ -36,14 +36,14 @@ class JudgedPairs(Work[Asked]):
     Args:
         name: of the judge.
         open_material: opens what it reads; it is pickled.
-        images, captions: [P] rows of the pairs; sorted by image, so that a judge has those of an image together.
+        images, captions: [P] rows of the pairs.
         device: `auto`, `cpu` or `cuda`.
         revision: branch, tag or commit of a hub id.
         block: pairs of a part; 0 chooses it by the judge.
     """
 
     in_one_thread = True
-    untold = ("_images", "_captions")
+    untold = ("_order", "_images", "_captions")
     unit = "pairs"
 
     def __init__(
@@ -60,8 +60,9 @@ class JudgedPairs(Work[Asked]):
         self.device = device
         self._name = name
         self._open_material = open_material
-        self._images = images
-        self._captions = captions
+        self._order = np.lexsort((captions, images))  # a judge has those of an image together
+        self._images = images[self._order]
+        self._captions = captions[self._order]
         self._revision = revision
         self._block = block or (LOOKED_AT_OF_PART if name.looks else PAIRS_OF_PART)
         self.key = str(self._block)
@@ -103,10 +104,7 @@ class JudgedPairs(Work[Asked]):
     def join(self, paths: Sequence[Path]) -> tuple[np.ndarray, Scale]:
         """Return the scores [P] float32 of all pairs, and their scale, out of the files of all parts."""
         of_scale, *of_pairs = (ArrayFile(path) for path in paths)
-        scores = np.empty(len(self._images), np.float32)
-        start = 0
-        for file in of_pairs:
-            found = file[SCORES].read()
-            scores[start : start + len(found)] = found
-            start += len(found)
+        scores = np.empty(len(self._order), np.float32)
+        if of_pairs:
+            scores[self._order] = np.concatenate([file[SCORES].read() for file in of_pairs])
         return scores, Scale(*of_scale[SCALE].read().tolist())

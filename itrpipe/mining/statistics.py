@@ -15,10 +15,6 @@ QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quart
 SAMPLED_SCORES = 1 << 22
 TOPS = (1, 10)
 """Depths of the lists at which candidates that are right after all are counted."""
-JOINED = "joined"
-"""Stands for all judges of some lists together."""
-HARDEST = "1"
-"""Span of ranks that holds the hardest candidate of each list."""
 DATASET, PEOPLE = "the dataset", "people"
 """Who judges which candidates are right after all."""
 BEATEN = {
@@ -241,21 +237,16 @@ def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
         area, low, high = auc
         said.append(f"{judges}: AUC {area:.2f} ({low:.2f}–{high:.2f}) by {decisions}")
     for name, words in WORDS.items():
-        hardest = judged[name]["by_rank"].get(HARDEST)
-        if hardest is None:
+        share = judged[name]["by_rank"].get("1")
+        if share is None:
             continue
-        share = hardest["share"]
         checked = "by its default curve, which nobody has checked"
         if share["decisions"]:
-            interval = f"{_percent(share['low'])}–{_percent(share['high'])} %"
-            checked = f"{interval}, {quantity(share['decisions'], 'decision')}"
+            decisions = quantity(share["decisions"], "decision")
+            checked = f"{100 * share['low']:.0f}–{100 * share['high']:.0f} %, {decisions}"
         said.append(
-            f"{words}: by {judges}, {_percent(share['value'])} % of the hardest are right after all ({checked}); "
-            f"{judged[name]['marked'][JOINED]:,} of {statistics['candidates'][name]:,} candidates are likelier right "
+            f"{words}: by {judges}, {100 * share['value']:.0f} % of the hardest are right after all ({checked}); "
+            f"{judged[name]['marked']:,} of {statistics['candidates'][name]:,} candidates are likelier right "
             "than not"
         )
     return said
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}"

@@ -154,7 +154,7 @@ def _right_by_rank(minings: Mapping[str, Mapping[str, Any]]) -> list[Table]:
             cells: list[Number | None] = []
             for span in _SPANS:
                 found = judged[direction]["by_rank"].get(span)
-                cells.append(None if found is None else _percent(**found["share"]))
+                cells.append(None if found is None else _percent(**found))
             rows.append(Row(f"{name}: {what}", cells))
     table = Table(
         "Right after all, by rank",

@@ -19,7 +19,6 @@ from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import SIDES, Ranks
 from itrpipe.features.declaration import GIVEN, model_inputs
 from itrpipe.mining.lists import DIRECTIONS
-from itrpipe.mining.statistics import JOINED
 from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import (
     Declared,
@@ -101,7 +100,7 @@ class Model:
         if mined is None or not mined.judges:
             return False
         judged = read_json(self.mining.opened / STATISTICS)["judged"]
-        return not any(judged[direction]["marked"][JOINED] for direction in DIRECTIONS)
+        return not any(judged[direction]["marked"] for direction in DIRECTIONS)
 
     @cached_property
     def choices(self) -> Mapping[str, str]:

@@ -73,7 +73,7 @@ class Judge(Stage):
             DataError: see `JudgedPairs`.
         """
         from itrpipe.judging.pairs import JudgedPairs
-        from itrpipe.mining.judged import CandidatePairs, write_scores
+        from itrpipe.mining.judged import candidate_pairs, write_scores
         from itrpipe.training.material import open_material
 
         settings = job.settings
@@ -82,10 +82,11 @@ class Judge(Stage):
             raise UsageError(f"--judge {judge} reads captions, of which the given files hold no text; leave it out")
         folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}
         folders["model"] = read_model(job.inputs).folder.absolute()
-        pairs = CandidatePairs.of_lists(folders[SEARCH])
+        pairs = candidate_pairs(folders[SEARCH])
         opening = partial(open_material, folders, looks=judge.looks)
         how = job.execution
-        work = JudgedPairs(judge, opening, pairs.images, pairs.captions, how.device, settings.revision, how.block)
+        rows = pairs.image_rows, pairs.caption_rows
+        work = JudgedPairs(judge, opening, *rows, how.device, settings.revision, how.block)
         scores, scale = work.join(job.made(work).paths)
         write_scores(job.folder, pairs, scores, scale)
         job.metrics |= {"pairs": len(scores), "mismatch": scale.mismatch, "match": scale.match}

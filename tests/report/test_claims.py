@@ -215,7 +215,7 @@ def test_mined_negatives_are_credited_where_nothing_else_differs(copy: Toy, done
 def test_judges_that_marked_nothing_are_named_so(copy: Toy) -> None:
     judged = shutil.copytree(copy.made["mining"], copy.made["mining"].with_name("exact.triplet.vsepp-0"))
     statistics = json.loads((judged / "statistics.json").read_text())
-    nothing = {"marked": {"joined": 0}, "by_rank": {}}
+    nothing = {"marked": 0, "by_rank": {}}
     statistics["judged"] = {"texts_for_images": nothing, "images_for_texts": nothing, "judges": [], "knows": False}
     rewrite(judged / "statistics.json", json.dumps(statistics).encode())
     change(judged, "exact", settings={"judges": ["graphs"]})

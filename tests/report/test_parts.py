@@ -93,9 +93,9 @@ def test_candidates_come_with_their_probability_to_be_right(copy: Toy) -> None:
 def test_judged_lists_tell_the_share_that_is_right_at_each_rank(copy: Toy) -> None:
     checked = {"value": 0.5, "low": 0.41, "high": 0.6, "decisions": 40}
     unchecked = {"value": 0.25, "low": 0.0, "high": 1.0, "decisions": 0}
-    of_images = {"by_rank": {"1": {"share": checked}, "3-5": {"share": unchecked}}}
+    of_images = {"by_rank": {"1": checked, "3-5": unchecked}}
     judged = {"judges": ["captions:/home/ada/minilm"], "knows": True}
-    judged |= {LISTS[0]: of_images, LISTS[1]: {"by_rank": {"1": {"share": unchecked}}}}
+    judged |= {LISTS[0]: of_images, LISTS[1]: {"by_rank": {"1": unchecked}}}
     path = copy.made["mining"] / "statistics.json"
     rewrite(path, json.dumps(json.loads(path.read_text()) | {"judged": judged}).encode())
     report = copy.report()

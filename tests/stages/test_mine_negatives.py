@@ -200,8 +200,7 @@ def test_judges_say_of_the_lists_of_a_search_how_likely_each_candidate_is(root: 
     assert inputs["mine_negatives"].fingerprint == read_manifest(found).fingerprint
     assert judged.name.startswith("exact.triplet.vsepp+captions+graphs-")
     scores = ArrayFile(root / "tiny" / "judge" / inputs["judge_1"].name / "pairs.arrays")
-    pairs = list(zip(scores["images"].read().tolist(), scores["captions"].read().tolist(), strict=True))
-    assert pairs == sorted({*pairs})
+    assert (np.diff(scores["codes"].read()) > 0).all()
     before, after = lists_of(found), lists_of(judged)
     for direction in FILES:
         np.testing.assert_array_equal(after[direction].candidates, before[direction].candidates)
@@ -209,8 +208,7 @@ def test_judges_say_of_the_lists_of_a_search_how_likely_each_candidate_is(root: 
         probability = after[direction].false_negative_probability
         assert probability is not None
         marked = statistics_of(judged)["judged"][direction]["marked"]
-        assert marked["joined"] == pytest.approx((probability > 0.5).sum(), abs=1)
-        assert {*marked} == {"captions:tfidf", "graphs", "joined"}
+        assert marked == pytest.approx((probability > 0.5).sum(), abs=1)
 
 
 def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke: Invoke, tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ UPDATES = "max_updates=3"
 PIXELS = sets("train.model.width=16", "train.encode_chunk=4", "train.accumulate=2", "train.epochs=1")
 ALL = ("--negatives", "mined,synthetic", "--weigh", "fne", "--batches", "neighbours")
 ALL += sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")
-ALL += sets("contrastive.sentences=vse-c", "contrastive.loss.min_count=0", "contrastive.loss.judged=soft")
-ALL += ("--judge", "captions:tfidf")
+ALL += sets("contrastive.sentences=vse-c", "contrastive.loss.min_count=0")
+JUDGED = ("--judge", "captions:tfidf", "--judged", "soft")
 # Sixteen updates are an epoch, and the training set is mined again before the second.
 AGAIN = ("--set=max_updates=18", "--set=contrastive.loss.refresh_every=1", "--set=train.learning_rate=1e-4")
 # Adapters, rates by the layer and an average of the weights.
@@ -74,6 +74,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         "--text",
         "{clip}",
         *ALL,
+        *JUDGED,
         *PIXELS[2:],
         "--set=train.learning_rate=5e-5",
     ),

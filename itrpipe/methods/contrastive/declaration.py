@@ -197,6 +197,8 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
 
     @model_validator(mode="after")
     def _combines(self) -> Contrastive:
+        if self.refresh_every and self.judged != "keep":
+            raise ValueError("refresh_every mines lists that no judge has seen; leave it or judged out")
         if self.objective == self.weigh == "hardest":
             raise ValueError("objective = hardest takes the hardest candidate already; leave weigh = hardest out")
         if "mined" in self.negatives and not self.mined_texts and not self.mined_images:
