@@ -19,6 +19,7 @@ from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import DASH, Number, Row, Table
 from itrpipe.exporting.places import judge_without_place
 from itrpipe.features.declaration import read_model
+from itrpipe.judging.shares import RANKS
 from itrpipe.mining.lists import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
@@ -42,10 +43,6 @@ _REJECTED = {
     "no twin": "without a twin",
 }
 """Reason for which a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
-_SPANS = ("1", "2", "3-5", "6-20", "21-60")
-"""Ranks that `itrpipe.judging.shares.share_by_rank` tells apart."""
-_LEAST_DECISIONS = 2
-"""Below which a share has no interval."""
 _SENTENCE = ("caption_id", "text", "score", "positive_score", "kind", "twin_image_id", "detail", "twin_detail")
 
 Galleries = Callable[[ChainArtifact, str], SplitPictures | None]
@@ -94,14 +91,18 @@ def mined(
         count: anchors of each list.
         seed: of their choice.
     """
-    minings, titles, facts = [], [], []
+    minings, searches = [], []
     for each in artifacts:
         if each.stage == "mine_negatives" and each.manifest is not None:
             minings.append(each)
-            titles.append(mining_name(each, names))
-            facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
+            searches += [search.folder for name, search in each.inputs.items() if name == each.stage]
+    minings = [each for each in minings if each.folder not in searches]
+    titles, facts = [], []
+    for each in minings:
+        titles.append(mining_name(each, names))
+        facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
 
-    rows, examples, judged = [], [], {}
+    rows, ranked, judges, examples = [], [], [], []
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
         name = ", ".join([title, *parts])
         statistics = read_json(mining.opened / STATISTICS)
@@ -113,11 +114,15 @@ def mined(
             for top in TOPS:
                 cells.append(Number.of(_right_percent(statistics, direction, top)))
             rows.append(Row(f"{name}: {what}", cells))
-        if "judged" in statistics:
-            judged[name] = statistics["judged"]
+            if "judged" in statistics:
+                by_rank = statistics["judged"][direction]["by_rank"]
+                ranked.append(Row(f"{name}: {what}", [_percent(by_rank.get(span)) for span in RANKS]))
+                judges += map(judge_without_place, statistics["judged"]["judges"])
         gallery = None if examples else gallery_of(mining, TRAIN)
         if gallery is not None:
             examples = _mined_examples(name, mining.opened, gallery, count, seed)
+    if not rows:
+        return []
     table = Table(
         "What was mined",
         ["own score", "mined score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
@@ -127,7 +132,19 @@ def mined(
         "same, false negatives, of those that the dataset knows or that people judged before they were dropped.",
         head="mined by",
     )
-    return [table, *_right_by_rank(judged), *examples] if rows else []
+    tables = [table]
+    if ranked:
+        by_rank = Table(
+            "Right after all, by rank",
+            [f"{span.replace('-', DASH)}, %" for span in RANKS],
+            ranked,
+            "Share of the candidates at these ranks that match though they count as negatives, by "
+            f"{' and '.join(dict.fromkeys(judges))}. With an interval, people's decisions correct the judge; without "
+            "one, nobody has checked it.",
+            head="mined by",
+        )
+        tables.append(by_rank)
+    return [*tables, *examples]
 
 
 def _right_percent(statistics: Mapping[str, Any], direction: str, top: int) -> float | None:
@@ -140,38 +157,14 @@ def _right_percent(statistics: Mapping[str, Any], direction: str, top: int) -> f
     return statistics["right_after_all"][direction][f"top_{top}"]["percent"]
 
 
-def _right_by_rank(minings: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    """Tell how many candidates are right after all at each rank.
-
-    Args:
-        minings: name of a mining -> what its judges say, see `itrpipe.mining.judged.Judgement.counts`.
-    """
-    rows: list[Row] = []
-    judges: dict[str, None] = {}
-    for name, judged in minings.items():
-        judges |= dict.fromkeys(map(judge_without_place, judged["judges"]))
-        for direction, what in _LISTS.items():
-            cells: list[Number | None] = []
-            for span in _SPANS:
-                found = judged[direction]["by_rank"].get(span)
-                cells.append(None if found is None else _percent(**found))
-            rows.append(Row(f"{name}: {what}", cells))
-    table = Table(
-        "Right after all, by rank",
-        [f"{span.replace('-', DASH)}, %" for span in _SPANS],
-        rows,
-        f"Share of the candidates at these ranks that match though they count as negatives, by {' and '.join(judges)}. "
-        "With an interval, people's decisions correct the judge; without one, nobody has checked it.",
-        head="mined by",
-    )
-    return [table] if rows else []
-
-
-def _percent(value: float, low: float, high: float, decisions: int) -> Number:
-    """Return a share in percent, with its interval where people's decisions give one."""
-    if decisions < _LEAST_DECISIONS:
-        return Number(100 * value, digits=0)
-    return Number(100 * value, 100 * low, 100 * high, digits=0)
+def _percent(share: Mapping[str, float] | None) -> Number | None:
+    """Return a `Share` in percent, with its interval where it rests on decisions of people."""
+    if share is None:
+        return None
+    low = high = None
+    if share["decisions"] > 1:
+        low, high = 100 * share["low"], 100 * share["high"]
+    return Number(100 * share["value"], low, high, digits=0)
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
