@@ -118,7 +118,7 @@ def test_damage_is_said(file: DecisionFile, content: bytes | pa.Table | None, va
 
 def test_a_table_of_text_holds_decisions(file: DecisionFile, tmp_path: Path) -> None:
     table = tmp_path / "bob.csv"
-    table.write_text("image,caption_id,answer,reviewer\na,b0,Yes,\na,b1,0,ada\na,b1,fits,ada\na,b2,unsure,\n")
+    table.write_text("image_id,caption_id,answer,reviewer\na,b0,Yes,\na,b1,0,ada\na,b1,fits,ada\na,b2,unsure,\n")
     found = read_decisions(table)
     answers = {"ada": {("a", "b1"): "fits"}, "bob": {("a", "b0"): "fits", ("a", "b2"): "unsure"}}
     assert found.answers == answers, "the last answer, and the file's name where no reviewer is named"
