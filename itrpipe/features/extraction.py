@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import CUDA, Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
-from itrpipe.features.extractors.base import Extractor, Images
+from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.importers.base import Import
 from itrpipe.features.store import GROUPS, FeatureSpec, stored_rows, write_features
 from itrpipe.storage.arrays import ArrayFile, write_arrays
@@ -40,14 +40,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Decoded = tuple[list[int], Result, dict[int, str]]
 """Rows of images that can be used, what was made of them, and row -> reason of the others."""
-
-
-class ImagesByRow(Protocol):
-    """Images that are read one at a time, such as `ImageFiles`."""
-
-    def read(self, row: int) -> np.ndarray:
-        """Read an image, [H, W, 3] uint8 RGB; errors are those of `ImageFiles.read`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -280,11 +272,11 @@ class Decoders:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def decode_image(images: ImagesByRow, row: int, transform: Callable[[np.ndarray], Item]) -> Item | str:
+def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarray | str:
     """Reads and transforms an image.
 
     Returns:
-        What the transform made, or why the image cannot be used.
+        Its pixels [3, h, w] uint8, or why it cannot be used.
 
     Raises:
         DataError: an artifact that holds it is damaged.

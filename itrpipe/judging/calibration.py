@@ -4,7 +4,7 @@ Shapes: n decisions, P pairs, J judges.
 
 Sources: Hanley and McNeil, "The meaning and use of the area under a receiver operating characteristic (ROC) curve",
 1982, with the variance as Newcombe, "Confidence intervals for an effect size measure based on the Mann-Whitney
-statistic", 2006, has it; Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015.
+statistic", 2006, has it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ It is small beside what `LEAST` decisions tell, and keeps weights finite where j
 """
 _CAREFUL = NormalDist().inv_cdf(0.995)
 _FOLDS = 5
-_BINS = 10
 _STEPS = 50
 _NARROW = 1e-3
 
@@ -38,14 +37,6 @@ class Area(NamedTuple):
     value: float
     low: float
     high: float
-
-
-class Bin(NamedTuple):
-    """Decisions whose probabilities lie in one tenth of 0..1: their mean, the share that is right, their number."""
-
-    probability: float
-    share: float
-    decisions: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,6 @@ class Calibration:
             all pairs have the same probability: the share of right answers, at most one half.
         auc: None where nothing was fitted, or all answers are the same.
         precision, recall: of the pairs above one half; None where there are none.
-        reliability: bins by rising probability that hold decisions.
         held_out: cross-fitted probability of each decision, in their order.
     """
 
@@ -75,7 +65,6 @@ class Calibration:
     auc: Area | None = None
     precision: float | None = None
     recall: float | None = None
-    reliability: tuple[Bin, ...] = ()
     held_out: tuple[float, ...] = ()
 
     def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
@@ -85,14 +74,6 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """Return all figures as plain values."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Calibration:
-        """Read what `to_json` returned."""
-        auc = values["auc"] and Area(*values["auc"])
-        reliability = tuple(Bin(*row) for row in values["reliability"])
-        weights, held_out = tuple(values["weights"]), tuple(values["held_out"])
-        return cls(**{**values, "weights": weights, "auc": auc, "reliability": reliability, "held_out": held_out})
 
 
 def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> Calibration:
@@ -145,25 +126,8 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         auc=auc,
         precision=float(is_found.mean()) if len(is_found) else None,
         recall=float(is_found.sum() / answers.sum()) if answers.any() else None,
-        reliability=reliability(held_out, answers),
         held_out=tuple(held_out.tolist()),
     )
-
-
-def reliability(probabilities: np.ndarray, answers: np.ndarray) -> tuple[Bin, ...]:
-    """Compare probabilities [n] with answers, bool [n], in ten bins of equal width."""
-    bins = np.minimum((probabilities * _BINS).astype(int), _BINS - 1)
-    rows = []
-    for number in np.unique(bins):
-        inside = bins == number
-        rows.append(Bin(float(probabilities[inside].mean()), float(answers[inside].mean()), int(inside.sum())))
-    return tuple(rows)
-
-
-def expected_calibration_error(bins: tuple[Bin, ...]) -> float:
-    """Compute the mean distance of a bin's probability from its share, each bin weighted by its decisions."""
-    total = sum(each.decisions for each in bins)
-    return sum(each.decisions * abs(each.probability - each.share) for each in bins) / total
 
 
 def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:

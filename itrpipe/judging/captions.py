@@ -43,7 +43,7 @@ def build(model: str, material: Material, device: str, revision: str) -> OpenedJ
     return CaptionsJudge(vectors, material)
 
 
-class CaptionsJudge:
+class CaptionsJudge(OpenedJudge):
     """Compares captions with the captions of an image.
 
     Args:
@@ -52,11 +52,8 @@ class CaptionsJudge:
     """
 
     def __init__(self, vectors: np.ndarray, material: Material) -> None:
+        super().__init__(material)
         self._vectors = vectors
-        self._material = material
-        captions_of = material.captions_of
-        self._places = np.empty(len(vectors), np.int64)
-        self._places[captions_of.values] = captions_of.places()
 
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """Return scores [P] float32 of rows [P] and [P].
@@ -64,9 +61,10 @@ class CaptionsJudge:
         Raises:
             UsageError: an image has no captions.
         """
-        material = self._material
+        material = self.material
         material.require_captions(images)
         scores = np.empty(len(images), np.float32)
+        direct = np.empty(len(self._vectors), np.float32)  # of all captions with an image; those compared are set
         order = np.argsort(images, kind="stable")
         starts = np.flatnonzero(np.diff(images[order], prepend=-1))
         for pairs in np.split(order, starts)[1:]:  # of one image each
@@ -75,29 +73,26 @@ class CaptionsJudge:
             found = material.captions_of.take(others)
             own = material.captions_of[int(images[pairs[0]])]
             cosines = self._vectors[found.values] @ self._vectors[own].T
-            direct = (cosines.max(axis=1) + cosines.mean(axis=1)) / 2
-            siblings = np.add.reduceat(direct, found.offsets[:-1]) / found.counts
-            rows = found.offsets[places] + self._places[captions[pairs]]
-            scores[pairs] = (direct[rows] + siblings[places]) / 2
+            direct[found.values] = (cosines.max(axis=1) + cosines.mean(axis=1)) / 2
+            siblings = np.add.reduceat(direct[found.values], found.offsets[:-1]) / found.counts
+            scores[pairs] = (direct[captions[pairs]] + siblings[places]) / 2
         return scores
 
     def own(self, captions: np.ndarray) -> np.ndarray:
         """Return scores [n] float32 of captions with the other captions of their own image; NaN where it has none."""
-        material = self._material
-        groups, own_groups = np.unique(material.groups[captions], return_inverse=True)
-        members = material.captions_of.take(groups)
-        scores = np.full(len(members.values), np.nan, np.float32)
-        for start, stop in zip(members.offsets[:-1], members.offsets[1:], strict=True):
-            others = stop - start - 1
+        scores = np.full(len(captions), np.nan, np.float32)
+        for place, group in enumerate(self.material.groups[captions].tolist()):
+            members = self.material.captions_of[group]
+            others = len(members) - 1
             if others:
-                vectors = self._vectors[members.values[start:stop]]
+                vectors = self._vectors[members]
                 cosines = vectors @ vectors.T
                 np.fill_diagonal(cosines, 0.0)
                 mean = cosines.sum(axis=1) / others
                 np.fill_diagonal(cosines, -np.inf)
                 direct = (cosines.max(axis=1) + mean) / 2
-                scores[start:stop] = (direct + direct.mean()) / 2
-        return scores[members.offsets[own_groups] + self._places[captions]]
+                scores[place] = (direct[members == captions[place]].item() + direct.mean()) / 2
+        return scores
 
 
 @torch.inference_mode()

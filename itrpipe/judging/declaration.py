@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from itrpipe.config import Outside
@@ -61,6 +62,11 @@ def judge_name(text: str) -> JudgeName:
         if not 0 < prior < 1:
             raise ValueError(f"judge {text!r}: {model!r} is no share between 0 and 1; write fne or fne:1e-4")
     return JudgeName(kind, model)
+
+
+def judge_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return names of judges in full, each once, in the order of the alphabet; errors are those of `judge_name`."""
+    return tuple(sorted({str(judge_name(text)) for text in texts}))
 
 
 def _number(text: str) -> float:

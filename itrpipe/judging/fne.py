@@ -40,22 +40,22 @@ def build(model: str, material: Material, device: str, revision: str) -> FneJudg
             f"judge fne: the mining model ranks {int(gaussians.count[0])} training pairs above all others of their "
             "batch, too few to estimate from; train it longer or name another judge"
         )
-    return FneJudge(images, captions, material.owners, gaussians, float(model))
+    return FneJudge(images, captions, material, gaussians, float(model))
 
 
 class FneJudge(DualJudge):
     """Turns scores of the mining model into log-odds of a match.
 
     Args:
-        images, captions, owners: see `DualJudge`.
+        images, captions, material: see `DualJudge`.
         gaussians: of the scores of matches and mismatches.
         prior: share of matches among all pairs, 0..1.
     """
 
     def __init__(
-        self, images: np.ndarray, captions: np.ndarray, owners: np.ndarray, gaussians: Gaussians, prior: float
+        self, images: np.ndarray, captions: np.ndarray, material: Material, gaussians: Gaussians, prior: float
     ) -> None:
-        super().__init__(images, captions, owners)
+        super().__init__(images, captions, material)
         self._gaussians = gaussians
         self._prior = prior
 

@@ -87,7 +87,7 @@ def build(model: str, material: Material, device: str, revision: str = "main") -
         revision: branch, tag or commit of the hub id.
 
     Raises:
-        UsageError: the network has no such head, or there are no photographs.
+        UsageError: the network has no such head.
         MissingInputError, DataError: see `itrpipe.encoders.encoder.open_encoder`.
     """
     folder, _ = find_folder(model, revision, (VISION, TEXT))

@@ -73,7 +73,7 @@ def judge(
         MissingInputError: there is no such model.
 
     Example:
-        >>> captions = ["a dog runs", "a brown dog", "a red bus", "the bus stops", "a dog runs on grass", "a dog"]
+        >>> captions = ["a dog runs", "a brown dog", "a red bus", "the bus stops", "a dog runs", "the brown dog"]
         >>> judged = judge([[0, 4], [0, 2]], captions, [0, 0, 1, 1, 2, 2], by="captions:tfidf")
         >>> (judged.probabilities > 0.5).tolist()
         [True, False]
@@ -115,7 +115,7 @@ def judge(
     for column, name in enumerate(names):
         opened = open_judge(name, material, device, revision)
         scores[:, column] = opened(rows[:, 0], rows[:, 1])
-        log_odds[:, column] = scale_of(opened, name, material).log_odds(scores[:, column])
+        log_odds[:, column] = scale_of(opened, name).log_odds(scores[:, column])
 
     asked = np.flatnonzero(replies != NOT_ASKED)
     fits = replies[asked] == 1

@@ -15,7 +15,8 @@ from itrpipe.storage.arrays import Ragged, Rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from itrpipe.features.extraction import ImagesByRow
+    from itrpipe.features.extraction import ImageFiles
+    from itrpipe.features.photographs import GivenPhotographs
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Material:
     captions: Sequence[str]
     owners: np.ndarray
     num_images: int
-    photographs: ImagesByRow | None = None
+    photographs: ImageFiles | GivenPhotographs | None = None
     graphs: pa.Table | None = None
     vectors: tuple[Rows, Rows] | None = None
     encoded: Mapping[str, np.ndarray] = field(default_factory=dict)

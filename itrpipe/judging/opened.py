@@ -5,8 +5,9 @@ Shapes: P pairs, n captions.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from itrpipe.judging.material import Material
 
 
 class Curve(NamedTuple):
-    """The default log-odds of a judge, fitted to what people said of Flickr8k's photographs.
+    """The default log-odds of a judge, fitted to what a crowd said of Flickr8k's photographs.
 
     Attributes:
         slope, middle: see `Scale`.
@@ -29,29 +30,36 @@ class Curve(NamedTuple):
 
 
 CURVES = {
-    "captions": Curve(7.0, 0.8, 0.64),
-    "captions:tfidf": Curve(3.4, 1.2, 0.27),
-    "graphs": Curve(2.3, 1.6, 0.12),
-    "dual": Curve(7.0, 0.8, 1.0),
+    "captions": Curve(7.6, 0.93, 0.64),
+    "captions:tfidf": Curve(3.1, 1.43, 0.27),
+    "graphs": Curve(2.0, 2.02, 0.12),
+    "dual": Curve(7.6, 0.93, 1.0),
 }
 """Judge or kind -> its curve. Scores of other kinds are log-odds already."""
 MOST_LOG_ODDS = 10.0
 _SAMPLE = 2_000
 
 
-class OpenedJudge(Protocol):
-    """A judge that is ready. It is opened by `build(model, material, device, revision)` in the module of its kind."""
+class OpenedJudge(ABC):
+    """A judge that is ready. It is opened by `build(model, material, device, revision)` in the module of its kind.
 
+    Attributes:
+        material: what it reads.
+    """
+
+    def __init__(self, material: Material) -> None:
+        self.material = material
+
+    @abstractmethod
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """Return scores [P] float32 of rows [P] and [P], higher for likelier matches."""
-        ...
 
     def own(self, captions: np.ndarray) -> np.ndarray:
         """Return scores [n] float32 of captions [n] with their own images.
 
         A judge that compares captions leaves each itself out of its image's; NaN where it is the only one.
         """
-        ...
+        return self(self.material.owners[captions], captions)
 
 
 class Scale(NamedTuple):
@@ -86,11 +94,14 @@ def open_judge(name: JudgeName, material: Material, device: str, revision: str =
         UsageError: the material lacks what this judge reads.
         MissingInputError, DataError: see `itrpipe.encoders.encoder.open_encoder`.
     """
+    looks = name.looks or (name.kind == "dual" and "vision" not in material.encoded)
+    if looks and material.photographs is None:
+        raise UsageError(f"judge {name} looks at photographs, and there are none; name a judge that reads captions")
     module = import_module(f"itrpipe.judging.{name.kind}")
     return module.build(name.model, material, device, revision)
 
 
-def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
+def scale_of(judge: OpenedJudge, name: JudgeName) -> Scale:
     """Return the scale of a judge, from 2,000 captions with their own and 2,000 with other images; seed 0.
 
     Where no image has a second caption to compare with, a match is where `Curve.own` puts it.
@@ -102,11 +113,12 @@ def scale_of(judge: OpenedJudge, name: JudgeName, material: Material) -> Scale:
     if curve is None:
         return Scale(0.0, 1.0, 1.0, 0.0)
     rng = np.random.default_rng(0)
-    owned = np.flatnonzero(material.owners >= 0)
+    owners = judge.material.owners
+    owned = np.flatnonzero(owners >= 0)
     own = judge.own(rng.choice(owned, min(_SAMPLE, len(owned)), replace=False))
-    images = material.owners[rng.choice(owned, _SAMPLE)]
+    images = owners[rng.choice(owned, _SAMPLE)]
     captions = rng.choice(owned, _SAMPLE)
-    others = images != material.owners[captions]
+    others = images != owners[captions]
     mismatch = float(np.median(judge(images[others], captions[others])))
     match = mismatch + curve.own * (1 - mismatch)
     if not np.isnan(own).all():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,14 +22,7 @@ PAIRS_OF_PART = 65_536
 LOOKED_AT_OF_PART = 1_024
 
 
-class Asked(NamedTuple):
-    """An open judge, and what it reads."""
-
-    judge: OpenedJudge
-    material: Material
-
-
-class JudgedPairs(Work[Asked]):
+class JudgedPairs(Work[OpenedJudge]):
     """Scores of pairs by one judge; the file of the first part holds the scale, others those of consecutive pairs.
 
     Args:
@@ -76,12 +68,11 @@ class JudgedPairs(Work[Asked]):
             contents.append((len(images), (images, self._captions[rows])))
         return [Part(SCALE, 0), *numbered(contents)]
 
-    def open(self) -> Asked:
+    def open(self) -> OpenedJudge:
         """Open the judge; errors are those of `open_judge`."""
-        material = self._open_material()
-        return Asked(open_judge(self._name, material, self.device, self._revision), material)
+        return open_judge(self._name, self._open_material(), self.device, self._revision)
 
-    def make(self, worker: Asked, part: Part, path: Path) -> None:
+    def make(self, worker: OpenedJudge, part: Part, path: Path) -> None:
         """Score some pairs, or find the scale of the scores.
 
         Raises:
@@ -89,11 +80,11 @@ class JudgedPairs(Work[Asked]):
             UsageError: see `scale_of`.
         """
         if part.content is None:
-            scale = scale_of(worker.judge, self._name, worker.material)
+            scale = scale_of(worker, self._name)
             write_arrays(path, {SCALE: np.array(scale, np.float64)})
             return
         images, captions = part.content
-        scores = np.asarray(worker.judge(images, captions), np.float32)
+        scores = np.asarray(worker(images, captions), np.float32)
         if scores.shape != images.shape or not np.isfinite(scores).all():
             raise DataError(
                 f"judge {self._name}: {scores.size:,} scores of {len(images):,} pairs, or some are NaN or infinite; "

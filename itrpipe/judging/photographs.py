@@ -5,9 +5,9 @@ Shapes: P pairs, n captions, H and W height and width of a photograph.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,26 +17,22 @@ from PIL import Image
 from torch import Tensor
 
 from itrpipe.encoders.encoder import open_network, open_processor, refuse_other_tokens
+from itrpipe.engine.run import usable_cores
 from itrpipe.engine.work import cut, resolve_device
-from itrpipe.errors import DataError, UsageError
-from itrpipe.features.extraction import Decoders, decode_image
+from itrpipe.errors import DataError
+from itrpipe.features.extraction import MOST_DECODERS, Decoders, Item
 from itrpipe.judging.material import Material
+from itrpipe.judging.opened import OpenedJudge
 from itrpipe.storage.disk import reading
 
-_DECODERS = 2
-"""Threads. To look at a photograph takes longer than to decode it."""
 
-
-class PhotographJudge(ABC):
+class PhotographJudge(OpenedJudge):
     """A judge that keeps what its network sees of a photograph, and asks about its captions.
 
     Args:
         network: of transformers.
         processor: of the same folder.
         material: with photographs.
-
-    Raises:
-        UsageError: there are none.
 
     Attributes:
         batch: captions at a time.
@@ -46,12 +42,9 @@ class PhotographJudge(ABC):
     batch: ClassVar[int]
 
     def __init__(self, network: Any, processor: Any, material: Material) -> None:
-        if material.photographs is None:
-            raise UsageError("this judge looks at photographs, and there are none; name a judge that reads captions")
+        super().__init__(material)
         self.network = network
         self.processor = processor
-        self._material = material
-        self._photographs = material.photographs
         self._turn: Any = nullcontext()  # held from looking at a photograph until the last answer about it
 
     @abstractmethod
@@ -70,34 +63,49 @@ class PhotographJudge(ABC):
             DataError: a photograph cannot be used.
             UnavailableError: the disk cannot give one now.
         """
-        texts = [self._material.captions[row] for row in captions.tolist()]
+        texts = [self.material.captions[row] for row in captions.tolist()]
         order = np.lexsort((np.array([len(text) for text in texts]), images))
         rows, counts = np.unique(images, return_counts=True)
         scores = np.zeros(len(images), np.float32)
-        decode = partial(decode_image, self._photographs, transform=np.asarray)
-        decoders = Decoders(_DECODERS)
-        decoded = decoders.ahead([[row] for row in rows.tolist()], decode, list, _DECODERS)
-        try:
-            for row, end, count, (_, pixels, refused) in zip(rows, np.cumsum(counts), counts, decoded, strict=True):
-                for reason in refused.values():
-                    raise DataError(f"the photograph of image {row} {reason}; restore the file, or prepare again")
-                with self._turn:
-                    with reading(f"image {row}", "a photograph for this model", "leave it out"):
-                        seen = self.look(Image.fromarray(pixels[0]))
-                    for part in cut(order[end - count : end], self.batch):
-                        batch = [texts[place] for place in part.content]
-                        scores[part.content] = self.ask(seen, batch).cpu()
-        finally:
-            decoders.stop()
+        photographs = read_ahead(self.material, [[row] for row in rows.tolist()], Image.fromarray)
+        for end, count, ([row], [photograph]) in zip(np.cumsum(counts), counts, photographs, strict=True):
+            with self._turn:
+                with reading(f"image {row}", "a photograph for this model", "leave it out"):
+                    seen = self.look(photograph)
+                for part in cut(order[end - count : end], self.batch):
+                    batch = [texts[place] for place in part.content]
+                    scores[part.content] = self.ask(seen, batch).cpu()
         return scores
 
-    def own(self, captions: np.ndarray) -> np.ndarray:
-        """Return the log-odds [n] float32 of captions [n] with their own images; NaN for nobody's."""
-        owners = self._material.owners[captions]
-        scores = np.full(len(captions), np.nan, np.float32)
-        owned = owners >= 0
-        scores[owned] = self(owners[owned], captions[owned])
-        return scores
+
+def read_ahead(
+    material: Material, batches: Sequence[Sequence[int]], transform: Callable[[np.ndarray], Item]
+) -> Iterator[tuple[Sequence[int], list[Item]]]:
+    """Yield batches of rows with their transformed photographs, while the next are decoded.
+
+    Args:
+        material: with photographs.
+        batches: rows of images.
+        transform: takes pixels [H, W, 3] uint8 RGB.
+
+    Raises:
+        DataError: a photograph cannot be used.
+        UnavailableError: the disk cannot give one now.
+    """
+    photographs: Any = material.photographs  # `open_judge` has seen that there are some
+
+    def decode(row: int) -> Item:
+        try:
+            return transform(photographs.read(row))
+        except DataError as error:
+            raise DataError(f"image {row}: {error}; restore the file, or leave the image out") from None
+
+    decoders = Decoders(min(MOST_DECODERS, usable_cores()))
+    try:
+        for rows, found, _ in decoders.ahead(batches, decode, list):
+            yield rows, found
+    finally:
+        decoders.stop()
 
 
 def open_reader(folder: Path, kind: str, device: str) -> tuple[Any, Any]:

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from itrpipe.judging.material import Material
+from itrpipe.judging.opened import OpenedJudge
 
 _PAIRS = 65_536
 
 
-class TermsJudge:
+class TermsJudge(OpenedJudge):
     """Compares the terms of captions.
 
     Args:
@@ -31,7 +32,7 @@ class TermsJudge:
     """
 
     def __init__(self, material: Material, captions: np.ndarray, terms: pa.StringArray) -> None:
-        self._material = material
+        super().__init__(material)
         encoded = terms.dictionary_encode()
         columns = encoded.indices.to_numpy().astype(np.int64)
         texts = material.groups[captions]
@@ -50,18 +51,18 @@ class TermsJudge:
         Raises:
             UsageError: an image has no captions.
         """
-        self._material.require_captions(images)
-        others = self._material.groups[captions]
+        self.material.require_captions(images)
+        others = self.material.groups[captions]
         products = _products(self._texts, images, self._texts, others)
         return _cosines(products, self._squares[images], self._squares[others])
 
     def own(self, captions: np.ndarray) -> np.ndarray:
         """Return cosines [n] float32 of captions and the others of their image; NaN where it has no others."""
-        texts = self._material.groups[captions]
+        texts = self.material.groups[captions]
         products = _products(self._texts, texts, self._captions, captions)
         squares = _products(self._captions, captions, self._captions, captions)
         cosines = _cosines(products - squares, squares, self._squares[texts] - 2 * products + squares)
-        cosines[self._material.captions_of.counts[texts] < 2] = np.nan
+        cosines[self.material.captions_of.counts[texts] < 2] = np.nan
         return cosines
 
 

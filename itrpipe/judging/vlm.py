@@ -147,8 +147,7 @@ def build(model: str, material: Material, device: str, revision: str = "main") -
         revision: branch, tag or commit of the hub id.
 
     Raises:
-        UsageError: transformers has no `AutoModelForImageTextToText` of its type, it cannot be asked, or there are no
-            photographs.
+        UsageError: transformers has no `AutoModelForImageTextToText` of its type, or it cannot be asked.
         MissingInputError, DataError: see `itrpipe.encoders.encoder.open_encoder`.
     """
     folder, _ = find_folder(model, revision, (VISION, TEXT))

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, field_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt
 
 from itrpipe import plugins
 from itrpipe.config import Settings
 from itrpipe.errors import UsageError
-from itrpipe.judging.declaration import DEFAULT, LOCAL_JUDGES, judge_name
+from itrpipe.judging.declaration import DEFAULT, LOCAL_JUDGES, judge_names
 from itrpipe.papers import FNE, NCR, Paper
 from itrpipe.registry import Registry
 
@@ -154,12 +154,13 @@ class ReadsLists(MethodSettings):
 
     judged: Literal["keep", "drop", "weigh", "soft"] = "keep"
     drop_above: float = Field(default=0.5, ge=0, le=1)
-    judges: Annotated[tuple[str, ...], LOCAL_JUDGES] = Field(default=(DEFAULT,), min_length=1)
+    judges: Annotated[tuple[str, ...], AfterValidator(judge_names), LOCAL_JUDGES] = Field((DEFAULT,), min_length=1)
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the options of judges where none is asked, and of `drop` where nothing is dropped."""
-        unused = {"keep": ("drop_above", "judges"), "drop": ()}
-        return unused.get(self.judged, ("drop_above",))
+        if self.judged == "keep":
+            return ("drop_above", "judges")
+        return () if self.judged == "drop" else ("drop_above",)
 
     def judges_asked(self) -> tuple[str, ...]:
         """Return the judges that mining asks for this training."""
@@ -167,13 +168,8 @@ class ReadsLists(MethodSettings):
 
     def judges_cited(self) -> tuple[Paper, ...]:
         """Return the papers of the judges that are asked, and of soft targets."""
-        papers = [FNE for judge in self.judges_asked() if judge_name(judge).kind == "fne"]
+        papers = [FNE for judge in self.judges_asked() if judge.startswith("fne")]
         return (*papers, NCR) if self.judged == "soft" else tuple(papers)
-
-    @field_validator("judges")
-    @classmethod
-    def _known_judges(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted({str(judge_name(judge)) for judge in value}))
 
 
 class ReadsSentences(MethodSettings):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SerializeAsAny,
@@ -29,7 +30,7 @@ from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
 from itrpipe.engine.run import Device, MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.judging.declaration import LOCAL_JUDGE, LOCAL_JUDGES, judge_name
+from itrpipe.judging.declaration import LOCAL_JUDGE, LOCAL_JUDGES, judge_names
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, WithTwins, method_package, methods
 from itrpipe.mining.settings import MiningSettings
 from itrpipe.models.declaration import (
@@ -700,7 +701,7 @@ class MineSettings(SearchSettings):
             those that do not are no false negatives for certain; empty: none.
     """
 
-    judges: Annotated[tuple[str, ...], LOCAL_JUDGES] = ()
+    judges: Annotated[tuple[str, ...], AfterValidator(judge_names), LOCAL_JUDGES] = ()
     decisions: Annotated[str, decisions_file(training=True)] = ""
 
     @field_validator("judges", "decisions")
@@ -709,11 +710,6 @@ class MineSettings(SearchSettings):
         if value and info.data.get("candidates"):
             raise ValueError("further candidates have neither captions nor photographs to judge; leave one of both out")
         return value
-
-    @field_validator("judges")
-    @classmethod
-    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted({str(judge_name(each)) for each in value}))
 
 
 class MineExecution(SharedExecution):

@@ -134,7 +134,7 @@ def test_captions_without_any_word_fit_nothing() -> None:
         assert judge.own(np.array([0, 2])).tolist() == [0, 0]
         silent = Material([""] * 4, np.array([0, 0, 1, 1]), 2)
         with pytest.raises(UsageError, match="no help"):
-            scale_of(open_judge(judge_name(name), silent, "cpu"), judge_name(name), silent)
+            scale_of(open_judge(judge_name(name), silent, "cpu"), judge_name(name))
 
 
 def test_encoded_captions_are_those_of_the_encoder_alone(tmp_path: Path) -> None:
@@ -176,8 +176,7 @@ def test_what_is_encoded_already_needs_no_model() -> None:
     products = encoded["vision"] @ encoded["text"].T
     judge = open_judge(judge_name("dual:nowhere"), material(encoded=encoded), "cpu")
     np.testing.assert_allclose(judge(*PAIRS.T), products[PAIRS[:, 0], PAIRS[:, 1]], atol=TOLERANCE)
-    assert judge.own(np.array([1, 6]))[0] == pytest.approx(products[2, 1], abs=TOLERANCE)
-    assert np.isnan(judge.own(np.array([6]))).all()
+    assert judge.own(np.array([1]))[0] == pytest.approx(products[2, 1], abs=TOLERANCE)
     assert open_judge(judge_name("captions:nowhere"), material(encoded=encoded), "cpu")(*PAIRS.T).shape == (9,)
 
 
@@ -206,7 +205,7 @@ def test_a_scale_puts_random_pairs_at_zero_and_own_ones_at_one() -> None:
         known = Material(["a"] * 600, owners, owners[-1] + 1, encoded={"text": vectors})
         name = judge_name("captions")
         judge = open_judge(name, known, "cpu")
-        scale = scale_of(judge, name, known)
+        scale = scale_of(judge, name)
         slope, middle, own = CURVES["captions"]
         expected = scale.mismatch + own * (1 - scale.mismatch)
         if captions_of_image > 1:
@@ -215,7 +214,7 @@ def test_a_scale_puts_random_pairs_at_zero_and_own_ones_at_one() -> None:
         assert abs(scale.mismatch) < 0.4
         ends = scale.log_odds(np.array([scale.mismatch, scale.match, -1e6, 1e6]))
         np.testing.assert_allclose(ends, [-slope * middle, slope * (1 - middle), -MOST_LOG_ODDS, MOST_LOG_ODDS])
-    assert tuple(scale_of(judge, judge_name("itm:x"), known)) == (0, 1, 1, 0)
+    assert tuple(scale_of(judge, judge_name("itm:x"))) == (0, 1, 1, 0)
 
 
 def test_judges_that_are_named_together_are_combined() -> None:

@@ -43,7 +43,7 @@ def test_scores_and_scale_are_those_of_the_judge_asked_at_once(tmp_path: Path) -
         asked = work(block)
         scores, scale = asked.join(made(asked, tmp_path / f"by {block}").paths)
         np.testing.assert_allclose(scores, judge(pairs // 18, pairs % 18), rtol=1e-6)
-        assert scale == scale_of(judge, NAME, known)
+        assert scale == scale_of(judge, NAME)
 
 
 def test_what_is_made_already_stays_and_others_make_the_same(tmp_path: Path) -> None:

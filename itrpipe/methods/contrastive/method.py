@@ -74,16 +74,16 @@ class Candidates(Tensors):
         images: int64 [U], image row of each of them.
         anchors: bool [B, U], whose candidates they are; None for candidates of all.
         known: places [n] of anchors and of candidates, of the batch and then of those drawn, and their log-weights:
-            `judged`, by what judges say; `matching`, pairs that are correct matches, where the dataset knows all of
-            them; `decided`, those that people have found to fit.
-        targets: such places, and the probabilities of these pairs to be right, where they are targets of the loss.
+            `matching`, pairs that are correct matches, where the dataset knows all of them; `decided`, those that
+            people have found to fit.
+        chances: [B, C] by judges, that candidates of the batch and then those drawn are right; None without judges.
     """
 
     drawn: Any = None
     images: Tensor | None = None
     anchors: Tensor | None = None
     known: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    targets: tuple[Tensor, ...] = ()
+    chances: Any = None
 
     def excluded(self, image_rows: Tensor) -> Tensor:
         """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
@@ -192,13 +192,12 @@ class ContrastiveMethod(Method[Contrastive]):
         self, direction: str, anchors: np.ndarray, present: np.ndarray, count: int, rng: np.random.Generator
     ) -> Candidates:
         """Candidates of anchors [B], given those that the batch has [B]."""
-        settings = self.settings
         rows = np.empty(0, dtype=np.int64)
         belongs = None
         if direction in self._mined and count:
             drawn = self._mined[direction].draw(anchors, count, rng)
             rows = np.setdiff1d(drawn[drawn >= 0], present).astype(np.int64)
-            if not settings.shared:
+            if not self.settings.shared:
                 belongs = torch.from_numpy((drawn[:, :, None] == rows).any(axis=1))
         everything = np.concatenate([present, rows])
         known = {}
@@ -215,22 +214,14 @@ class ContrastiveMethod(Method[Contrastive]):
                 fits |= pairs.has(captions_asked, images_asked)
             fits &= self.data.caption_image[captions_asked] != images_asked
             known["decided"] = *map(torch.from_numpy, np.nonzero(fits)), _NONE
-        targets: tuple[Tensor, ...] = ()
-        if settings.judged != "keep":
+        chances = None
+        if self.settings.judged != "keep":
             if direction == TEXTS:
                 chances = judged_chances(self._lists, anchors, everything)
             else:
                 chances = judged_chances(self._lists, everything, anchors).T
-            places = chances.nonzero(as_tuple=True)
-            chances = chances[places]
-            if settings.judged == "soft":
-                targets = *places, chances
-            elif settings.judged == "drop":
-                known["judged"] = *places, torch.where(chances > settings.drop_above, _NONE, 0.0)
-            else:
-                known["judged"] = *places, torch.log1p(-chances)
         if not len(rows):
-            return Candidates(known=known, targets=targets)
+            return Candidates(known=known, chances=chances)
         if direction == TEXTS:
             found = in_training(self.data.texts(rows))
             images = self.data.caption_image[rows]
@@ -238,7 +229,7 @@ class ContrastiveMethod(Method[Contrastive]):
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
             found = self.data.pairs(rows, some_captions, rng)[0]
             images = rows
-        return Candidates(found, torch.from_numpy(images), belongs, known, targets)
+        return Candidates(found, torch.from_numpy(images), belongs, known, chances)
 
     def attach(self, model: Any) -> ContrastiveState:
         """Makes temperature and bias, and statistics.
@@ -327,11 +318,8 @@ class ContrastiveMethod(Method[Contrastive]):
         weights = self._log_weights(scores.detach(), excluded, known, written)
         batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
         targets = None
-        if known.targets:
-            anchors, candidates, chances = known.targets
-            targets = torch.zeros_like(scores)
-            targets[anchors, candidates] = chances
-            targets.masked_fill_(weights.isneginf(), 0.0)
+        if settings.judged == "soft":
+            targets = F.pad(known.chances, (0, written)).masked_fill(weights.isneginf(), 0.0)
         if "matching" in known.known and scores.requires_grad:
             places = known.known["matching"][:2]
             scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", places))
@@ -362,6 +350,10 @@ class ContrastiveMethod(Method[Contrastive]):
         for name, (anchors, candidates, log_weights) in known.known.items():
             if name != "matching" or settings.weigh == "truth":
                 weights[anchors, candidates] += log_weights
+        if settings.judged == "drop":
+            weights.masked_fill_(F.pad(known.chances, (0, written)) > settings.drop_above, _NONE)
+        if settings.judged == "weigh":
+            weights += F.pad(torch.log1p(-known.chances), (0, written))
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
             place = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
             return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
