@@ -35,6 +35,11 @@ class Share(NamedTuple):
     high: float
     decisions: int
 
+    def percent(self) -> dict[str, float]:
+        """Return `value`, `low` and `high` in percent; the value alone where no decisions give an interval."""
+        ends = ("value", "low", "high") if self.decisions > 1 else ("value",)
+        return {name: 100 * getattr(self, name) for name in ends}
+
 
 def share_of(found: int, decisions: int, population: int) -> Share:
     """Estimate a share of a finite population from a simple random sample, with Wilson's interval.

@@ -19,7 +19,7 @@ from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import DASH, Number, Row, Table
 from itrpipe.exporting.places import judge_without_place
 from itrpipe.features.declaration import read_model
-from itrpipe.judging.shares import RANKS
+from itrpipe.judging.shares import RANKS, Share
 from itrpipe.mining.lists import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
@@ -112,11 +112,12 @@ def mined(
                 cells.append(Number.of(distribution and distribution["median"], digits=3))
             cells.append(Number.of(beaten_percent(statistics, direction)))
             for top in TOPS:
-                cells.append(Number.of(_right_percent(statistics, direction, top)))
+                cells.append(Number.of(statistics["right_after_all"][direction][f"top_{top}"]["percent"]))
             rows.append(Row(f"{name}: {what}", cells))
             if "judged" in statistics:
                 by_rank = statistics["judged"][direction]["by_rank"]
-                ranked.append(Row(f"{name}: {what}", [_percent(by_rank.get(span)) for span in RANKS]))
+                shares = [by_rank.get(span) and Share(**by_rank[span]).percent() for span in RANKS]
+                ranked.append(Row(f"{name}: {what}", [Number.of(share, digits=0) for share in shares]))
                 judges += map(judge_without_place, statistics["judged"]["judges"])
         gallery = None if examples else gallery_of(mining, TRAIN)
         if gallery is not None:
@@ -145,26 +146,6 @@ def mined(
         )
         tables.append(by_rank)
     return [*tables, *examples]
-
-
-def _right_percent(statistics: Mapping[str, Any], direction: str, top: int) -> float | None:
-    """Return the percent of the first candidates that are right after all.
-
-    Of judged lists, people were asked more about what is likely right, so that their answers alone say nothing of all.
-    """
-    if "judged" in statistics and statistics["judge"] == PEOPLE:
-        return None
-    return statistics["right_after_all"][direction][f"top_{top}"]["percent"]
-
-
-def _percent(share: Mapping[str, float] | None) -> Number | None:
-    """Return a `Share` in percent, with its interval where it rests on decisions of people."""
-    if share is None:
-        return None
-    low = high = None
-    if share["decisions"] > 1:
-        low, high = 100 * share["low"], 100 * share["high"]
-    return Number(100 * share["value"], low, high, digits=0)
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
@@ -214,7 +195,7 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
         beaten, right = [], []
         for direction in _LISTS:
             beaten.append(beaten_percent(statistics, direction))
-            right.append(_right_percent(statistics, direction, 1))
+            right.append(statistics["right_after_all"][direction]["top_1"]["percent"])
         facts = []
         if None not in beaten:
             caption, image = beaten

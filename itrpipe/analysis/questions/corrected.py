@@ -186,9 +186,7 @@ def _by_judges(
         first = rows[rows[:, 0] >= 0, 0]
         shares[side] = None
         if len(first):
-            share = estimates.share(first)
-            ends = ("value", "low", "high") if share.decisions > 1 else ("value",)
-            shares[side] = {name: 100 * getattr(share, name) for name in ends}
+            shares[side] = estimates.share(first).percent()
             own = 100 * float((ranks == 0).mean())
             wrong = len(first) / len(rows)
             recalls[f"{side}_r1"] = {name: own + wrong * value for name, value in shares[side].items()}
