@@ -64,7 +64,7 @@ def ask_judges(
     folder: str,
     device: str,
 ) -> np.ndarray:
-    """Let judges score pairs, each once.
+    """Let judges score pairs.
 
     Args:
         judges: names, see `itrpipe.judging.declaration.judge_name`.
@@ -80,11 +80,9 @@ def ask_judges(
     Raises:
         UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`.
     """
-    count = len(material.captions)
-    pairs, places = np.unique(images * count + captions, return_inverse=True)
     log_odds = np.empty((len(images), len(judges)))
     for column, judge in enumerate(judges):
-        work = JudgedPairs(judge_name(judge), partial(replace, material), pairs // count, pairs % count, device)
+        work = JudgedPairs(judge_name(judge), partial(replace, material), images, captions, device)
         scores, scale = work.join(made(work, f"{folder}-{column}").paths)
-        log_odds[:, column] = scale.log_odds(scores)[places]
+        log_odds[:, column] = scale.log_odds(scores)
     return log_odds

@@ -45,12 +45,11 @@ PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (
 
 
 def _cells(figures: Mapping[str, Any]) -> Cells:
-    return {
-        ("experts", "τc"): Number(figures["experts"]["tau"]),
-        ("experts", "AUC"): Number.of(figures["experts"].get("auc")),
-        ("crowd", "τb"): Number(figures["crowd"]["tau"]),
-        ("crowd", "AUC"): Number.of(figures["crowd"].get("auc")),
-    }
+    cells = {}
+    for kind, measure in (("experts", "τc"), ("crowd", "τb")):
+        cells[kind, measure] = Number(figures[kind]["tau"])
+        cells[kind, "AUC"] = Number.of(figures[kind].get("auc"))
+    return cells
 
 
 class _Agreements(Measured):
