@@ -330,7 +330,7 @@ def findings(candidates: Candidates, decisions: Decisions) -> dict[str, Any]:
     return {"share": share._asdict(), "decisions": made, "needed": needed, "judge": judge}
 
 
-def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
+def mined_candidates(mined: Path) -> Candidates:
     """Return those of an artifact of `mine-negatives`.
 
     Raises:
@@ -342,10 +342,10 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
 
     manifest = open_artifact(mined)
     if SEARCH in manifest.inputs:
-        return _with_judges(mined_candidates(open_input(mined, manifest, SEARCH), depth), mined)
+        return _with_judges(mined_candidates(open_input(mined, manifest, SEARCH)), mined)
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
-    image_list, caption_list = (read_list(mined, name, depth) for name in FILES)
+    image_list, caption_list = (read_list(mined, name, DEPTH) for name in FILES)
     (model,) = model_inputs(manifest.inputs)
     embeddings = read_embeddings(open_input(mined, manifest, model) / EMBEDDINGS, "train")
     own = np.full(len(caption_list.anchor_ids), np.nan, dtype=np.float32)
@@ -375,7 +375,7 @@ def _with_judges(candidates: Candidates, mined: Path) -> Candidates:
     return replace(candidates, log_odds=log_odds, probability=judgement.calibration.probabilities(log_odds))
 
 
-def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
+def ranked_candidates(evaluated: Path) -> Candidates:
     """Return those of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
 
     Raises:
@@ -388,7 +388,7 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
     own, sides = np.full(len(split.caption_ids), np.nan, dtype=np.float32), []
     found = read_rankings(evaluated / RANKINGS, split.image_ids, split.caption_ids)
     for number, (queries, candidates, scores) in enumerate(found):
-        candidates, scores = candidates[:, :depth].copy(), scores[:, :depth]
+        candidates, scores = candidates[:, :DEPTH].copy(), scores[:, :DEPTH]
         queries = np.asarray(queries)
         anchors = np.broadcast_to(queries[:, None], candidates.shape)
         images, captions = (anchors, candidates) if number == 0 else (candidates, anchors)
