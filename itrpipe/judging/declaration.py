@@ -11,9 +11,8 @@ from itrpipe.storage.artifact import LOCAL_MODEL
 DEFAULT = "captions:sentence-transformers/all-MiniLM-L6-v2"
 TFIDF = "tfidf"
 """Model of `captions` that needs no weights."""
-_DEFAULT_MODELS = {"captions": DEFAULT.partition(":")[2], "fne": "1e-4"}
-_NEEDS_MODEL = ("captions", "dual", "itm", "vlm", "fne")
-KINDS = (*_NEEDS_MODEL, "graphs")
+KINDS = ("captions", "dual", "itm", "vlm", "fne", "graphs")
+_DEFAULT_MODELS = {"captions": DEFAULT.partition(":")[2], "fne": "1e-4", "graphs": ""}
 
 
 class JudgeName(NamedTuple):
@@ -52,11 +51,11 @@ def judge_name(text: str) -> JudgeName:
     kind, _, model = text.partition(":")
     if kind not in KINDS:
         raise ValueError(f"judge {text!r} is none of {', '.join(KINDS)}; write captions:ID, or another with its model")
-    model = model or _DEFAULT_MODELS.get(kind, "")
-    if kind in _NEEDS_MODEL and not model:
-        raise ValueError(f"judge {text!r} names no model; write {kind}:ID with a hub id or a folder")
-    if kind not in _NEEDS_MODEL and model:
+    if kind == "graphs" and model:
         raise ValueError(f"judge {text!r} takes no model; write {kind}")
+    if not model and kind not in _DEFAULT_MODELS:
+        raise ValueError(f"judge {text!r} names no model; write {kind}:ID with a hub id or a folder")
+    model = model or _DEFAULT_MODELS[kind]
     if kind == "fne":
         prior = _number(model)
         if not 0 < prior < 1:

@@ -54,8 +54,7 @@ class Material:
     @cached_property
     def captions_of(self) -> Ragged:
         """Return the rows of the captions of each group."""
-        count = max(self.num_images, int(self.groups.max(initial=-1)) + 1)
-        return Ragged.of_owners(self.groups, count)
+        return Ragged.of_owners(self.groups, self.num_images + int((self.owners < 0).sum()))
 
     def require_captions(self, images: np.ndarray) -> None:
         """Refuse rows of images without captions.

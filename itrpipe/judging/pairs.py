@@ -76,7 +76,7 @@ class JudgedPairs(Work[OpenedJudge]):
         """Score some pairs, or find the scale of the scores.
 
         Raises:
-            DataError: the judge returned NaN, infinity, or another number of scores than pairs.
+            DataError: the judge returned NaN or infinity.
             UsageError: see `scale_of`.
         """
         if part.content is None:
@@ -84,12 +84,9 @@ class JudgedPairs(Work[OpenedJudge]):
             write_arrays(path, {SCALE: np.array(scale, np.float64)})
             return
         images, captions = part.content
-        scores = np.asarray(worker(images, captions), np.float32)
-        if scores.shape != images.shape or not np.isfinite(scores).all():
-            raise DataError(
-                f"judge {self._name}: {scores.size:,} scores of {len(images):,} pairs, or some are NaN or infinite; "
-                "choose another judge"
-            )
+        scores = worker(images, captions)
+        if not np.isfinite(scores).all():
+            raise DataError(f"judge {self._name}: scores are NaN or infinite; choose another judge")
         write_arrays(path, {SCORES: scores})
 
     def join(self, paths: Sequence[Path]) -> tuple[np.ndarray, Scale]:

@@ -149,7 +149,9 @@ def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
         reporter: prints.
         needed: something reads it that runs later, so that other jobs with other shares are waited for.
     """
-    share = share_of(step.execution)
+    share = None
+    if load_stage(step.location.stage).has_parts(step):
+        share = share_of(step.execution)
     while (others := _run_share(step, reporter, share)) is not None:
         if others.missing() and not (needed or others.more):
             return

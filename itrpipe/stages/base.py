@@ -229,6 +229,10 @@ class Stage:
             found |= mark.digests(name, value, cache)
         return found
 
+    def has_parts(self, step: Step) -> bool:
+        """Return whether jobs can share the making of a step; else one job makes it, whatever its share."""
+        return True
+
     def check_read(self, step: Step) -> None:
         """Refuse settings that the requested step does not read."""
 

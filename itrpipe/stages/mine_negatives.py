@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.engine.run import OthersMissing, share_of
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import is_given, read_model
 from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import settings_of
 from itrpipe.printable import quantity
-from itrpipe.stages.base import Job, Need, Stage, prepare_need
+from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY, STATISTICS
 from itrpipe.training.settings import JUDGE_INPUT, MineExecution, MineSettings, Model, SearchSettings, run_label
@@ -89,6 +88,10 @@ class MineNegatives(Stage):
             model = needed["train"]
             needed["rescorer"] = Need("train", settings.method, {**model.settings, "backbone": settings.rescore_with})
         return needed
+
+    def has_parts(self, step: Step) -> bool:
+        """Return whether it is a search; to mark what was found is the work of a moment."""
+        return SEARCH not in step.inputs
 
     def run(self, job: Job) -> None:
         """Search, or mark what a search has found, and write both lists with the figures on them.
@@ -190,9 +193,6 @@ def _mark(job: Job) -> None:
     from itrpipe.mining.statistics import sentences
     from itrpipe.storage.disk import read_json, write_json
 
-    share = share_of(job.execution)
-    if share is not None:  # there are no parts, and one job writes the lists
-        raise OthersMissing(share, 0, "lists", [], more=False)
     settings = job.settings
     searched = job.inputs[SEARCH].folder
     embeddings = EmbeddingRows.open(read_model(job.inputs).folder / EMBEDDINGS, TRAIN)

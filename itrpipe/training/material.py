@@ -19,8 +19,6 @@ from itrpipe.storage.tables import rows_of
 from itrpipe.training.data import FROZEN_VECTORS
 
 TRAIN = "train"
-ENCODED = ("text", "vision")
-"""Sides of a judge's encoder, which name the inputs that hold its vectors."""
 
 
 def open_material(inputs: Mapping[str, Path], *, looks: bool) -> Material:
@@ -50,7 +48,7 @@ def open_material(inputs: Mapping[str, Path], *, looks: bool) -> Material:
         rows = rows_of(pa.array(caption_ids), file.read(["caption_id"])["caption_id"])
         graphs = file.read(GRAPH_SCHEMA.names).take(rows)
     encoded = {}
-    for side, rows in zip(ENCODED, (captions, images), strict=True):
+    for side, rows in (("text", captions), ("vision", images)):  # inputs that hold vectors of the judge's encoder
         if side in inputs:
             vectors = ArrayFile(inputs[side] / FROZEN_VECTORS)[TRAIN].mapped()[rows]
             encoded[side] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

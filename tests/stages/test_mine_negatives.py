@@ -217,7 +217,7 @@ def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke
     file = tmp_path / "decisions.parquet"
     verdicts = (captions[before.candidates[0, 0]], "fits"), (captions[before.candidates[0, 1]], "differs")
     DecisionFile(file).add([Judgement("ada", before.anchor_ids[0], *verdict) for verdict in verdicts])
-    outcome = mine(invoke, root, *JUDGED, "--decisions", file)
+    outcome = mine(invoke, root, *JUDGED, "--decisions", file, "--part", "1/2")  # which is one job's work
     assert outcome.out.count("✓ judge/") == 2
     after = lists_of(made(outcome))["texts_for_images"]
     assert after.false_negative_probability is not None
