@@ -36,7 +36,7 @@ from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import AGREEMENT
 
 if TYPE_CHECKING:
-    from itrpipe.features.extraction import ImageFiles
+    from itrpipe.training.data import SplitImages
 
 MODEL, TOGETHER = "", "judges together"
 """Names of the evaluated model, and of all judges, among judges."""
@@ -94,15 +94,14 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not folders:
         return None
     judgements = read_judgements(folders[0])
-    made = evaluation.job.made
-    photographs = judged_photographs(judgements, made)
-    figures = judges_agreement(judgements, photographs, evaluation.settings.judges, made, evaluation.place)
-    if photographs is None:
+    figures = judges_agreement(judgements, evaluation.settings.judges, evaluation.job.made, evaluation.place)
+    files = judgements.photographs()
+    if files:
+        figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, files))
+    else:
         evaluation.warn(
             f"{judgements.root}: the model is not asked, since {FOLDERS[0]} with the photographs is not there"
         )
-    else:
-        figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, photographs))
     return figures
 
 
@@ -117,35 +116,16 @@ def compare_judges(folder: str, judges: Sequence[str], device: str = "auto", rep
     judgements = read_judgements(folder)
     with TemporaryDirectory() as scratch:
         made = Runner(Path(scratch), reporter, warnings.warn).made
-        return judges_agreement(judgements, judged_photographs(judgements, made), judges, made, device)
-
-
-def judged_photographs(judgements: Judgements, made: Callable[[Work, str], Made]) -> ImageFiles | None:
-    """Open the photographs of a folder of judgements; None where it has none.
-
-    Args:
-        judgements: of the folder.
-        made: makes a map, see `itrpipe.stages.base.Job.made`.
-
-    Raises:
-        MissingInputError, DataError: a photograph is not there, or cannot be read.
-    """
-    pairs = [Pair(file, file, "", "") for file in judgements.photographs()]
-    return photographs_of(Benchmark(judgements.root, pairs), JUDGEMENTS, made)[1] if pairs else None
+        return judges_agreement(judgements, judges, made, device)
 
 
 def judges_agreement(
-    judgements: Judgements,
-    photographs: ImageFiles | None,
-    judges: Sequence[str],
-    made: Callable[[Work, str], Made],
-    device: str,
+    judgements: Judgements, judges: Sequence[str], made: Callable[[Work, str], Made], device: str
 ) -> dict[str, Any]:
     """Measure how far judges agree with people.
 
     Args:
         judgements: of a folder.
-        photographs: of the same folder; None where it has none.
         judges: names, see `itrpipe.judging.declaration.judge_name`.
         made: makes a map, see `itrpipe.stages.base.Job.made`.
         device: `auto`, `cpu` or `cuda`.
@@ -158,15 +138,21 @@ def judges_agreement(
         UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`, or there are no photographs
             for a judge that looks at them.
     """
+    files = [judgements.root / file for file in judgements.photographs()]
     try:
         kinds = {judge_name(judge).kind for judge in judges}
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if photographs is None and not kinds.isdisjoint(LOOKING):
+    if not files and not kinds.isdisjoint(LOOKING):
         raise UsageError(
             f"--judge {' '.join(judges)} looks at photographs; put those of {JUDGEMENTS} into "
             f"{judgements.root / FOLDERS[0]}, or name captions or graphs"
         )
+    photographs = None
+    if files:
+        from itrpipe.features.photographs import GivenPhotographs
+
+        photographs = GivenPhotographs(files)
     material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
     log_odds = ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
     figures = {}
@@ -192,12 +178,14 @@ def _agreement(judgements: Judgements, scores: np.ndarray) -> dict[str, Any]:
     return figures
 
 
-def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, photographs: ImageFiles) -> np.ndarray:
+def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, files: Sequence[str]) -> np.ndarray:
     """Return the scores [P] of the evaluated model, kind after kind."""
     from itrpipe.analysis.sentences import compared, sentence_parser
 
     sources = evaluation.sources()
-    pictures = photographs
+    benchmark = Benchmark(judgements.root, [Pair(file, file, "", "") for file in files])
+    _, photographs = photographs_of(benchmark, JUDGEMENTS, evaluation)
+    pictures: SplitImages = photographs
     if sources.extract is not None:
         pictures = features_of(photographs, JUDGEMENTS, evaluation, sources.extract)
     ids = np.arange(len(judgements.files)).astype(str)
