@@ -8,6 +8,7 @@ from typer import Option
 
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, JsonOption, JudgesOption, Split
+from itrpipe.errors import UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 
@@ -28,9 +29,9 @@ class Review(AskingOptions):
       doubtful     the judge's probability nearest to one half first
       harmful      what scores farthest above its caption's own image first
 
-    Decisions are in decisions.parquet next to the dataset's artifacts, one row for each judgement. Mining, evaluation
-    and training read them with --decisions, and also a .csv with the columns image_id, caption_id, answer (fits,
-    differs or unsure) and optionally reviewer.
+    Decisions are in decisions.parquet next to the dataset's artifacts, one row for each judgement. Mining and
+    evaluation read them with --decisions, training with --set mine_negatives.decisions=FILE; a .csv with the columns
+    image_id, caption_id, answer (fits, differs or unsure) and optionally reviewer will do, too.
 
     Example: itrpipe review --backbone vsepp --merge from-ada.parquet
     """
@@ -54,7 +55,7 @@ class Review(AskingOptions):
             asked.reporter.say(
                 f"{file.path}: {quantity(merged, 'judgement')} added of {quantity(len(self.merge), 'file')}"
             )
-        candidates = open_candidates(asked, self.split)
+        candidates = open_candidates(asked, self.split, self.judges)
         if candidates is None:
             return
         judgements = reviewed(candidates, self.order, file.read())
@@ -65,14 +66,20 @@ class Review(AskingOptions):
             asked.reporter.say(line)
 
 
-def open_candidates(asked: Asked, split: str | None) -> "Candidates | None":
-    """Open the pairs that may be judged; None after a dry run."""
+def open_candidates(asked: Asked, split: str | None, judges: list[str] | None) -> "Candidates | None":
+    """Open the pairs that may be judged; None after a dry run.
+
+    Raises:
+        UsageError: judges were named for the rankings of an evaluation.
+    """
     from itrpipe.review import mined_candidates, ranked_candidates
 
     if split in (None, TRAIN):
         open_pairs = mined_candidates
         asked.plan("mine_negatives")
     else:
+        if judges:
+            raise UsageError(f"--judge orders mined pairs, and --split {split} reviews rankings; leave one of both out")
         open_pairs = ranked_candidates
         asked.plan("evaluate", split=split)
     made = asked.made("review")

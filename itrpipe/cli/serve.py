@@ -58,7 +58,7 @@ class Serve(SearchOptions):
         else:
             self.refuse_opened()
             asked = self.asked("mine_negatives", judges=self.judges)
-            candidates = open_candidates(asked, self.split)
+            candidates = open_candidates(asked, self.split, self.judges)
             if candidates is None:
                 return
             prepared, trained = candidates.prepared, Artifact.of(candidates.trained)

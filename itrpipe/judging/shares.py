@@ -15,10 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 _NORMAL = NormalDist().inv_cdf(0.975)
+_FEWEST = 20
+"""Decisions of a span of ranks at least, for a share of its own."""
 _CUTS = (0.5, 0.75, 0.875, 0.9375)
 _SURE = 1e-6
-RANKS = {"1": (1, 1), "2": (2, 2), "3-5": (3, 5), "6-10": (6, 10), "11-60": (11, 60)}
-"""Spans of ranks that are told apart, with the first and the last of each; people are asked about the first ten."""
+TEN_HARDEST = "1-10"
+"""Span that people are asked about."""
+RANKS = {TEN_HARDEST: (1, 10), "1": (1, 1), "2": (2, 2), "3-5": (3, 5), "6-10": (6, 10), "11-60": (11, 60)}
+"""Spans of ranks of which shares are shown, with the first and the last rank of each."""
 
 
 class Share(NamedTuple):
@@ -36,8 +40,8 @@ class Share(NamedTuple):
     decisions: int
 
     def percent(self) -> dict[str, float]:
-        """Return `value`, `low` and `high` in percent; the value alone where no decisions give an interval."""
-        ends = ("value", "low", "high") if self.decisions > 1 else ("value",)
+        """Return `value`, `low` and `high` in percent; the value alone where the interval is all of 0..1."""
+        ends = ("value", "low", "high") if self.high - self.low < 1 else ("value",)
         return {name: 100 * getattr(self, name) for name in ends}
 
 
@@ -127,6 +131,8 @@ def share_by_rank(
 ) -> dict[str, Share]:
     """Estimate the share of right pairs as `share_right` does for each span of `RANKS`.
 
+    The share of a span with fewer than 20 decisions is the judge's alone.
+
     Args:
         ranks: int [P] from 1. Spans without any pair are left out.
     """
@@ -136,7 +142,9 @@ def share_by_rank(
         if not inside.any():
             continue
         places = np.cumsum(inside) - 1
-        decided = inside[rows]
+        decided = np.flatnonzero(inside[rows])
+        if len(decided) < _FEWEST:
+            decided = decided[:0]
         shares[span] = share_right(probabilities[inside], places[rows[decided]], answers[decided], strata[inside])
     return shares
 

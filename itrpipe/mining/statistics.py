@@ -228,6 +228,8 @@ def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
     judged = statistics.get("judged")
     if judged is None:
         return []
+    from itrpipe.judging.shares import TEN_HARDEST  # most lists are not judged
+
     judges = " and ".join(judged["judges"])
     decisions = quantity(judged["decisions"], "decision")
     if not judged["knows"]:
@@ -237,7 +239,7 @@ def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
         area, low, high = auc
         said.append(f"{judges}: AUC {area:.2f} ({low:.2f}–{high:.2f}) by {decisions}")
     for name, words in WORDS.items():
-        share = judged[name]["by_rank"].get("1")
+        share = judged[name]["by_rank"].get(TEN_HARDEST)
         if share is None:
             continue
         checked = "by its default curve, which nobody has checked"
@@ -245,7 +247,7 @@ def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
             decisions = quantity(share["decisions"], "decision")
             checked = f"{100 * share['low']:.0f}–{100 * share['high']:.0f} %, {decisions}"
         said.append(
-            f"{words}: by {judges}, {100 * share['value']:.0f} % of the hardest are right after all ({checked}); "
+            f"{words}: by {judges}, {100 * share['value']:.0f} % of the ten hardest are right after all ({checked}); "
             f"{judged[name]['marked']:,} of {statistics['candidates'][name]:,} candidates are likelier right "
             "than not"
         )

@@ -18,6 +18,7 @@ from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import Figures, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
+from itrpipe.judging.calibration import LEAST
 from itrpipe.review import Estimates, NamedPairs
 from itrpipe.storage.artifact import CORRECTED
 
@@ -46,11 +47,13 @@ def _cells(found: Any) -> Cells:
                 cells[title, "at most"] = Number.of(found["at_most"][name])
     if "by_judges" in found:
         by_judges = found["by_judges"]
+        is_calibrated = by_judges["calibration"]["decisions"] >= LEAST
+        by = "by the judge" if is_calibrated else "by the judge's default curve"
         for side, title in _FIRST.items():
-            cells[title, "right after all by the judge, %"] = Number.of(by_judges["right_after_all"][side])
+            cells[title, f"right after all {by}, %"] = Number.of(by_judges["right_after_all"][side])
         for name, title in _SHOWN.items():
-            if name in COMPARED:
-                cells[title, "by the judge"] = Number.of(by_judges["recalls"][name])
+            if is_calibrated and name in COMPARED:
+                cells[title, by] = Number.of(by_judges["recalls"][name])
     return cells
 
 
@@ -61,8 +64,8 @@ SHOWN = (
         _cells,
         "Candidates judged as fitting count as right, like own captions, and unjudged ones as wrong; "
         "at most, all of the latter among the first ten is right, too. The true recall lies between the two; mAP@R "
-        "has no such bound. By the judge: its estimate of the same recall; with an interval where people's decisions, "
-        "drawn at random, correct it.",
+        "has no such bound. By the judge: its estimate of the same, calibrated by people's decisions; with an interval "
+        "where these were drawn at random. Nobody has checked its default curve.",
         turned=True,
     ),
 )
@@ -168,7 +171,12 @@ def _by_judges(
     estimates = Estimates.of(named, verdicts)
     calibration = estimates.calibration
     assert calibration is not None
-    if not calibration.knows:
+    if calibration.decisions < LEAST:
+        evaluation.warn(
+            f"the judge is not calibrated on this split, and its default curve may be far off; decide {LEAST} pairs "
+            f"with `itrpipe serve --split {evaluation.settings.split}` and give --decisions"
+        )
+    elif not calibration.knows:
         evaluation.warn(
             f"{calibration.decisions:,} decisions do not show that the judges know which answers are right; each "
             "has the share of right ones among the decisions"
