@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -29,20 +29,18 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from itrpipe.datasets.decisions import UNSURE, Decisions, Judgement, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import DIFFERS, FITS, Decided
+from itrpipe.datasets.truth import DIFFERS, FITS, Decided, PairSet, rows_of_ids
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-from itrpipe.judging.calibration import LEAST, calibrate
+from itrpipe.judging.calibration import LEAST, Calibration, calibrate
 from itrpipe.judging.shares import Share, share_of, share_right, strata_of
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
-from itrpipe.storage.tables import rows_of
 from itrpipe.training.settings import JUDGE_INPUT
 
 CALIBRATION, SAMPLE, DOUBTFUL, HARMFUL = ORDERS = ("calibration", "sample", "doubtful", "harmful")
@@ -103,62 +101,50 @@ def agreement_of(one: np.ndarray, other: np.ndarray) -> Agreement:
 # What is asked
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Pairs of an image and a caption of others that may be judged, each once.
+@dataclass(frozen=True, kw_only=True)
+class NamedPairs:
+    """Pairs of an image and a caption of others, with the ids by which people's answers name them.
 
     Attributes:
-        source: artifact of the search or evaluation that found them, as
-            `mine_negatives/exact.triplet.vsepp-0f1e2d3c`, whoever judged its lists.
-        model: label of the model that ranked them.
-        split: of the dataset.
-        prepared: folder of the dataset.
-        trained: folder of the model.
         image_ids: text [N].
         caption_ids: text [T].
-        owners: int64 [T], row of each caption's own image.
-        images, captions: int64 [P] rows, by rising caption, then image.
-        ranks: int64 [P], the better of both directions, from 1.
-        scores: float32 [P].
-        positives: float32 [P], score of the caption with its own image; NaN where it is not known.
+        pairs: P of their rows.
         log_odds: float32 [P, J] of each of the judges; None where none was asked.
-        probability: float32 [P] to be right after all, by their calibration; None where none was asked.
     """
 
-    source: str
-    model: str
-    split: str
-    prepared: Path
-    trained: Path
     image_ids: np.ndarray
     caption_ids: np.ndarray
-    owners: np.ndarray
-    images: np.ndarray
-    captions: np.ndarray
-    ranks: np.ndarray
-    scores: np.ndarray
-    positives: np.ndarray
+    pairs: PairSet
     log_odds: np.ndarray | None = None
-    probability: np.ndarray | None = None
+
+    @cached_property
+    def images(self) -> np.ndarray:
+        """Row of each pair's image, int64 [P]."""
+        return self.pairs.image_rows
+
+    @cached_property
+    def captions(self) -> np.ndarray:
+        """Row of each pair's caption, int64 [P]."""
+        return self.pairs.caption_rows
 
     def ids(self, place: int) -> tuple[str, str]:
-        """Ids of image and caption of a candidate."""
+        """Ids of image and caption of a pair."""
         return str(self.image_ids[self.images[place]]), str(self.caption_ids[self.captions[place]])
 
     def places(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
-        """Places int64 [n] of the candidates of some ids of image and caption; -1 for what is none."""
-        names = np.array(list(pairs), dtype=str).reshape(-1, 2)
-        images = rows_of(pa.array(names[:, 0]), pa.array(self.image_ids))
-        captions = rows_of(pa.array(names[:, 1]), pa.array(self.caption_ids))
-        wanted = captions * len(self.image_ids) + images
-        codes = self.captions * len(self.image_ids) + self.images
-        places = np.searchsorted(codes, wanted).clip(max=len(codes) - 1)
-        return np.where((codes[places] == wanted) & (images >= 0), places, -1)
+        """Places int64 [n] of some ids of image and caption; -1 for what is no pair here."""
+        return self.pairs.places(*rows_of_ids(pairs, self.image_ids, self.caption_ids))
 
     @cached_property
     def lots(self) -> np.ndarray:
-        """A random number of each pair, see `lots_of`; float64 [P]."""
-        return lots_of(self.images, self.captions, len(self.image_ids), len(self.caption_ids))
+        """A random number of each pair, float64 [P] in 0..1, which depends on nothing else.
+
+        It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
+        """
+        random = np.random.default_rng(0)
+        of_images = random.random(len(self.image_ids))
+        of_captions = random.random(len(self.caption_ids))
+        return (of_images[self.images] + of_captions[self.captions]) % 1
 
     @cached_property
     def strata(self) -> np.ndarray:
@@ -168,18 +154,37 @@ class Candidates:
         return strata_of(self.log_odds.mean(axis=1))
 
     def __len__(self) -> int:
-        return len(self.scores)
+        return len(self.pairs)
 
 
-def lots_of(images: np.ndarray, captions: np.ndarray, num_images: int, num_captions: int) -> np.ndarray:
-    """Return a random number of each pair of rows [P], float64 [P] in 0..1, which depends on nothing else.
+@dataclass(frozen=True, kw_only=True)
+class Candidates(NamedPairs):
+    """Pairs that may be judged.
 
-    It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
+    Attributes:
+        source: artifact of the search or evaluation that found them, as
+            `mine_negatives/exact.triplet.vsepp-0f1e2d3c`, whoever judged its lists.
+        model: label of the model that ranked them.
+        split: of the dataset.
+        prepared: folder of the dataset.
+        trained: folder of the model.
+        owners: int64 [T], row of each caption's own image.
+        ranks: int64 [P], the better of both directions, from 1.
+        scores: float32 [P].
+        positives: float32 [P], score of the caption with its own image; NaN where it is not known.
+        probability: float32 [P] to be right after all, by the judges' calibration; None where none was asked.
     """
-    random = np.random.default_rng(0)
-    of_images = random.random(num_images)
-    of_captions = random.random(num_captions)
-    return (of_images[images] + of_captions[captions]) % 1
+
+    source: str
+    model: str
+    split: str
+    prepared: Path
+    trained: Path
+    owners: np.ndarray
+    ranks: np.ndarray
+    scores: np.ndarray
+    positives: np.ndarray
+    probability: np.ndarray | None = None
 
 
 class Queue:
@@ -244,78 +249,88 @@ def _in_turn(strata: np.ndarray, lots: np.ndarray) -> np.ndarray:
 # What the answers tell
 
 
+@dataclass(frozen=True)
+class Estimates:
+    """What people's answers tell of pairs.
+
+    Attributes:
+        pairs: P of them.
+        answers: [P] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
+        is_drawn: bool [P], which were judged, and are random ones of their stratum: their lots are below all lots of
+            the stratum that nobody judged.
+        probabilities: [P] by judges, of answered pairs by a curve that has not seen the answer; 0 where none was asked.
+        calibration: of the judges; None where none was asked.
+    """
+
+    pairs: NamedPairs
+    answers: np.ndarray
+    is_drawn: np.ndarray
+    probabilities: np.ndarray
+    calibration: Calibration | None = None
+
+    @classmethod
+    def of(cls, pairs: NamedPairs, verdicts: Mapping[tuple[str, str], str]) -> Estimates:
+        """Calibrate the judges of some pairs by `Decisions.verdicts`."""
+        places = pairs.places(verdicts)
+        is_judged = np.zeros(len(pairs), dtype=bool)
+        is_judged[places[places >= 0]] = True
+        answers = np.full(len(pairs), np.nan)
+        for answer, value in ((FITS, 1.0), (DIFFERS, 0.0)):
+            places = pairs.places([pair for pair, verdict in verdicts.items() if verdict == answer])
+            answers[places[places >= 0]] = value
+        limits = np.full(pairs.strata.max(initial=0) + 1, np.inf)
+        np.minimum.at(limits, pairs.strata[~is_judged], pairs.lots[~is_judged])
+        is_drawn = pairs.lots < limits[pairs.strata]
+        if pairs.log_odds is None:
+            return cls(pairs, answers, is_drawn, np.zeros(len(pairs)))
+        sure = np.flatnonzero(~np.isnan(answers))
+        calibration = calibrate(pairs.log_odds[sure], answers[sure] == 1, pairs.images[sure])
+        probabilities = calibration.probabilities(pairs.log_odds)
+        probabilities[sure] = calibration.held_out
+        return cls(pairs, answers, is_drawn, probabilities, calibration)
+
+    def share(self, rows: np.ndarray) -> Share:
+        """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random.
+
+        Whoever was unsure counts for neither value, and for both ends of the interval.
+        """
+        drawn = np.flatnonzero(self.is_drawn[rows])
+        answers = self.answers[rows[drawn]]
+
+        def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
+            if self.calibration is None:
+                return share_of(int(fits.sum()), len(fits), len(rows))
+            return share_right(self.probabilities[rows], places, fits, self.pairs.strata[rows])
+
+        is_sure = ~np.isnan(answers)
+        sure = estimate(drawn[is_sure], answers[is_sure] == 1)
+        low = estimate(drawn, answers == 1).low
+        high = estimate(drawn, answers != 0).high
+        return Share(sure.value, low, high, len(drawn))
+
+
 def findings(candidates: Candidates, decisions: Decisions) -> dict[str, Any]:
     """Estimate the share of right answers, and calibrate the judge.
 
     Returns:
-        Figures ready for JSON: the `share` of right answers among all candidates, where whoever was unsure, or
-        disputed, counts for neither value, and for both ends of the interval; `decisions`, the pairs on which people
-        agree and were sure; how many a calibration has `needed`, None where no judge was asked; and once there are as
-        many, what is known of the `judge`, see `Calibration`.
+        Figures ready for JSON: the `share` of right answers among all candidates; `decisions`, the pairs on which
+        people agree and were sure; how many a calibration has `needed`, None where no judge was asked; and once there
+        are as many, what is known of the `judge`, see `Calibration`.
     """
-    places = candidates.places(decisions.verdicts)
-    values = {FITS: 1.0, DIFFERS: 0.0}
-    answers = np.array([values.get(verdict, math.nan) for verdict in decisions.verdicts.values()])
-    is_candidate = places >= 0
-    places, answers = places[is_candidate], answers[is_candidate]
-    is_sure = ~np.isnan(answers)
-    decisions_made = int(is_sure.sum())
-    probabilities = needed = judge = None
-    if candidates.log_odds is not None:
+    estimates = Estimates.of(candidates, decisions.verdicts)
+    made = int((~np.isnan(estimates.answers)).sum())
+    calibration = estimates.calibration
+    needed = judge = None
+    if calibration is not None:
         needed = LEAST
-        sure_places = places[is_sure]
-        calibration = calibrate(candidates.log_odds[sure_places], answers[is_sure] == 1, candidates.images[sure_places])
-        probabilities = calibration.probabilities(candidates.log_odds)
-        probabilities[sure_places] = calibration.held_out
-        if decisions_made >= LEAST:
+        if made >= LEAST:
             judge = {name: getattr(calibration, name) for name in ("knows", "precision", "recall")}
             judge["auc"] = calibration.auc and calibration.auc._asdict()
-    is_drawn = drawn_at_random(candidates.strata, candidates.lots, places)
-    share = estimate_share(candidates.strata, probabilities, places[is_drawn], answers[is_drawn])
-    return {"share": share._asdict(), "decisions": decisions_made, "needed": needed, "judge": judge}
+    share = estimates.share(np.arange(len(candidates)))
+    return {"share": share._asdict(), "decisions": made, "needed": needed, "judge": judge}
 
 
-def drawn_at_random(strata: np.ndarray, lots: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return which of the judged places [n] are random ones of their stratum, bool [n].
-
-    Their lots are below all lots of the stratum that nobody judged.
-
-    Args:
-        strata, lots: [P] of all pairs, see `itrpipe.judging.shares.strata_of` and `lots_of`.
-        places: of those that people judged.
-    """
-    is_judged = np.zeros(len(lots), dtype=bool)
-    is_judged[places] = True
-    limits = np.full(strata.max(initial=0) + 1, np.inf)
-    np.minimum.at(limits, strata[~is_judged], lots[~is_judged])
-    return lots[places] < limits[strata[places]]
-
-
-def estimate_share(
-    strata: np.ndarray, probabilities: np.ndarray | None, places: np.ndarray, answers: np.ndarray
-) -> Share:
-    """Estimate the share of right answers by those at some places [n], NaN where nobody was sure.
-
-    Args:
-        strata: int [P].
-        probabilities: [P] by judges; None where none was asked.
-        places: drawn at random within their strata.
-        answers: 1 right, 0 wrong.
-    """
-
-    def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
-        if probabilities is None:
-            return share_of(int(fits.sum()), len(fits), len(strata))
-        return share_right(probabilities, places, fits, strata)
-
-    is_sure = ~np.isnan(answers)
-    sure = estimate(places[is_sure], answers[is_sure] == 1)
-    low = estimate(places, answers == 1).low
-    high = estimate(places, answers != 0).high
-    return Share(sure.value, low, high, len(places))
-
-
-def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
+def mined_candidates(mined: Path) -> Candidates:
     """Return those of an artifact of `mine-negatives`.
 
     Raises:
@@ -327,10 +342,10 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
 
     manifest = open_artifact(mined)
     if SEARCH in manifest.inputs:
-        return _with_judges(mined_candidates(open_input(mined, manifest, SEARCH), depth), mined)
+        return _with_judges(mined_candidates(open_input(mined, manifest, SEARCH)), mined)
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
-    image_list, caption_list = (read_list(mined, name, depth) for name in FILES)
+    image_list, caption_list = (read_list(mined, name, DEPTH) for name in FILES)
     (model,) = model_inputs(manifest.inputs)
     embeddings = read_embeddings(open_input(mined, manifest, model) / EMBEDDINGS, "train")
     own = np.full(len(caption_list.anchor_ids), np.nan, dtype=np.float32)
@@ -360,7 +375,7 @@ def _with_judges(candidates: Candidates, mined: Path) -> Candidates:
     return replace(candidates, log_odds=log_odds, probability=judgement.calibration.probabilities(log_odds))
 
 
-def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
+def ranked_candidates(evaluated: Path) -> Candidates:
     """Return those of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
 
     Raises:
@@ -373,7 +388,7 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
     own, sides = np.full(len(split.caption_ids), np.nan, dtype=np.float32), []
     found = read_rankings(evaluated / RANKINGS, split.image_ids, split.caption_ids)
     for number, (queries, candidates, scores) in enumerate(found):
-        candidates, scores = candidates[:, :depth].copy(), scores[:, :depth]
+        candidates, scores = candidates[:, :DEPTH].copy(), scores[:, :DEPTH]
         queries = np.asarray(queries)
         anchors = np.broadcast_to(queries[:, None], candidates.shape)
         images, captions = (anchors, candidates) if number == 0 else (candidates, anchors)
@@ -381,8 +396,7 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
         own[captions[right]] = scores[right]
         candidates[right] = -1
         sides.append((queries, candidates, scores))
-    ids = (split.image_ids, split.caption_ids, split.caption_image)
-    return _each_once(evaluated, split.name, ids, sides, own)
+    return _each_once(evaluated, split.name, (split.image_ids, split.caption_ids, split.caption_image), sides, own)
 
 
 _Side = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -410,24 +424,24 @@ def _each_once(
             images, captions = captions, images
         parts.append((images, captions, columns + 1, scores[there]))
     images, captions, ranks, scores = map(np.concatenate, zip(*parts, strict=True))
-    images, captions = images.astype(np.int64), captions.astype(np.int64)
-    order = np.argsort(ranks, kind="stable")
-    _, first = np.unique((captions * (images.max(initial=0) + 1) + images)[order], return_index=True)
-    kept, manifest = order[first], read_manifest(folder)
+    pairs = PairSet.of(captions, images, len(ids[0]))
+    places = pairs.places(captions, images)
+    order = np.lexsort((ranks, places))
+    kept = order[np.searchsorted(places[order], np.arange(len(pairs)))]
+    manifest = read_manifest(folder)
     return Candidates(
+        image_ids=ids[0],
+        caption_ids=ids[1],
+        pairs=pairs,
         source=f"{folder.parent.name}/{folder.name}",
         model=manifest.label,
         split=split,
         prepared=open_input(folder, manifest, "prepare"),
         trained=open_input(folder, manifest, model_inputs(manifest.inputs)[0]),
-        image_ids=ids[0],
-        caption_ids=ids[1],
         owners=ids[2],
-        images=images[kept],
-        captions=captions[kept],
         ranks=ranks[kept].astype(np.int64),
         scores=scores[kept].astype(np.float32),
-        positives=own[captions[kept]],
+        positives=own[pairs.caption_rows],
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ import pytest
 
 from itrpipe import review
 from itrpipe.datasets.decisions import SCHEMA, DecisionFile, Decisions, Judgement, decisions_digest, read_decisions
-from itrpipe.datasets.truth import Decided
+from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.judging.calibration import LEAST
 from itrpipe.judging.shares import Share, share_of
@@ -119,7 +118,7 @@ def test_damage_is_said(file: DecisionFile, content: bytes | pa.Table | None, va
 
 def test_a_table_of_text_holds_decisions(file: DecisionFile, tmp_path: Path) -> None:
     table = tmp_path / "bob.csv"
-    table.write_text("image,caption_id,answer,reviewer\na,b0,Yes,\na,b1,0,ada\na,b1,fits,ada\na,b2,unsure,\n")
+    table.write_text("image_id,caption_id,answer,reviewer\na,b0,Yes,\na,b1,0,ada\na,b1,fits,ada\na,b2,unsure,\n")
     found = read_decisions(table)
     answers = {"ada": {("a", "b1"): "fits"}, "bob": {("a", "b0"): "fits", ("a", "b2"): "unsure"}}
     assert found.answers == answers, "the last answer, and the file's name where no reviewer is named"
@@ -172,26 +171,45 @@ def test_kappa_is_that_of_cohen() -> None:
 def candidates(probability: np.ndarray | None = None) -> Candidates:
     """All pairs of an image and a caption of another one, with scores that fall."""
     captions, images = np.nonzero(OWNERS[:, None] != np.arange(3)[None, :])
-    ranks, scores = np.arange(1, 13), np.linspace(1, 0, 12, dtype=np.float32)
-    own = np.linspace(1, -1, 12, dtype=np.float32)
-    about = ("mine_negatives/exact.m", "m", "train", Path(), Path(), IMAGES, CAPTIONS, OWNERS)
-    return judged_by(Candidates(*about, images, captions, ranks, scores, own), probability)
-
-
-def judged_by(candidates: Candidates, probability: np.ndarray | None) -> Candidates:
-    """The candidates with what one judge says, or nobody."""
-    if probability is None:
-        return candidates
-    log_odds = np.log(probability / (1 - probability)).clip(-9, 9)[:, None]
-    return replace(candidates, log_odds=log_odds, probability=probability)
+    return made(IMAGES, CAPTIONS, OWNERS, captions, images, np.linspace(1, -1, len(images)), probability)
 
 
 def many(probability: np.ndarray | None) -> Candidates:
     """A thousand pairs of 20 images with 50 captions of another one."""
     captions, images = map(np.ravel, np.indices((50, 20)))
     ids = np.array([f"i{row}" for row in range(20)]), np.array([f"c{row}" for row in range(50)])
-    about = ("mine_negatives/exact.m", "m", "train", Path(), Path(), *ids, np.full(50, 20))
-    return judged_by(Candidates(*about, images, captions, images + 1, np.zeros(1000), np.zeros(1000)), probability)
+    return made(*ids, np.full(50, 20), captions, images, np.zeros(1000), probability)
+
+
+def made(
+    image_ids: np.ndarray,
+    caption_ids: np.ndarray,
+    owners: np.ndarray,
+    captions: np.ndarray,
+    images: np.ndarray,
+    positives: np.ndarray,
+    probability: np.ndarray | None,
+) -> Candidates:
+    """The candidates with what one judge says, or nobody."""
+    log_odds = None
+    if probability is not None:
+        log_odds = np.log(probability / (1 - probability)).clip(-9, 9)[:, None]
+    return Candidates(
+        image_ids=image_ids,
+        caption_ids=caption_ids,
+        pairs=PairSet.of(captions, images, len(image_ids)),
+        log_odds=log_odds,
+        source="mine_negatives/exact.m",
+        model="m",
+        split="train",
+        prepared=Path(),
+        trained=Path(),
+        owners=owners,
+        ranks=np.arange(len(images)) + 1,
+        scores=np.linspace(1, 0, len(images), dtype=np.float32),
+        positives=positives,
+        probability=probability,
+    )
 
 
 PROBABILITY = np.random.default_rng(5).random(1000).astype(np.float32)

@@ -21,9 +21,8 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Made, Work
 from itrpipe.errors import UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, SplitScores, read_embeddings
-from itrpipe.judging.declaration import JudgeName
+from itrpipe.judging.declaration import judge_name
 from itrpipe.judging.material import Material
-from itrpipe.judging.opened import Scale
 from itrpipe.judging.pairs import JudgedPairs
 from itrpipe.storage.arrays import HeldRows
 from itrpipe.storage.tables import rows_of
@@ -32,57 +31,58 @@ LOOKING = ("dual", "itm", "vlm")
 """Kinds of judges that look at photographs."""
 
 
-def split_material(evaluation: EvaluatedModel, split: SplitScores, judges: Sequence[JudgeName]) -> Material:
+def split_material(evaluation: EvaluatedModel, split: SplitScores) -> Material:
     """Return what judges read of the evaluated split.
 
     Raises:
         UsageError: the given files hold no text of captions.
         MissingInputError: there are no photographs, and a judge looks at them.
     """
+    judges = evaluation.settings.judges
     prepared = PreparedDataset.open(evaluation.prepare, tokens=False).split(evaluation.settings.split)
-    image_rows = rows_of(pa.array(split.image_ids), prepared.images["image_id"])
-    caption_rows = rows_of(pa.array(split.caption_ids), prepared.captions["caption_id"])
-    texts = prepared.captions["text"].take(caption_rows).to_pylist()
-    if not any(texts):
+    texts = prepared.captions["text"].take(rows_of(pa.array(split.caption_ids), prepared.captions["caption_id"]))
+    if not any(texts.to_pylist()):
         raise UsageError(f"--judge {judges[0]} reads captions, of which the given files hold no text; leave it out")
     photographs = vectors = None
-    if any(name.kind in LOOKING for name in judges):
+    if any(judge_name(judge).kind in LOOKING for judge in judges):
         from itrpipe.features.extraction import ImageFiles
 
+        image_rows = rows_of(pa.array(split.image_ids), prepared.images["image_id"])
         photographs = ImageFiles.of_split(image_root(evaluation.prepare), prepared).of(image_rows)
     if EMBEDDINGS in evaluation.manifest.outputs:
         embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
         vectors = HeldRows(embeddings.images[:]), HeldRows(embeddings.texts[:])
-    return Material(texts, split.caption_image, len(split.image_ids), photographs, vectors=vectors)
+    return Material(texts.to_pylist(), split.caption_image, len(split.image_ids), photographs, vectors=vectors)
 
 
-def ask_judge(
-    name: JudgeName,
+def ask_judges(
+    judges: Sequence[str],
     material: Material,
     images: np.ndarray,
     captions: np.ndarray,
     made: Callable[[Work, str], Made],
     folder: str,
     device: str,
-) -> tuple[np.ndarray, Scale]:
-    """Let a judge score pairs, each once.
+) -> np.ndarray:
+    """Let judges score pairs.
 
     Args:
-        name: of the judge.
-        material: what it reads.
+        judges: names, see `itrpipe.judging.declaration.judge_name`.
+        material: what they read.
         images, captions: int64 [P] rows.
         made: makes a map, such as `itrpipe.stages.base.Job.made`.
-        folder: for the parts of the map.
+        folder: for the parts of the maps.
         device: `auto`, `cpu` or `cuda`.
 
     Returns:
-        Scores [P] float32 and their scale.
+        Log-odds [P, J].
 
     Raises:
         UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`.
     """
-    count = len(material.captions)
-    pairs, places = np.unique(images * count + captions, return_inverse=True)
-    work = JudgedPairs(name, partial(replace, material), pairs // count, pairs % count, device)
-    scores, scale = work.join(made(work, folder).paths)
-    return scores[places], scale
+    log_odds = np.empty((len(images), len(judges)))
+    for column, judge in enumerate(judges):
+        work = JudgedPairs(judge_name(judge), partial(replace, material), images, captions, device)
+        scores, scale = work.join(made(work, f"{folder}-{column}").paths)
+        log_odds[:, column] = scale.log_odds(scores)
+    return log_odds

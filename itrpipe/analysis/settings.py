@@ -13,12 +13,12 @@ from itrpipe.datasets import benchmarks
 from itrpipe.datasets.judgements import JUDGEMENTS
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import NOT_HERE, FeatureSettings, is_given
-from itrpipe.judging.declaration import judge_name
+from itrpipe.judging.declaration import LOCAL_JUDGE, LOCAL_JUDGES, judge_names
 from itrpipe.models.declaration import canonical_backbone, settings_of
 from itrpipe.storage.artifact import LOCAL_MODEL, DigestCache
 from itrpipe.synthesis.generators import generator_names
 from itrpipe.training import settings as training_settings
-from itrpipe.training.settings import LOCAL_JUDGES, Model, decisions_file
+from itrpipe.training.settings import Model, decisions_file
 
 ECCV_PACKAGE = "eccv_caption"
 SCORED = "scored_"
@@ -35,12 +35,8 @@ def _judge_digests(name: str, judges: Sequence[str], cache: DigestCache) -> dict
     """Return the digests of the models of judges that are folders."""
     found = {}
     for judge in judges:
-        found |= LOCAL_MODEL.digests(f"judge {len(found)}", judge_name(judge).pretrained, cache)
+        found |= LOCAL_JUDGE.digests(f"judge {len(found)}", judge, cache)
     return found
-
-
-def _judge_names(judges: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted({str(judge_name(judge)) for judge in judges}))
 
 
 class EvaluateSettings(Settings):
@@ -84,7 +80,7 @@ class EvaluateSettings(Settings):
     language_model: Annotated[str, LOCAL_MODEL] = ""
     benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
     decisions: Annotated[str, decisions_file(training=False)] = ""
-    judges: Annotated[tuple[str, ...], Outside(_judge_digests, LOCAL_JUDGES.seen), AfterValidator(_judge_names)] = ()
+    judges: Annotated[tuple[str, ...], Outside(_judge_digests, LOCAL_JUDGES.seen), AfterValidator(judge_names)] = ()
     protocols: tuple[Literal["full", "coco-1k", "coco-5k"], ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
@@ -157,8 +153,7 @@ def check_asked(settings: EvaluateSettings) -> None:
             f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
             "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
         )
-    names = [benchmarks.named(benchmark).name for benchmark in settings.benchmark]
-    if JUDGEMENTS in names and not settings.judges:
+    if JUDGEMENTS in BENCHMARKS.seen(settings.benchmark) and not settings.judges:
         raise UsageError(
             f"--benchmark {JUDGEMENTS} compares judges with people; name one with --judge, such as captions"
         )

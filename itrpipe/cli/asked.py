@@ -259,6 +259,9 @@ class Asked:
             if item.scope is None and item.key in NAMING:
                 if of_model:
                     options += f" --{item.key} {value}"
+            elif scope == stage and item.key == "judges":
+                for judge in value:
+                    options += f" --judge {shlex.quote(judge)}"
             elif scope == stage or (of_model and scope != "evaluate"):
                 text = value if isinstance(value, str) else json.dumps(value)
                 options += f" --set {shlex.quote(f'{scope}.{item.key}={text}')}"

@@ -11,8 +11,8 @@ that decisions outlive the models and lists that they were made over. Columns:
     source      artifact that holds the list
     drawn       the order in which the pair came
 
-Decisions that were made elsewhere come as .csv or .tsv, with the columns image_id (or image), caption_id and answer,
-and optionally reviewer (else the file's name), source and drawn.
+Decisions that were made elsewhere come as .csv or .tsv, with the columns image_id, caption_id and answer, and
+optionally reviewer, else the file's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +29,7 @@ from typing import Annotated
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.source_files import rows as table_rows
@@ -51,10 +51,8 @@ SCHEMA = pa.schema(
         *((name, pa.string()) for name in ("reviewer", "image_id", "caption_id", "answer", "model", "source", "drawn")),
     ]
 )
-TABLES = (".csv", ".tsv")
 _ANSWERS = {FITS: FITS, "yes": FITS, "1": FITS, DIFFERS: DIFFERS, "no": DIFFERS, "0": DIFFERS, UNSURE: UNSURE}
 """What tables say -> the answer."""
-_BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -214,24 +212,19 @@ def _answer(text: str) -> str:
     Raises:
         ValueError: it means none.
     """
-    answer = _ANSWERS.get(text.strip().lower())
+    answer = _ANSWERS.get(text.lower())
     if answer is None:
         raise ValueError(f"one of {', '.join(_ANSWERS)}")
     return answer
 
 
-_Id = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-
-
 class _Row(BaseModel):
     """A row of a table of decisions."""
 
-    image_id: _Id = Field(validation_alias=AliasChoices("image_id", "image"))
-    caption_id: _Id
+    image_id: str
+    caption_id: str
     answer: Annotated[str, AfterValidator(_answer)]
     reviewer: str = ""
-    source: str = ""
-    drawn: str = ""
 
 
 def _read_rows(path: Path) -> Decisions:
@@ -239,8 +232,9 @@ def _read_rows(path: Path) -> Decisions:
     judgements = []
     for number, (_, row) in enumerate(table_rows(path, TypeAdapter(_Row))):
         # Times that come again with the file, so that its rows are merged once.
-        at = _BEGINNING + timedelta(microseconds=number)
-        judgements.append({**dict(row), "model": "", "reviewer": row.reviewer or path.stem, "at": at})
+        at = datetime.fromtimestamp(number, UTC)
+        reviewer = row.reviewer or path.stem
+        judgements.append(asdict(Judgement(reviewer, row.image_id, row.caption_id, row.answer, at=at)))
     return Decisions(pa.Table.from_pylist(judgements, schema=SCHEMA))
 
 
@@ -251,7 +245,7 @@ def read_decisions(path: Path) -> Decisions:
         MissingInputError: there is none.
         DataError: it is damaged, or none of decisions.
     """
-    if path.suffix.lower() in TABLES:
+    if path.suffix.lower() in (".csv", ".tsv"):
         return _read_rows(path)
     rows = read_table(path, SCHEMA, "restore it from a copy, or make one with `itrpipe serve`")
     for name in SCHEMA.names:

@@ -11,26 +11,25 @@ out as in Hessel et al., "CLIPScore", EMNLP 2021.
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from itrpipe.datasets.paths import locate_all_images
-from itrpipe.datasets.source_files import data_files, lines_of
+from itrpipe.datasets.source_files import data_files
 from itrpipe.errors import DataError
 from itrpipe.printable import printable
 from itrpipe.storage.artifact import DigestCache
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
 JUDGEMENTS = "flickr8k-judgements"
 FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "images")
 """Folders in which the photographs may lie; the first is spelled as it was published."""
-_CAPTION_COLUMNS = {"captions.tsv": 3, "Flickr8k.token.txt": 2}
-"""File of captions -> its columns, of which the last are id and caption."""
+_CAPTIONS = ("captions.tsv", "Flickr8k.token.txt")
+_TEXTS = ("image", "caption_id", "caption")
 
 
 class Source(NamedTuple):
@@ -38,12 +37,14 @@ class Source(NamedTuple):
 
     Attributes:
         names: that the file goes by.
-        answers: columns that are read, of the three behind image and caption.
+        columns: behind image and caption.
+        answers: number of the first of these, which count.
         low, high: bounds of a number.
         fits: mean from which on a caption counts as right.
     """
 
     names: tuple[str, str]
+    columns: tuple[str, str, str]
     answers: int
     low: int
     high: int
@@ -51,8 +52,8 @@ class Source(NamedTuple):
 
 
 SOURCES = {
-    "experts": Source(("expert.tsv", "ExpertAnnotations.txt"), 3, 1, 4, 3.0),
-    "crowd": Source(("crowd.tsv", "CrowdFlowerAnnotations.txt"), 1, 0, 1, 0.5),
+    "experts": Source(("expert.tsv", "ExpertAnnotations.txt"), ("rating_1", "rating_2", "rating_3"), 3, 1, 4, 3.0),
+    "crowd": Source(("crowd.tsv", "CrowdFlowerAnnotations.txt"), ("share_yes", "yes", "no"), 1, 0, 1, 0.5),
 }
 
 
@@ -88,6 +89,14 @@ class Judgements(NamedTuple):
     owners: np.ndarray
     answers: dict[str, Answers]
 
+    @property
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images and captions of all pairs, kind after kind."""
+        import numpy as np
+
+        images, captions, *_ = zip(*self.answers.values(), strict=True)
+        return np.concatenate(images), np.concatenate(captions)
+
     def photographs(self) -> list[str]:
         """Return the path of each photograph relative to the root; none where the folder has none of `FOLDERS`.
 
@@ -98,16 +107,11 @@ class Judgements(NamedTuple):
         return locate_all_images(self.root, self.files, self.files, folders) if folders else []
 
     def digests(self, cache: DigestCache) -> dict[str, str]:
-        """Return the digests of all that is read, whose place does not count."""
-        content = hashlib.sha256(repr((self.files, self.captions)).encode())
-        for answers in self.answers.values():
-            for column in answers:
-                content.update(column.tobytes())
-        paths = [self.root / file for file in self.photographs()]
-        return {
-            f"benchmark {JUDGEMENTS}": content.hexdigest(),
-            f"benchmark {JUDGEMENTS} images": cache.combined(paths, self.root, f"hashing {JUDGEMENTS}"),
-        }
+        """Return the digest of all files that are read, whose place does not count."""
+        files = [self.root / file for file in self.photographs()]
+        for names in (_CAPTIONS, *(source.names for source in SOURCES.values())):
+            files += data_files(self.root, names)
+        return {f"benchmark {JUDGEMENTS}": cache.combined(files, self.root, f"hashing {JUDGEMENTS}")}
 
 
 def read_judgements(folder: str) -> Judgements:
@@ -120,62 +124,59 @@ def read_judgements(folder: str) -> Judgements:
     """
     import numpy as np  # not with the module, which is read when an evaluation is planned
 
+    from itrpipe.storage.tables import rows_of
+
     root = Path(folder).expanduser()
-    path = data_files(root, list(_CAPTION_COLUMNS))[0]
-    texts = {}
-    for _, (*_, caption_id, caption) in _rows(path, _CAPTION_COLUMNS.get(path.name, 2)):
-        texts[caption_id] = caption
-    described = set(map(_image_of, texts))
+    captions = _read_table(root, _CAPTIONS, ("caption_id", "caption"))
+    owners = np.char.rpartition(captions["caption_id"].to_pylist(), "#")[:, 0]
     pairs = {}
     for kind, source in SOURCES.items():
-        pairs[kind] = []
-        for where, (image, caption_id, *fields) in _rows(data_files(root, source.names)[0], 5):
-            if caption_id not in texts or image not in described:
-                raise DataError(f"{where}: {path.name} has no caption {caption_id}, or none of {image}; add it")
-            if image != _image_of(caption_id):
-                pairs[kind].append((image, caption_id, _answers(where, fields, source)))
+        table = _read_table(root, source.names, ("image", "caption_id", *source.columns))
+        images = np.array(table["image"].to_pylist())
+        rows = rows_of(table["caption_id"], captions["caption_id"])
+        values = np.stack([table[name] for name in source.columns[: source.answers]], axis=1)
+        is_right = ((values >= source.low) & (values <= source.high)).all(axis=1)
+        is_right &= (rows >= 0) & np.isin(images, owners)
+        if not is_right.all():
+            row = ", ".join(map(str, table.slice(int(is_right.argmin()), 1).to_pylist()[0].values()))
+            raise DataError(
+                f"{root}: {source.names[1]} has {printable(row)}: an answer is no number from {source.low} to "
+                f"{source.high}, or {_CAPTIONS[1]} lacks the caption or captions of the photograph; get the files again"
+            )
+        others = images != owners[rows]
+        pairs[kind] = images[others], rows[others], values[others]
 
-    named = set()
-    for image, caption_id, _ in [*pairs["experts"], *pairs["crowd"]]:
-        named |= {image, _image_of(caption_id)}
-    caption_ids = [caption_id for caption_id in texts if _image_of(caption_id) in named]
-    caption_rows = {caption_id: row for row, caption_id in enumerate(caption_ids)}
-    image_rows = {image: row for row, image in enumerate(sorted(named))}
+    named = [np.append(images, owners[rows]) for images, rows, _ in pairs.values()]
+    files = np.unique(np.concatenate(named))
+    kept = np.flatnonzero(np.isin(owners, files))
     answers = {}
-    for kind, source in SOURCES.items():
-        values = np.array([values for _, _, values in pairs[kind]]).reshape(-1, source.answers)
-        fits = values.mean(axis=1) >= source.fits
+    for kind, (images, rows, values) in pairs.items():
+        fits = values.mean(axis=1) >= SOURCES[kind].fits
         if len(set(fits.tolist())) < 2:
-            raise DataError(f"{root}: by {source.names[0]} all pairs fit, or none does; get the file again")
-        images = np.array([image_rows[image] for image, _, _ in pairs[kind]])
-        captions = np.array([caption_rows[caption_id] for _, caption_id, _ in pairs[kind]])
-        answers[kind] = Answers(images, captions, values, fits)
-    owners = np.array([image_rows[_image_of(caption_id)] for caption_id in caption_ids])
-    return Judgements(root, list(image_rows), [texts[caption_id] for caption_id in caption_ids], owners, answers)
+            raise DataError(f"{root}: by {SOURCES[kind].names[1]} all pairs fit, or none does; get the file again")
+        answers[kind] = Answers(np.searchsorted(files, images), np.searchsorted(kept, rows), values, fits)
+    texts = captions["caption"].take(kept).to_pylist()
+    return Judgements(root, files.tolist(), texts, np.searchsorted(files, owners[kept]), answers)
 
 
-def _image_of(caption_id: str) -> str:
-    return caption_id.rpartition("#")[0]
+def _read_table(root: Path, names: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    """Read columns of a file of tabs: those that the header of a `.tsv` names, or all of a published one.
 
+    Raises:
+        MissingInputError: there is no such file.
+        DataError: it is malformed.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
 
-def _rows(path: Path, columns: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows of a file of tabs, each with where it stands; the first line of a `.tsv` is its header."""
-    lines = lines_of(path)
-    first = 1 if path.suffix == ".tsv" else 0
-    for number, line in enumerate(lines[first:], first + 1):
-        fields = line.split("\t")
-        if len(fields) != columns:
-            raise DataError(f"{path}: line {number} has {len(fields)} columns, not {columns}; get the file again")
-        yield f"{path}: line {number}", fields
-
-
-def _answers(where: str, fields: list[str], source: Source) -> list[float]:
-    """Return the answers of a row, each within its bounds."""
+    path = data_files(root, names)[0]
+    types = {name: pa.string() if name in _TEXTS else pa.float64() for name in columns}
     try:
-        values = [float(field) for field in fields[: source.answers]]
-    except ValueError:
-        values = [math.nan]
-    if not all(source.low <= value <= source.high for value in values):
-        shown = printable(" ".join(fields))
-        raise DataError(f"{where} answers {shown}, no number from {source.low} to {source.high}; get the file again")
-    return values
+        return csv.read_csv(
+            path,
+            csv.ReadOptions(column_names=None if path.suffix == ".tsv" else columns),
+            csv.ParseOptions(delimiter="\t", quote_char=False),
+            csv.ConvertOptions(include_columns=columns, column_types=types),
+        )
+    except pa.ArrowException as error:
+        raise DataError(f"{path}: {printable(str(error))}; get the file again") from None

@@ -121,11 +121,18 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
     return PairSet.of(captions[images >= 0], images[images >= 0], len(image_ids))
 
 
+def rows_of_ids(
+    pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows [P] of captions and images of pairs of ids of image and caption; -1 of ids that are not there."""
+    names = np.array(list(pairs), dtype=str).reshape(-1, 2)
+    captions = rows_of(pa.array(names[:, 1]), pa.array(caption_ids))
+    return captions, rows_of(pa.array(names[:, 0]), pa.array(image_ids))
+
+
 def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
     """Return pairs of ids of image and caption as rows of these images and captions; those of others are left out."""
-    names = np.array(list(pairs), dtype=str).reshape(-1, 2)
-    images = rows_of(pa.array(names[:, 0]), pa.array(image_ids))
-    captions = rows_of(pa.array(names[:, 1]), pa.array(caption_ids))
+    captions, images = rows_of_ids(pairs, image_ids, caption_ids)
     known = (images >= 0) & (captions >= 0)
     return PairSet.of(captions[known], images[known], len(image_ids))
 

@@ -25,42 +25,25 @@ class Kendall(NamedTuple):
 
 
 def kendall(scores: np.ndarray, answers: np.ndarray) -> Kendall:
-    """Correlate scores [n] with answers [n]; 0 where all scores or all answers are equal."""
-    score_values, score_ranks = np.unique(scores, return_inverse=True)
-    answer_values, answer_ranks = np.unique(answers, return_inverse=True)
+    """Correlate scores [n] with answers [n], of which few differ; 0 where all scores or all answers are equal."""
+    score_values, rows = np.unique(scores, return_inverse=True)
+    answer_values, columns = np.unique(answers, return_inverse=True)
     levels = min(len(score_values), len(answer_values))
     if levels < 2:
         return Kendall(0.0, 0.0)
-    both = score_ranks * len(answer_values) + answer_ranks
-    pairs = len(scores) * (len(scores) - 1) // 2
-    untied_scores = pairs - _ties(score_ranks)
-    untied_answers = pairs - _ties(answer_ranks)
-    discordant = _inversions(answer_ranks[np.argsort(both)])
-    difference = untied_scores + untied_answers - pairs + _ties(both) - 2 * discordant
-    return Kendall(
-        difference / math.sqrt(untied_scores * untied_answers),
-        2 * difference * levels / (len(scores) ** 2 * (levels - 1)),
-    )
+    counts = np.zeros((len(score_values), len(answer_values)))
+    np.add.at(counts, (rows, columns), 1)
+    difference = _ordered_pairs(counts) - _ordered_pairs(counts[:, ::-1])
+    untied = _untied_pairs(counts.sum(axis=1)) * _untied_pairs(counts.sum(axis=0))
+    return Kendall(difference / math.sqrt(untied), 2 * difference * levels / (len(scores) ** 2 * (levels - 1)))
 
 
-def _ties(ranks: np.ndarray) -> int:
-    """Count the pairs of equal ranks."""
-    _, counts = np.unique(ranks, return_counts=True)
-    return int((counts * (counts - 1) // 2).sum())
+def _ordered_pairs(counts: np.ndarray) -> float:
+    """Count the pairs of which one lies in a higher row and a higher column of a table of counts."""
+    lower = counts.cumsum(axis=0).cumsum(axis=1)
+    return float((counts[1:, 1:] * lower[:-1, :-1]).sum())
 
 
-def _inversions(ranks: np.ndarray) -> int:
-    """Count the pairs of ranks [n], whole numbers from 0, that stand in falling order.
-
-    The highest bit in which two ranks differ decides, so that an inversion is a set bit before an unset one among ranks
-    whose higher bits are equal.
-    """
-    count = 0
-    for bit in range(int(ranks.max()).bit_length()):
-        higher = ranks >> (bit + 1)
-        order = np.argsort(higher, kind="stable")
-        is_set = (ranks[order] >> bit) & 1
-        set_before = np.cumsum(is_set) - is_set
-        starts = np.searchsorted(higher[order], higher[order])
-        count += int((set_before - set_before[starts])[is_set == 0].sum())
-    return count
+def _untied_pairs(counts: np.ndarray) -> float:
+    """Count the pairs of different values, each of which occurs so often."""
+    return float(counts.sum() ** 2 - (counts**2).sum()) / 2

@@ -346,7 +346,7 @@ def _first_negatives(
     """
     shape = len(lists.candidates), min(width, lists.candidates.shape[1])
     rows, places = np.empty(shape, np.int64), np.empty(shape, np.int64)
-    repeats = right = seen = 0
+    counts = np.zeros(3, np.int64)
     for part in slices(len(rows), _AT_ONCE):
         found = CandidateLists(lists.candidates[part], lists.scores[part])
         is_candidate = found.candidates != NO_ROW
@@ -356,9 +356,7 @@ def _first_negatives(
         is_right = np.zeros_like(is_repeat)
         if lists.false_negative_probability is not None:
             is_right = (lists.false_negative_probability[part] > drop_above) & is_candidate & ~is_repeat
-        repeats += int(is_repeat[:, :width].sum())
-        right += int(is_right[:, :width].sum())
-        seen += int(is_candidate[:, :width].sum())
+        counts += [mask[:, :width].sum() for mask in (is_repeat, is_right, is_candidate)]
         kept = np.where(is_repeat | is_right, NO_ROW, found.candidates)
         places[part] = np.argsort(kept == NO_ROW, axis=1, kind="stable")[:, :width]
         rows[part] = np.take_along_axis(kept, places[part], axis=1)
@@ -367,7 +365,7 @@ def _first_negatives(
         if values is not None:
             own = np.take_along_axis(values, places, axis=1)
             facts[name] = np.where(np.isfinite(own), own, np.array(None))
-    return rows, facts, LeftOut(repeats, right, seen)
+    return rows, facts, LeftOut(*counts.tolist())
 
 
 # Rows of the formats, and the files that hold them

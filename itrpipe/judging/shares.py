@@ -17,8 +17,8 @@ import numpy as np
 _NORMAL = NormalDist().inv_cdf(0.975)
 _CUTS = (0.5, 0.75, 0.875, 0.9375)
 _SURE = 1e-6
-RANKS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 60))
-"""Spans of ranks, from the first to the last, that are told apart; people are asked about the first ten."""
+RANKS = {"1": (1, 1), "2": (2, 2), "3-5": (3, 5), "6-10": (6, 10), "11-60": (11, 60)}
+"""Spans of ranks that are told apart, with the first and the last of each; people are asked about the first ten."""
 
 
 class Share(NamedTuple):
@@ -34,6 +34,11 @@ class Share(NamedTuple):
     low: float
     high: float
     decisions: int
+
+    def percent(self) -> dict[str, float]:
+        """Return `value`, `low` and `high` in percent; the value alone where no decisions give an interval."""
+        ends = ("value", "low", "high") if self.decisions > 1 else ("value",)
+        return {name: 100 * getattr(self, name) for name in ends}
 
 
 def share_of(found: int, decisions: int, population: int) -> Share:
@@ -120,20 +125,19 @@ def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray
 def share_by_rank(
     probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray, strata: np.ndarray, ranks: np.ndarray
 ) -> dict[str, Share]:
-    """Estimate the share of right pairs as `share_right` does for each span of `RANKS`, such as "3-5".
+    """Estimate the share of right pairs as `share_right` does for each span of `RANKS`.
 
     Args:
         ranks: int [P] from 1. Spans without any pair are left out.
     """
     shares = {}
-    for first, last in RANKS:
+    for span, (first, last) in RANKS.items():
         inside = (ranks >= first) & (ranks <= last)
         if not inside.any():
             continue
         places = np.cumsum(inside) - 1
         decided = inside[rows]
-        name = str(first) if first == last else f"{first}-{last}"
-        shares[name] = share_right(probabilities[inside], places[rows[decided]], answers[decided], strata[inside])
+        shares[span] = share_right(probabilities[inside], places[rows[decided]], answers[decided], strata[inside])
     return shares
 
 

@@ -19,6 +19,7 @@ from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import DASH, Number, Row, Table
 from itrpipe.exporting.places import judge_without_place
 from itrpipe.features.declaration import read_model
+from itrpipe.judging.shares import RANKS, Share
 from itrpipe.mining.lists import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
@@ -42,10 +43,6 @@ _REJECTED = {
     "no twin": "without a twin",
 }
 """Reason for which a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
-_SPANS = ("1", "2", "3-5", "6-20", "21-60")
-"""Ranks that `itrpipe.judging.shares.share_by_rank` tells apart."""
-_LEAST_DECISIONS = 2
-"""Below which a share has no interval."""
 _SENTENCE = ("caption_id", "text", "score", "positive_score", "kind", "twin_image_id", "detail", "twin_detail")
 
 Galleries = Callable[[ChainArtifact, str], SplitPictures | None]
@@ -94,14 +91,18 @@ def mined(
         count: anchors of each list.
         seed: of their choice.
     """
-    minings, titles, facts = [], [], []
+    minings, searches = [], []
     for each in artifacts:
         if each.stage == "mine_negatives" and each.manifest is not None:
             minings.append(each)
-            titles.append(mining_name(each, names))
-            facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
+            searches += [search.folder for name, search in each.inputs.items() if name == each.stage]
+    minings = [each for each in minings if each.folder not in searches]
+    titles, facts = [], []
+    for each in minings:
+        titles.append(mining_name(each, names))
+        facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
 
-    rows, examples, judged = [], [], {}
+    rows, ranked, judges, examples = [], [], [], []
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
         name = ", ".join([title, *parts])
         statistics = read_json(mining.opened / STATISTICS)
@@ -111,13 +112,18 @@ def mined(
                 cells.append(Number.of(distribution and distribution["median"], digits=3))
             cells.append(Number.of(beaten_percent(statistics, direction)))
             for top in TOPS:
-                cells.append(Number.of(_right_percent(statistics, direction, top)))
+                cells.append(Number.of(statistics["right_after_all"][direction][f"top_{top}"]["percent"]))
             rows.append(Row(f"{name}: {what}", cells))
-        if "judged" in statistics:
-            judged[name] = statistics["judged"]
+            if "judged" in statistics:
+                by_rank = statistics["judged"][direction]["by_rank"]
+                shares = [by_rank.get(span) and Share(**by_rank[span]).percent() for span in RANKS]
+                ranked.append(Row(f"{name}: {what}", [Number.of(share, digits=0) for share in shares]))
+                judges += map(judge_without_place, statistics["judged"]["judges"])
         gallery = None if examples else gallery_of(mining, TRAIN)
         if gallery is not None:
             examples = _mined_examples(name, mining.opened, gallery, count, seed)
+    if not rows:
+        return []
     table = Table(
         "What was mined",
         ["own score", "mined score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
@@ -127,51 +133,19 @@ def mined(
         "same, false negatives, of those that the dataset knows or that people judged before they were dropped.",
         head="mined by",
     )
-    return [table, *_right_by_rank(judged), *examples] if rows else []
-
-
-def _right_percent(statistics: Mapping[str, Any], direction: str, top: int) -> float | None:
-    """Return the percent of the first candidates that are right after all.
-
-    Of judged lists, people were asked more about what is likely right, so that their answers alone say nothing of all.
-    """
-    if "judged" in statistics and statistics["judge"] == PEOPLE:
-        return None
-    return statistics["right_after_all"][direction][f"top_{top}"]["percent"]
-
-
-def _right_by_rank(minings: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    """Tell how many candidates are right after all at each rank.
-
-    Args:
-        minings: name of a mining -> what its judges say, see `itrpipe.mining.judged.Judgement.counts`.
-    """
-    rows: list[Row] = []
-    judges: dict[str, None] = {}
-    for name, judged in minings.items():
-        judges |= dict.fromkeys(map(judge_without_place, judged["judges"]))
-        for direction, what in _LISTS.items():
-            cells: list[Number | None] = []
-            for span in _SPANS:
-                found = judged[direction]["by_rank"].get(span)
-                cells.append(None if found is None else _percent(**found))
-            rows.append(Row(f"{name}: {what}", cells))
-    table = Table(
-        "Right after all, by rank",
-        [f"{span.replace('-', DASH)}, %" for span in _SPANS],
-        rows,
-        f"Share of the candidates at these ranks that match though they count as negatives, by {' and '.join(judges)}. "
-        "With an interval, people's decisions correct the judge; without one, nobody has checked it.",
-        head="mined by",
-    )
-    return [table] if rows else []
-
-
-def _percent(value: float, low: float, high: float, decisions: int) -> Number:
-    """Return a share in percent, with its interval where people's decisions give one."""
-    if decisions < _LEAST_DECISIONS:
-        return Number(100 * value, digits=0)
-    return Number(100 * value, 100 * low, 100 * high, digits=0)
+    tables = [table]
+    if ranked:
+        by_rank = Table(
+            "Right after all, by rank",
+            [f"{span.replace('-', DASH)}, %" for span in RANKS],
+            ranked,
+            "Share of the candidates at these ranks that match though they count as negatives, by "
+            f"{' and '.join(dict.fromkeys(judges))}. With an interval, people's decisions correct the judge; without "
+            "one, nobody has checked it.",
+            head="mined by",
+        )
+        tables.append(by_rank)
+    return [*tables, *examples]
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
@@ -221,7 +195,7 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
         beaten, right = [], []
         for direction in _LISTS:
             beaten.append(beaten_percent(statistics, direction))
-            right.append(_right_percent(statistics, direction, 1))
+            right.append(statistics["right_after_all"][direction]["top_1"]["percent"])
         facts = []
         if None not in beaten:
             caption, image = beaten

@@ -27,7 +27,6 @@ from itrpipe.report.names import (
     choices_of,
     departures,
     distinctions,
-    loss_of,
     method_title,
     model_title,
     title_by_choices,
@@ -93,11 +92,7 @@ class Model:
     @cached_property
     def has_idle_judges(self) -> bool:
         """Tell whether it was to avoid what judges of its negatives mark, and they marked nothing."""
-        loss = loss_of(self.settings)
-        if loss is None or self.mining is None or self.mining.manifest is None:
-            return False
-        mined = loss.mined()
-        if mined is None or not mined.judges:
+        if self.mining is None or self.mining.manifest is None or not self.mining.manifest.settings.get("judges"):
             return False
         judged = read_json(self.mining.opened / STATISTICS)["judged"]
         return not any(judged[direction]["marked"] for direction in DIRECTIONS)

@@ -20,7 +20,6 @@ from itrpipe.datasets.benchmarks import SUITES, Benchmark, Pair, named, read_ben
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.engine.work import Made, Work
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import Interval, as_figures, group_mean_interval, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -118,7 +117,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
             benchmark = read_benchmark(asked)
             measures = SUITES[name].measures
             pairs = benchmark.pairs
-            ids, photographs = photographs_of(benchmark, name, evaluation.job.made)
+            ids, photographs = photographs_of(benchmark, name, evaluation)
             pictures: SplitImages = photographs
             if sources.extract is not None:
                 pictures = features_of(photographs, name, evaluation, sources.extract)
@@ -216,13 +215,13 @@ def _rows_of(image_ids: Sequence[str], split: SplitScores) -> np.ndarray:
     return rows_of(pa.array(image_ids, pa.string()), pa.array(split.image_ids, pa.string()))
 
 
-def photographs_of(benchmark: Benchmark, name: str, made: Callable[[Work, str], Made]) -> tuple[list[str], ImageFiles]:
+def photographs_of(benchmark: Benchmark, name: str, evaluation: EvaluatedModel) -> tuple[list[str], ImageFiles]:
     """Check the images of a benchmark; every image, or part of one, counts once.
 
     Args:
         benchmark: as read.
         name: of it.
-        made: makes a map, see `itrpipe.stages.base.Job.made`.
+        evaluation: of the model.
 
     Returns:
         Id of each pair's image, and the images in the order in which the pairs name them.
@@ -235,7 +234,9 @@ def photographs_of(benchmark: Benchmark, name: str, made: Callable[[Work, str], 
     parts = list(dict.fromkeys((pair.file, pair.box) for pair in benchmark.pairs))
     ids = {part: str(row) for row, part in enumerate(parts)}
     files = [file for file, _ in parts]
-    facts, problems = check_images(benchmark.root, files, lambda work: made(work, f"checked-{name}"))
+    facts, problems = check_images(
+        benchmark.root, files, lambda work: evaluation.job.made(work, f"benchmarks/{name}/checked")
+    )
     if problems:
         file, reason = next(iter(problems.items()))
         raise DataError(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from itrpipe.analysis.judges import ask_judge, split_material
+from itrpipe.analysis.judges import ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.decisions import DISPUTED, UNSURE, read_decisions
 from itrpipe.datasets.truth import Decided, PairSet, pair_set
@@ -18,10 +18,7 @@ from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import Figures, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.judging.calibration import calibrate
-from itrpipe.judging.declaration import judge_name
-from itrpipe.judging.shares import strata_of
-from itrpipe.review import drawn_at_random, estimate_share, lots_of
+from itrpipe.review import Estimates, NamedPairs
 from itrpipe.storage.artifact import CORRECTED
 
 DEPTH = 10
@@ -33,6 +30,8 @@ _SHOWN = {
     "i2t_map_at_r": "captions mAP@R",
     "t2i_map_at_r": "images mAP@R",
 }
+Verdicts = Mapping[tuple[str, str], str]
+"""See `itrpipe.datasets.decisions.Decisions.verdicts`."""
 _FIRST = {"i2t": "wrong first captions", "t2i": "wrong first images"}
 
 
@@ -85,18 +84,13 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     settings = evaluation.settings
     if not (settings.decisions or settings.judges):
         return None
-    verdicts = {}
+    figures, verdicts = {}, {}
+    places = _first_places(split)
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
-    decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
-    doubtful = [pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)]
-    unsure = pair_set(doubtful, split.image_ids, split.caption_ids)
-    places = _first_places(split)
-    figures = {}
-    if settings.decisions:
-        figures = _by_people(evaluation, split, places, decided, unsure)
+        figures = _by_people(evaluation, split, places, verdicts)
     if settings.judges and len(split.image_ids) > 1:
-        figures["by_judges"] = _by_judges(evaluation, split, places, decided, unsure)
+        figures["by_judges"] = _by_judges(evaluation, split, places, verdicts)
     return figures
 
 
@@ -104,12 +98,12 @@ class Places(NamedTuple):
     """The first places of the queries of one direction.
 
     Attributes:
-        images, captions: int64 [Q, K] rows of the pair of each place.
+        captions, images: int64 [Q, K] rows of the pair of each place.
         is_wrong: bool [Q, K], whether the caption belongs to another image.
     """
 
-    images: np.ndarray
     captions: np.ndarray
+    images: np.ndarray
     is_wrong: np.ndarray
 
 
@@ -122,19 +116,18 @@ def _first_places(split: SplitScores) -> dict[str, Places]:
         candidates = candidates.astype(np.int64)
         queries = np.broadcast_to(np.arange(len(candidates))[:, None], candidates.shape)
         images, captions = (queries, candidates) if side == "i2t" else (candidates, queries)
-        places[side] = Places(images, captions, split.caption_image[captions] != images)
+        places[side] = Places(captions, images, split.caption_image[captions] != images)
     return places
 
 
 def _by_people(
-    evaluation: EvaluatedModel,
-    split: SplitScores,
-    places: Mapping[str, Places],
-    decided: Decided,
-    unsure: PairSet,
+    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], verdicts: Verdicts
 ) -> dict[str, Any]:
     """Return the figures of decisions alone."""
+    ids = split.image_ids, split.caption_ids
+    decided = Decided.of(verdicts, *ids)
     fits, differs = decided.fits, decided.differs
+    doubtful = [pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)]
     judged = {}
     unjudged = []
     for side, place in places.items():
@@ -145,7 +138,7 @@ def _by_people(
     captions, images = np.concatenate(unjudged, axis=1)
     at_most = _figures(evaluation, split, fits, PairSet.of(captions, images, len(split.image_ids)))
     return {
-        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(unsure)},
+        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(pair_set(doubtful, *ids))},
         "judged_percent": judged,
         "corrected": _figures(evaluation, split, fits),
         "at_most": {name: at_most[name] for name in COMPARED},
@@ -153,11 +146,7 @@ def _by_people(
 
 
 def _by_judges(
-    evaluation: EvaluatedModel,
-    split: SplitScores,
-    places: Mapping[str, Places],
-    decided: Decided,
-    unsure: PairSet,
+    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], verdicts: Verdicts
 ) -> dict[str, Any]:
     """Return how many wrong answers are right after all by judges, whom decisions calibrate, and recall with them.
 
@@ -169,52 +158,36 @@ def _by_judges(
     judged some of these that were drawn at random: they hold even if the judges are wrong. R@5, R@10 and RSum are what
     the judges say.
     """
-    count = len(split.caption_ids)
-    codes = {side: place.images * count + place.captions for side, place in places.items()}
-    pairs = np.unique(np.concatenate([codes[side][place.is_wrong] for side, place in places.items()]))
-    images, captions = pairs // count, pairs % count
-    judges = [judge_name(judge) for judge in evaluation.settings.judges]
-    material = split_material(evaluation, split, judges)
-    log_odds = np.empty((len(pairs), len(judges)))
-    for column, name in enumerate(judges):
-        made, folder = evaluation.job.made, f"judged-{column}"
-        scores, scale = ask_judge(name, material, images, captions, made, folder, evaluation.place)
-        log_odds[:, column] = scale.log_odds(scores)
-    fits = decided.fits.has(captions, images)
-    is_sure = fits | decided.differs.has(captions, images)
-    calibration = calibrate(log_odds[is_sure], fits[is_sure], images[is_sure])
+    captions, images = np.concatenate([np.stack(place[:2])[:, place.is_wrong] for place in places.values()], axis=1)
+    pairs = PairSet.of(captions, images, len(split.image_ids))
+    images, captions = pairs.image_rows, pairs.caption_rows
+    material = split_material(evaluation, split)
+    judges, made = evaluation.settings.judges, evaluation.job.made
+    log_odds = ask_judges(judges, material, images, captions, made, "judged", evaluation.place)
+    named = NamedPairs(image_ids=split.image_ids, caption_ids=split.caption_ids, pairs=pairs, log_odds=log_odds)
+    estimates = Estimates.of(named, verdicts)
+    calibration = estimates.calibration
+    assert calibration is not None
     if not calibration.knows:
         evaluation.warn(
             f"{calibration.decisions:,} decisions do not show that the judges know which answers are right; each "
             "has the share of right ones among the decisions"
         )
-    estimated = calibration.probabilities(log_odds)
-    estimated[is_sure] = calibration.held_out
-    probabilities = np.where(is_sure, fits, estimated)
-    strata = strata_of(log_odds.mean(axis=1))
-    lots = lots_of(images, captions, *split.matrix.shape)
-    judged = np.flatnonzero(is_sure | unsure.has(captions, images))
-    is_drawn = np.zeros(len(pairs), dtype=bool)
-    is_drawn[judged] = drawn_at_random(strata, lots, judged)
-    answers = np.where(is_sure, fits, np.nan)
+    probabilities = np.where(np.isnan(estimates.answers), estimates.probabilities, estimates.answers)
 
     shares = {}
     recalls = {}
     for side, ranks in own_ranks(split.matrix, split.caption_image).sides.items():
-        is_wrong = places[side].is_wrong
-        rows = np.searchsorted(pairs, codes[side]).clip(max=len(pairs) - 1)
-        missed = np.cumprod(1 - np.where(is_wrong, probabilities[rows], 0.0), axis=1)
+        rows = pairs.places(places[side].captions, places[side].images)
+        missed = np.cumprod(1 - np.where(rows >= 0, probabilities[rows], 0.0), axis=1)
         for k in CUTOFFS:
             right = np.where(ranks < k, 1.0, 1 - missed[:, :k][:, -1])
             recalls[f"{side}_r{k}"] = {"value": 100 * float(right.mean())}
-        own = 100 * float((ranks == 0).mean())
-        first = rows[is_wrong[:, 0], 0]
+        first = rows[rows[:, 0] >= 0, 0]
         shares[side] = None
         if len(first):
-            drawn = np.flatnonzero(is_drawn[first])
-            share = estimate_share(strata[first], estimated[first], drawn, answers[first][drawn])
-            ends = ("value", "low", "high") if share.decisions > 1 else ("value",)
-            shares[side] = {name: 100 * getattr(share, name) for name in ends}
+            shares[side] = estimates.share(first).percent()
+            own = 100 * float((ranks == 0).mean())
             wrong = len(first) / len(rows)
             recalls[f"{side}_r1"] = {name: own + wrong * value for name, value in shares[side].items()}
     recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}

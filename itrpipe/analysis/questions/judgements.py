@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.analysis.judges import LOOKING, ask_judge
+from itrpipe.analysis.judges import LOOKING, ask_judges
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
 from itrpipe.datasets.benchmarks import Benchmark, Pair, named
@@ -28,7 +28,7 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.kendall import kendall
 from itrpipe.evaluation.tables import Cells, Measured, Number, Table
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.judging.calibration import Area, area_under_curve
+from itrpipe.judging.calibration import area_under_curve
 from itrpipe.judging.declaration import judge_name
 from itrpipe.judging.material import Material
 from itrpipe.judging.shares import wilson
@@ -36,7 +36,7 @@ from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import AGREEMENT
 
 if TYPE_CHECKING:
-    from itrpipe.features.extraction import ImageFiles
+    from itrpipe.training.data import SplitImages
 
 MODEL, TOGETHER = "", "judges together"
 """Names of the evaluated model, and of all judges, among judges."""
@@ -45,12 +45,11 @@ PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (
 
 
 def _cells(figures: Mapping[str, Any]) -> Cells:
-    return {
-        ("experts", "τc"): Number(figures["experts"]["tau"]),
-        ("experts", "AUC"): Number.of(figures["experts"].get("auc")),
-        ("crowd", "τb"): Number(figures["crowd"]["tau"]),
-        ("crowd", "AUC"): Number.of(figures["crowd"].get("auc")),
-    }
+    cells = {}
+    for kind, measure in (("experts", "τc"), ("crowd", "τb")):
+        cells[kind, measure] = Number(figures[kind]["tau"])
+        cells[kind, "AUC"] = Number.of(figures[kind].get("auc"))
+    return cells
 
 
 class _Agreements(Measured):
@@ -95,15 +94,14 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not folders:
         return None
     judgements = read_judgements(folders[0])
-    photographs = judged_photographs(judgements, evaluation.job.made)
-    judges = evaluation.settings.judges
-    figures = judges_agreement(judgements, photographs, judges, evaluation.job.made, evaluation.place)
-    if photographs is None:
+    figures = judges_agreement(judgements, evaluation.settings.judges, evaluation.job.made, evaluation.place)
+    files = judgements.photographs()
+    if files:
+        figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, files))
+    else:
         evaluation.warn(
             f"{judgements.root}: the model is not asked, since {FOLDERS[0]} with the photographs is not there"
         )
-    else:
-        figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, photographs))
     return figures
 
 
@@ -117,37 +115,17 @@ def compare_judges(folder: str, judges: Sequence[str], device: str = "auto", rep
     """
     judgements = read_judgements(folder)
     with TemporaryDirectory() as scratch:
-        runner = Runner(Path(scratch), reporter, warnings.warn)
-        photographs = judged_photographs(judgements, runner.made)
-        return judges_agreement(judgements, photographs, judges, runner.made, device)
-
-
-def judged_photographs(judgements: Judgements, made: Callable[[Work, str], Made]) -> ImageFiles | None:
-    """Open the photographs of a folder of judgements; None where it has none.
-
-    Args:
-        judgements: of the folder.
-        made: makes a map, see `itrpipe.stages.base.Job.made`.
-
-    Raises:
-        MissingInputError, DataError: a photograph is not there, or cannot be read.
-    """
-    pairs = [Pair(file, file, "", "") for file in judgements.photographs()]
-    return photographs_of(Benchmark(judgements.root, pairs), JUDGEMENTS, made)[1] if pairs else None
+        made = Runner(Path(scratch), reporter, warnings.warn).made
+        return judges_agreement(judgements, judges, made, device)
 
 
 def judges_agreement(
-    judgements: Judgements,
-    photographs: ImageFiles | None,
-    judges: Sequence[str],
-    made: Callable[[Work, str], Made],
-    device: str,
+    judgements: Judgements, judges: Sequence[str], made: Callable[[Work, str], Made], device: str
 ) -> dict[str, Any]:
     """Measure how far judges agree with people.
 
     Args:
         judgements: of a folder.
-        photographs: of the same folder; None where it has none.
         judges: names, see `itrpipe.judging.declaration.judge_name`.
         made: makes a map, see `itrpipe.stages.base.Job.made`.
         device: `auto`, `cpu` or `cuda`.
@@ -160,52 +138,54 @@ def judges_agreement(
         UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`, or there are no photographs
             for a judge that looks at them.
     """
-    material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
-    images = np.concatenate([part.images for part in judgements.answers.values()])
-    captions = np.concatenate([part.captions for part in judgements.answers.values()])
-    figures = {}
-    log_odds = []
+    files = [judgements.root / file for file in judgements.photographs()]
     try:
-        names = [judge_name(judge) for judge in judges]
+        kinds = {judge_name(judge).kind for judge in judges}
     except ValueError as error:
         raise UsageError(str(error)) from None
-    for number, name in enumerate(names):
-        if photographs is None and name.kind in LOOKING:
-            raise UsageError(
-                f"judge {name} looks at photographs; put those of {JUDGEMENTS} into {judgements.root / FOLDERS[0]}, or "
-                "name captions or graphs"
-            )
-        scores, scale = ask_judge(name, material, images, captions, made, f"judgements-{number}", device)
-        figures[str(name)] = _agreement(judgements, scores)
-        log_odds.append(scale.log_odds(scores))
+    if not files and not kinds.isdisjoint(LOOKING):
+        raise UsageError(
+            f"--judge {' '.join(judges)} looks at photographs; put those of {JUDGEMENTS} into "
+            f"{judgements.root / FOLDERS[0]}, or name captions or graphs"
+        )
+    photographs = None
+    if files:
+        from itrpipe.features.photographs import GivenPhotographs
+
+        photographs = GivenPhotographs(files)
+    material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
+    log_odds = ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
+    figures = {}
+    for judge, scores in zip(judges, log_odds.T, strict=True):
+        figures[judge] = _agreement(judgements, scores)
     if len(judges) > 1:
-        figures[TOGETHER] = _agreement(judgements, np.mean(log_odds, axis=0))
+        figures[TOGETHER] = _agreement(judgements, log_odds.mean(axis=1))
     return figures
 
 
 def _agreement(judgements: Judgements, scores: np.ndarray) -> dict[str, Any]:
     """Return the figures of the scores [P] of all pairs, kind after kind."""
     figures = {}
-    start = 0
     for kind, part in judgements.answers.items():
-        own = scores[start : start + len(part.fits)]
-        start += len(own)
+        own, scores = np.split(scores, [len(part.fits)])
         tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
         area, size = area_under_curve(own, part.fits)
-        auc = Area(area, *wilson(area, size))
+        low, high = wilson(area, size)
         figures[kind] = {
             "tau": 100 * (tau.c if kind == "experts" else tau.b),
-            "auc": {name: 100 * value for name, value in auc._asdict().items()},
+            "auc": {"value": 100 * area, "low": 100 * low, "high": 100 * high},
         }
     return figures
 
 
-def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, photographs: ImageFiles) -> np.ndarray:
+def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, files: Sequence[str]) -> np.ndarray:
     """Return the scores [P] of the evaluated model, kind after kind."""
     from itrpipe.analysis.sentences import compared, sentence_parser
 
     sources = evaluation.sources()
-    pictures = photographs
+    benchmark = Benchmark(judgements.root, [Pair(file, file, "", "") for file in files])
+    _, photographs = photographs_of(benchmark, JUDGEMENTS, evaluation)
+    pictures: SplitImages = photographs
     if sources.extract is not None:
         pictures = features_of(photographs, JUDGEMENTS, evaluation, sources.extract)
     ids = np.arange(len(judgements.files)).astype(str)
@@ -213,8 +193,7 @@ def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, photograph
     captions = pa.table({"image_id": ids[judgements.owners], "text": texts})
     shown = Split("test", pa.table({"image_id": ids}), captions)
     _, first = np.unique(judgements.owners, return_index=True)
-    images = np.concatenate([part.images for part in judgements.answers.values()])
-    rows = np.concatenate([part.captions for part in judgements.answers.values()])
+    images, rows = judgements.pairs
     sentences = pa.table({"image_id": ids[images], "text": texts[rows]})
     parse = sentence_parser(evaluation)
     scores, _ = compared(evaluation, parse, shown, pictures, sentences, first[images], JUDGEMENTS)
