@@ -195,7 +195,10 @@ JUDGED = ("--judge", "captions:tfidf", "--judge", "graphs")
 
 
 def test_judges_say_of_the_lists_of_a_search_how_likely_each_candidate_is(root: Path, invoke: Invoke) -> None:
-    found, judged = made(mine(invoke, root)), made(mine(invoke, root, *JUDGED))
+    outcome = mine(invoke, root, *JUDGED)
+    assert outcome.out.splitlines()[-1].startswith("next: itrpipe export-negatives")
+    assert " ".join(JUDGED) in outcome.out.splitlines()[-1]
+    found, judged = made(mine(invoke, root)), made(outcome)
     inputs = read_manifest(judged).inputs
     assert inputs["mine_negatives"].fingerprint == read_manifest(found).fingerprint
     assert judged.name.startswith("exact.triplet.vsepp+captions+graphs-")
