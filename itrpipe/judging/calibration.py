@@ -27,6 +27,7 @@ It is small beside what `LEAST` decisions tell, and keeps weights finite where j
 """
 _CAREFUL = NormalDist().inv_cdf(0.995)
 _FOLDS = 5
+_BINS = 10
 _STEPS = 50
 _NARROW = 1e-3
 
@@ -37,6 +38,14 @@ class Area(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class Bin(NamedTuple):
+    """Decisions whose probabilities lie in one tenth of 0..1: their mean, the share that is right, their number."""
+
+    probability: float
+    share: float
+    decisions: int
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Calibration:
             all pairs have the same probability: the share of right answers, at most one half.
         auc: None where nothing was fitted, or all answers are the same.
         precision, recall: of the pairs above one half; None where there are none.
+        reliability: bins by rising probability that hold decisions.
         held_out: cross-fitted probability of each decision, in their order.
     """
 
@@ -65,6 +75,7 @@ class Calibration:
     auc: Area | None = None
     precision: float | None = None
     recall: float | None = None
+    reliability: tuple[Bin, ...] = ()
     held_out: tuple[float, ...] = ()
 
     def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
@@ -126,8 +137,19 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         auc=auc,
         precision=float(is_found.mean()) if len(is_found) else None,
         recall=float(is_found.sum() / answers.sum()) if answers.any() else None,
+        reliability=reliability(held_out, answers),
         held_out=tuple(held_out.tolist()),
     )
+
+
+def reliability(probabilities: np.ndarray, answers: np.ndarray) -> tuple[Bin, ...]:
+    """Compare probabilities [n] with answers, bool [n], in ten bins of equal width."""
+    bins = np.minimum((probabilities * _BINS).astype(int), _BINS - 1)
+    rows = []
+    for number in np.unique(bins):
+        inside = bins == number
+        rows.append(Bin(float(probabilities[inside].mean()), float(answers[inside].mean()), int(inside.sum())))
+    return tuple(rows)
 
 
 def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:

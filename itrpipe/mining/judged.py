@@ -25,6 +25,8 @@ PAIRS, SCALE = "pairs.arrays", "scale.json"
 CALIBRATION = "calibration.json"
 ASKED = 10
 """Ranks of both directions that people are asked about, at random within strata of their pairs."""
+_TOLD = ("decisions", "knows", "auc", "precision", "recall", "reliability")
+"""Figures of a calibration that are among those of the lists."""
 LIKELY = 0.5
 """Probability above which a candidate is likelier right than not."""
 
@@ -173,7 +175,7 @@ def mark_lists(
             statistics["right_after_all"][direction] = figures.right_after_all()
     if judgement is not None:
         calibration = judgement.calibration
-        facts = {name: getattr(calibration, name) for name in ("decisions", "knows", "auc", "precision", "recall")}
+        facts = {name: getattr(calibration, name) for name in _TOLD}
         statistics["judged"] = {"judges": judgement.judges, **facts, **judgement.counts(places_of)}
     elif statistics["judge"] is None:
         statistics["judge"] = PEOPLE

@@ -25,6 +25,7 @@ from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
 from itrpipe.report.pictures import SHOWN, Examples, Picture, SplitPictures
+from itrpipe.report.plots import Panels, reliability
 from itrpipe.report.runs import Series
 from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.disk import read_json
@@ -81,7 +82,7 @@ class EditedSentences:
 
 def mined(
     artifacts: Iterable[ChainArtifact], names: Mapping[str, str], gallery_of: Galleries, count: int, seed: int
-) -> list[Table | Examples]:
+) -> list[Table | Panels | Examples]:
     """Tell how hard mined candidates are, with examples of the first lists.
 
     Args:
@@ -102,7 +103,7 @@ def mined(
         titles.append(mining_name(each, names))
         facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
 
-    rows, ranked, judges, examples = [], [], [], []
+    rows, ranked, judges, curves, examples = [], [], [], [], []
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
         name = ", ".join([title, *parts])
         statistics = read_json(mining.opened / STATISTICS)
@@ -119,6 +120,8 @@ def mined(
                 shares = [by_rank.get(span) and Share(**by_rank[span]).percent() for span in RANKS]
                 ranked.append(Row(f"{name}: {what}", [Number.of(share, digits=0) for share in shares]))
                 judges += map(judge_without_place, statistics["judged"]["judges"])
+        if bins := statistics.get("judged", {}).get("reliability"):
+            curves.append(reliability(name, bins, f"reliability-{len(curves)}"))
         gallery = None if examples else gallery_of(mining, TRAIN)
         if gallery is not None:
             examples = _mined_examples(name, mining.opened, gallery, count, seed)
@@ -145,7 +148,14 @@ def mined(
             head="mined by",
         )
         tables.append(by_rank)
-    return [*tables, *examples]
+    plots = []
+    if curves:
+        note = (
+            "Decisions by the probability that the judge gave them before it saw them; a larger point is more of them. "
+            "On the line, as many are right as the judge says."
+        )
+        plots.append(Panels(curves, {}, note))
+    return [*tables, *plots, *examples]
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:

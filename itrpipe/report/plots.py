@@ -98,10 +98,12 @@ class Panels:
     Attributes:
         plots: of it.
         looks: of the legend below them, by name.
+        note: below both.
     """
 
     plots: Sequence[Plot]
     looks: Mapping[str, Look]
+    note: str
 
 
 def looks_of(series: Sequence[Series]) -> dict[str, Look]:
@@ -250,7 +252,30 @@ def training_curves(series: Sequence[Series], looks: Mapping[str, Look], prefix:
         measured = {name: own for name, own in trained.items() if own[0].history[0].get(column) is not None}
         if measured:
             drawn.append(_by_epoch(f"{prefix}-{column}", title, column, measured, looks))
-    return [Panels(drawn, {name: looks[name] for name in trained})] if drawn else []
+    if not drawn:
+        return []
+    note = (
+        "Losses of different methods are different functions: compare their course, not their height. A large point is "
+        "the epoch that validated best, whose weights are evaluated. Several seeds are thin lines around their mean."
+    )
+    return [Panels(drawn, {name: looks[name] for name in trained}, note)]
+
+
+def reliability(title: str, bins: Sequence[Sequence[float]], name: str) -> Plot:
+    """Draw probabilities against the shares that people found right.
+
+    Args:
+        title: above the plot.
+        bins: mean probability, share and number of decisions of each, see `itrpipe.judging.calibration.Bin`.
+        name: prefix of the ids inside the drawing.
+    """
+    figure, axes = panel()
+    probabilities, shares, decisions = np.transpose(bins)
+    axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=0.8)
+    axes.scatter(probabilities, shares, s=8 * decisions, color=_COLOURS[1])
+    axes.set_xlabel("probability by the judge")
+    axes.set_ylabel("share found right")
+    return Plot(title, svg(figure, name, title))
 
 
 def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model]], looks: Mapping[str, Look]) -> Plot:

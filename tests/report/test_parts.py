@@ -94,7 +94,7 @@ def test_judged_lists_tell_the_share_that_is_right_at_each_rank(copy: Toy) -> No
     checked = {"value": 0.5, "low": 0.41, "high": 0.6, "decisions": 40}
     unchecked = {"value": 0.25, "low": 0.0, "high": 1.0, "decisions": 0}
     of_images = {"by_rank": {"1": checked, "3-5": unchecked}}
-    judged = {"judges": ["captions:/home/ada/minilm"], "knows": True}
+    judged = {"judges": ["captions:/home/ada/minilm"], "knows": True, "reliability": [[0.2, 0.1, 30], [0.8, 0.9, 10]]}
     judged |= {LISTS[0]: of_images, LISTS[1]: {"by_rank": {"1": unchecked}}}
     path = copy.made["mining"] / "statistics.json"
     rewrite(path, json.dumps(json.loads(path.read_text()) | {"judged": judged}).encode())
@@ -105,6 +105,7 @@ def test_judged_lists_tell_the_share_that_is_right_at_each_rank(copy: Toy) -> No
     assert (middle["value"], middle.get("low")) == (25, None)
     assert images.get("3–5, %") is None
     assert "by captions:minilm." in report.page.text()
+    assert "on the line, as many are right as the judge says" in report.page.text().lower()
 
 
 def test_sentences_stand_beside_their_captions_with_their_changes(copy: Toy) -> None:
