@@ -121,7 +121,7 @@ def mined(
                 ranked.append(Row(f"{name}: {what}", [Number.of(share, digits=0) for share in shares]))
                 judges += map(judge_without_place, statistics["judged"]["judges"])
         if bins := statistics.get("judged", {}).get("reliability"):
-            curves.append(reliability(name, bins, f"reliability-{len(curves)}"))
+            curves.append(reliability(f"{name}: probabilities checked", bins, f"reliability-{len(curves)}"))
         gallery = None if examples else gallery_of(mining, TRAIN)
         if gallery is not None:
             examples = _mined_examples(name, mining.opened, gallery, count, seed)
@@ -144,7 +144,7 @@ def mined(
             ranked,
             "Share of the candidates at these ranks that match though they count as negatives, by "
             f"{' and '.join(dict.fromkeys(judges))}. With an interval, people's decisions correct the judge; without "
-            "one, nobody has checked it.",
+            "one, there are fewer than 20.",
             head="mined by",
         )
         tables.append(by_rank)
