@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from itrpipe.errors import UsageError
+from itrpipe.judging.calibration import area_under_curve
 from itrpipe.judging.declaration import JudgeName
 from itrpipe.judging.material import Material
 
@@ -37,6 +38,8 @@ CURVES = {
 }
 """Judge or kind -> its curve. Scores of other kinds are log-odds already."""
 MOST_LOG_ODDS = 10.0
+LEAST_AREA = 0.6
+"""Share of captions with their own images that score above random pairs; below, a judge is refused."""
 _SAMPLE = 2_000
 
 
@@ -107,7 +110,7 @@ def scale_of(judge: OpenedJudge, name: JudgeName) -> Scale:
     Where no image has a second caption to compare with, a match is where `Curve.own` puts it.
 
     Raises:
-        UsageError: own images score no higher than others, so that the judge knows nothing.
+        UsageError: captions score hardly higher with their own images, so that the judge knows nothing.
     """
     curve = CURVES.get(str(name), CURVES.get(name.kind))
     if curve is None:
@@ -119,13 +122,16 @@ def scale_of(judge: OpenedJudge, name: JudgeName) -> Scale:
     images = owners[rng.choice(owned, _SAMPLE)]
     captions = rng.choice(owned, _SAMPLE)
     others = images != owners[captions]
-    mismatch = float(np.median(judge(images[others], captions[others])))
-    match = mismatch + curve.own * (1 - mismatch)
-    if not np.isnan(own).all():
-        match = float(np.nanmedian(own))
-    if not match > mismatch:
+    random = judge(images[others], captions[others])
+    mismatch = float(np.median(random))
+    own = own[~np.isnan(own)]
+    if not len(own):
+        return Scale(mismatch, mismatch + curve.own * (1 - mismatch), curve.slope, curve.middle)
+    area, _ = area_under_curve(np.append(own, random), np.arange(len(own) + len(random)) < len(own))
+    match = float(np.median(own))
+    if area < LEAST_AREA or match <= mismatch:
         raise UsageError(
-            f"judge {name}: captions score {match:.3f} with their own images and {mismatch:.3f} with others, so that "
-            "it is no help here; choose another judge"
+            f"judge {name}: a caption scores higher with its own image than a random pair in {100 * area:.0f} % of the "
+            f"cases (medians {match:.3f} and {mismatch:.3f}), where chance is 50; it is no help here, choose another"
         )
     return Scale(mismatch, match, curve.slope, curve.middle)

@@ -155,7 +155,8 @@ def test_encoded_captions_are_those_of_the_encoder_alone(tmp_path: Path) -> None
     np.testing.assert_array_equal(vectors[-1], vectors[-2])
 
 
-def test_a_joint_model_compares_photographs_with_captions(tmp_path: Path) -> None:
+def test_a_joint_model_compares_photographs_with_captions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("itrpipe.judging.opened.LEAST_AREA", 0.0)  # its weights are random
     folder = save("clip", tmp_path / "model")
     photographs: list[Any] = list(np.random.default_rng(0).integers(0, 256, (3, 40, 50, 3), dtype=np.uint8))
     Image.fromarray(photographs[2]).save(tmp_path / "image.png")
