@@ -81,7 +81,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     `by_judges`: see `_by_judges`.
 
     Raises:
-        DataError: the file is damaged, or no pair of this split was judged.
+        DataError: the file is damaged.
         UsageError, MissingInputError: see `itrpipe.judging.opened.open_judge`.
     """
     settings = evaluation.settings
@@ -91,10 +91,17 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     places = _first_places(split)
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
-        figures = _by_people(evaluation, split, places, verdicts)
+        decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
+        if len(decided.fits) or len(decided.differs):
+            figures = _by_people(evaluation, split, places, verdicts, decided)
+        else:
+            evaluation.warn(
+                f"{settings.decisions} decides no pair of this split; decide some with `itrpipe serve --split "
+                f"{settings.split}`"
+            )
     if settings.judges and len(split.image_ids) > 1:
         figures["by_judges"] = _by_judges(evaluation, split, places, verdicts)
-    return figures
+    return figures or None
 
 
 class Places(NamedTuple):
@@ -124,11 +131,10 @@ def _first_places(split: SplitScores) -> dict[str, Places]:
 
 
 def _by_people(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], verdicts: Verdicts
+    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], verdicts: Verdicts, decided: Decided
 ) -> dict[str, Any]:
     """Return the figures of decisions alone."""
     ids = split.image_ids, split.caption_ids
-    decided = Decided.of(verdicts, *ids)
     fits, differs = decided.fits, decided.differs
     doubtful = [pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)]
     judged = {}
