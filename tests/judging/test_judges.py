@@ -132,9 +132,12 @@ def test_captions_without_any_word_fit_nothing() -> None:
         judge = open_judge(judge_name(name), Material(["", "a dog", " "], np.array([0, 1, 0]), 2), "cpu")
         assert judge(np.array([1, 0]), np.array([0, 1])).tolist() == [0, 0]
         assert judge.own(np.array([0, 2])).tolist() == [0, 0]
-        silent = Material([""] * 4, np.array([0, 0, 1, 1]), 2)
-        with pytest.raises(UsageError, match="no help"):
-            scale_of(open_judge(judge_name(name), silent, "cpu"), judge_name(name))
+
+
+def test_a_judge_that_cannot_tell_own_captions_from_others_is_refused() -> None:
+    judge = CaptionsJudge(unit_vectors(400, 0), Material([""] * 400, np.arange(400) // 2, 200))
+    with pytest.raises(UsageError, match="no help"):
+        scale_of(judge, judge_name("captions"))
 
 
 def test_encoded_captions_are_those_of_the_encoder_alone(tmp_path: Path) -> None:
