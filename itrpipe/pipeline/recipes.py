@@ -27,6 +27,7 @@ A recipe is a TOML file in `stages/recipes/`:
     method = "aoq"                 or a list
     backbone = "vsrn"              or a list
     seeds = [0]
+    group = ""                     name of some runs, for `--only`
     features = ""                  empty: of the backbone or of the recipe
     set = {}                       overrides of this run and all it needs
     grid.weights = [{}, {}]        further such tables: a run for each, of several lists for each combination
@@ -169,6 +170,7 @@ class RecipeRun(Settings):
         method: configuration of `train`.
         backbone: its backbone.
         seeds: of training; each makes a row.
+        group: by which `--only` names several runs; empty: none.
         features: that it reads; empty for those of the backbone or of the recipe.
         overrides: of this run and all it needs.
         ensemble_with: models whose scores are averaged with those of the row, named as for `--ensemble-with`.
@@ -178,6 +180,7 @@ class RecipeRun(Settings):
     method: str
     backbone: Annotated[str, AfterValidator(canonical_backbone)]
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    group: str = ""
     features: str = ""
     overrides: Overrides = Field(default_factory=dict, alias="set")
     ensemble_with: tuple[str, ...] = ()
@@ -255,7 +258,7 @@ class Recipe(Settings):
 
         Args:
             name: of the recipe, for messages.
-            only: METHOD.BACKBONE, METHOD or .BACKBONE each.
+            only: METHOD.BACKBONE, GROUP, METHOD or .BACKBONE each.
 
         Raises:
             UsageError: one of them names no run.
@@ -263,7 +266,7 @@ class Recipe(Settings):
         chosen: list[RecipeRun] = []
         for text in only:
             method, _, backbone = text.partition(".")
-            of_method = [run for run in self.run if method in ("", run.method)]
+            of_method = [run for run in self.run if method in ("", run.method, run.group)]
             named = [run for run in of_method if canonical_backbone(backbone) in ("", run.backbone)]
             # A recipe may have variants of a backbone only, as the two of SCAN whose mean is published.
             found = named or [run for run in of_method if backbone_family(run.backbone) == canonical_backbone(backbone)]
