@@ -5,9 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.options import DevicesOption, File, PartOption, PlacedOptions, Texts, overrides_of
+from itrpipe.cli.options import DevicesOption, File, PartOption, PlacedOptions, Text, Texts, overrides_of
 from itrpipe.config import EVERYWHERE, Override
+from itrpipe.datasets.hub import fetch_source
 
 
 @dataclass(kw_only=True)
@@ -21,8 +23,10 @@ class Run(PlacedOptions):
     """
 
     recipe: Annotated[str, Argument(help="Name in stages/recipes/ or path of a recipe.")]
-    source: Annotated[File, Option(help="Folder of the dataset, where the recipe needs one.")] = None
-    only: Annotated[Texts, Option(metavar="[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
+    source: Annotated[File, Option(help="Folder or table of the dataset, or hf:OWNER/NAME.")] = None
+    vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, in the place of the recipe's.")] = None
+    text: Annotated[Text, Option(metavar="ID|FOLDER", help="Text encoder, likewise.")] = None
+    only: Annotated[Texts, Option(metavar="NAME|[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
     tiny: Annotated[bool, Option("--tiny", help="Toy models on a few hundred images, in the folder DATA-tiny.")] = False
     keep_going: Annotated[bool, Option("--keep-going", help="Go on when a run fails, and fail at the end.")] = False
     part: PartOption = None
@@ -35,5 +39,14 @@ class Run(PlacedOptions):
         overrides = overrides_of(self.settings, {}) + self.placed
         if self.part:
             overrides.append(Override(EVERYWHERE, "part", self.part))
-        options = Options(self.source, overrides, self.only or (), self.tiny, self.keep_going, self.dry_run)
+        named = {"vision": self.vision, "text": self.text}
+        options = Options(
+            source=fetch_source(self.source) if self.source else None,
+            encoders={side: whole_file(encoder) for side, encoder in named.items() if encoder},
+            overrides=overrides,
+            only=self.only or (),
+            tiny=self.tiny,
+            keep_going=self.keep_going,
+            dry_run=self.dry_run,
+        )
         run_recipe(self.data, self.recipe, options)
