@@ -161,11 +161,10 @@ def _vector_differences(evaluation: EvaluatedModel, pairs: Pairs) -> np.ndarray 
     """Return the vectors [S, D] of captions less those of their sentences by the blind encoder; None without one."""
     if not evaluation.settings.blind_encoder:
         return None
-    from itrpipe.encoders.encoder import TEXT, open_encoder
-    from itrpipe.judging.captions import encode_captions
+    from itrpipe.judging.captions import encode_once
 
-    encoder, _ = open_encoder(evaluation.settings.blind_encoder, "main", (TEXT,))
-    vectors = encode_captions(encoder, [*pairs.captions, *pairs.negatives], evaluation.place)
+    texts = (*pairs.captions, *pairs.negatives)
+    vectors = encode_once(evaluation.settings.blind_encoder, "main", texts, evaluation.place)
     captions, sentences = np.split(vectors, 2)
     return captions - sentences
 
