@@ -42,7 +42,7 @@ from itrpipe.models.declaration import (
     settings_of,
 )
 from itrpipe.models.declaration import backbones as backbone_classes
-from itrpipe.models.dual_encoder.declaration import NO_CHANGES, Augment, DualEncoder
+from itrpipe.models.dual_encoder.declaration import Augment, DualEncoder
 from itrpipe.papers import Paper
 from itrpipe.storage.artifact import LOCAL_MODEL
 
@@ -54,6 +54,8 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 NOTHING = NO_AVERAGE = "none"
 BOTH = "both"
+FROZEN_SIDES = {NOTHING: (), "vision": ("vision",), "text": ("text",), BOTH: ("vision", "text")}
+"""Value of `freeze` -> the encoders that stay as they are."""
 LORA = "lora"
 EMA = "ema"
 WISE_FT = "wise-ft"
@@ -207,11 +209,9 @@ class TrainSettings(Settings):
 
     @field_validator("model")
     @classmethod
-    def _frozen_encoders_see_photographs_as_they_are(
-        cls, value: BackboneSettings, info: ValidationInfo
-    ) -> BackboneSettings:
-        if info.data.get("freeze") in ("vision", BOTH) and isinstance(value, DualEncoder):
-            return value.model_copy(update={"augment": NO_CHANGES})
+    def _freeze_encoders(cls, value: BackboneSettings, info: ValidationInfo) -> BackboneSettings:
+        if isinstance(value, DualEncoder):
+            return value.with_frozen(FROZEN_SIDES[info.data.get("freeze", NOTHING)])
         return value
 
     @model_validator(mode="after")
@@ -304,9 +304,7 @@ class TrainSettings(Settings):
     @property
     def frozen(self) -> tuple[str, ...]:
         """Return the names of the encoders that stay as they are."""
-        if self.freeze == BOTH:
-            return "vision", "text"
-        return () if self.freeze == NOTHING else (self.freeze,)
+        return FROZEN_SIDES[self.freeze]
 
     def encoded_once(self) -> dict[str, dict[str, Any]]:
         """Return the frozen encoders that read everything once, and their settings of `encode`."""
