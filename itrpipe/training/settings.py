@@ -70,6 +70,8 @@ UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_bat
 UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}
 UNTIMED |= {"selection"}
 """Settings that do not decide how long a training takes."""
+OF_START = ("backbone", "seed", "features", "train_share")
+"""Settings that a training has in common with the one that it starts from."""
 INITIAL = "initial"
 """Source of published weights that a training starts from."""
 _PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())})
@@ -316,10 +318,10 @@ class TrainSettings(Settings):
             if side == "vision" and isinstance(self.loss, WithTwins) and self.loss.twins:
                 continue  # some twins are mirror images
             if encoder and self.start_from:
-                encoder = {f"start_{name}": getattr(self, name) for name in ("backbone", "seed", "features")}
+                encoder = {f"start_{name}": getattr(self, name) for name in OF_START}
                 encoder["start_from"] = self.start_from
             if encoder:
-                found[side] = encoder | {"train_share": self.train_share}
+                found[side] = encoder
         return found
 
     @property
