@@ -82,9 +82,9 @@ def test_projections_have_a_bias_unless_both_sides_are_poolers(saved_encoders: P
         assert ("project_images.bias" in model.state_dict()) == ("project_texts.bias" in model.state_dict()) == bias
 
 
-@pytest.mark.parametrize(("options", "share"), [({}, 0.3), ({"dropout": 0.0}, 0.0), ({"images": "pixels"}, 0.0)])
-def test_heads_on_frozen_vectors_read_a_part_of_them_in_a_step(options: dict[str, Any], share: float) -> None:
-    model = built("dual-encoder", **{"images": "global", "embed_dim": 8} | options)
+@pytest.mark.parametrize(("options", "share"), [({"dropout": 0.3}, 0.3), ({}, 0.0)])
+def test_heads_read_a_part_of_their_vectors_in_a_step(options: dict[str, Any], share: float) -> None:
+    model = built("dual-encoder", images="global", embed_dim=8, **options)
     whole = encoded(model, IMAGES, TEXTS)
     model.text.eval()
     seen: list[Tensor] = []
