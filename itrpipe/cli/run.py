@@ -26,7 +26,7 @@ class Run(PlacedOptions):
 
     recipe: Annotated[str, Argument(help="Name in stages/recipes/ or path of a recipe.")]
     source: Annotated[File, Option(help="Folder or table of the dataset, or hf:OWNER/NAME.")] = None
-    vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, in the place of the recipe's.")] = None
+    vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, instead of the recipe's.")] = None
     text: Annotated[Text, Option(metavar="ID|FOLDER", help="Text encoder, likewise.")] = None
     only: Annotated[Texts, Option(metavar="NAME|[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
     tiny: Annotated[bool, Option("--tiny", help="Toy models on a few hundred images, in the folder DATA-tiny.")] = False
@@ -57,7 +57,7 @@ class Run(PlacedOptions):
             run_recipe(self.data, self.recipe, options)
         except NoCaptionsError:
             encoders = {**load_recipe(self.recipe).encoders, **options.encoders}
-            if self.source is None or not encoders:
+            if self.source is None or "vision" not in encoders:
                 raise
             Reporter().say(
                 f"{self.source} has no captions, so it is indexed for search alone; write captions.csv (file, caption) "
