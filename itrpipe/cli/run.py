@@ -10,6 +10,8 @@ from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import DevicesOption, File, PartOption, PlacedOptions, Text, Texts, overrides_of
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.hub import fetch_source
+from itrpipe.errors import NoCaptionsError
+from itrpipe.progress import Reporter
 
 
 @dataclass(kw_only=True)
@@ -24,7 +26,7 @@ class Run(PlacedOptions):
 
     recipe: Annotated[str, Argument(help="Name in stages/recipes/ or path of a recipe.")]
     source: Annotated[File, Option(help="Folder or table of the dataset, or hf:OWNER/NAME.")] = None
-    vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, in the place of the recipe's.")] = None
+    vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, instead of the recipe's.")] = None
     text: Annotated[Text, Option(metavar="ID|FOLDER", help="Text encoder, likewise.")] = None
     only: Annotated[Texts, Option(metavar="NAME|[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
     tiny: Annotated[bool, Option("--tiny", help="Toy models on a few hundred images, in the folder DATA-tiny.")] = False
@@ -33,6 +35,8 @@ class Run(PlacedOptions):
     devices: DevicesOption = None
 
     def run(self) -> None:
+        from itrpipe.cli.index import Index
+        from itrpipe.pipeline.recipes import load_recipe
         from itrpipe.pipeline.reproduction import Options, run_recipe
 
         restart_with(self.devices)
@@ -49,4 +53,16 @@ class Run(PlacedOptions):
             keep_going=self.keep_going,
             dry_run=self.dry_run,
         )
-        run_recipe(self.data, self.recipe, options)
+        try:
+            run_recipe(self.data, self.recipe, options)
+        except NoCaptionsError:
+            encoders = {**load_recipe(self.recipe).encoders, **options.encoders}
+            if self.source is None or "vision" not in encoders:
+                raise
+            Reporter().say(
+                f"{self.source} has no captions, so it is indexed for search alone; write captions.csv (file, caption) "
+                "into it, and the same command trains, mines and reports"
+            )
+            photographs = Index(photos=self.source, named=encoders["vision"], data=self.data, dry_run=self.dry_run)
+            photographs.complete()
+            photographs.run()

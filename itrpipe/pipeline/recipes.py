@@ -5,6 +5,7 @@ A recipe is a TOML file in `stages/recipes/`:
     dataset = "flickr30k"          where artifacts go
     features = "precomp"           what runs read that name no features of their own; left out where none reads features
     title = "…"                    of the report
+    next = ["search …"]            commands that are proposed at the end; names in braces are filled in
     extends = "coco"               another recipe of this folder, whose tables other than its runs hold here too
     [source]                       of what the user brings; without it the dataset is taken as it was prepared
     captions = "."                 below --source; left out: --source itself, all that `prepare --source` takes
@@ -216,6 +217,7 @@ class Recipe(Settings):
     dataset: Name = Field(min_length=1)
     features: Name = ""
     title: str
+    next: tuple[str, ...] = ()
     source: Source | None = None
     encoders: dict[Literal["vision", "text"], str] = Field(default_factory=dict)
     overrides: Overrides = Field(default_factory=dict, alias="set")

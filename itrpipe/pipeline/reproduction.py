@@ -11,8 +11,9 @@ from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition, load
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.declaration import read_model
+from itrpipe.mining.statistics import judged_sentences
 from itrpipe.models.declaration import backbone_names
-from itrpipe.pipeline.models import NamedModel
+from itrpipe.pipeline.models import NamedModel, data_option
 from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, refuse_unused
 from itrpipe.pipeline.recipes import (
     ForBackbone,
@@ -28,7 +29,8 @@ from itrpipe.pipeline.run import run
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
-from itrpipe.storage.artifact import DigestCache, open_artifact, read_manifest
+from itrpipe.storage.artifact import STATISTICS, DigestCache, open_artifact, read_manifest
+from itrpipe.storage.disk import read_json
 from itrpipe.training.settings import TrainExecution, run_label
 
 TOYS = " (toy models: no result)"
@@ -116,10 +118,11 @@ class Reproduction:
                 not to go on.
         """
         self._digests = DigestCache(self.root / self.recipe.dataset / SOURCE_CACHE, self.reporter)
+        self._planners.clear()
         for each in self.recipe.run:
-            self._planners.clear()  # which know the models that were defined so far
             if each.name:
                 self.definition = self.definition.adding(models={each.name: self._model(each)})
+                self._planners.clear()  # which do not know this model
         return [self._planned(each, seed) for each in runs for seed in each.seeds]
 
     def plan_report(self, planned: Sequence[PlannedRun], steps: Sequence[Step]) -> Step:
@@ -151,6 +154,14 @@ class Reproduction:
                     if is_due and not override.backbone and override not in read:
                         refuse_unused([override])
         return report
+
+    def judged(self, steps: Sequence[Step]) -> list[str]:
+        """Say how many mined negatives are right after all, by the first judged lists that the runs have read."""
+        for step in steps:
+            lists = read_model(step.inputs).inputs.get("mine_negatives")
+            if lists is not None and "judge_1" in lists.inputs:
+                return judged_sentences(read_json(lists.location.folder / STATISTICS))
+        return []
 
     def _model(self, each: RecipeRun) -> ModelDefinition:
         """Define the model of a run by the settings that its training reads, as `train --name` does."""
@@ -285,7 +296,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         for each in planned:
             if each.step is not None:
                 each.error = failures.get(each.step.location.folder)
-    made = [each.step for each in planned if each.step is not None and each.error is None]
+    finished = [each.step for each in planned if each.step is not None and each.error is None]
+    made = finished
     if options.keep_going:
         made = [pinned_step(root, read_manifest(step.location.folder)) for step in made]
     folder = None
@@ -294,6 +306,10 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         folder = report.location.folder
         run([report], whole.reporter)
         load_stage("report").show(folder, whole.reporter)
+        for line in whole.judged(finished):
+            whole.reporter.say(line)
+        for command in recipe.next:
+            whole.reporter.say(f"next: itrpipe {filled(command, places)}{data_option(root)}")
     evaluations = {}
     for step in made:
         open_artifact(step.location.folder)

@@ -37,7 +37,7 @@ class FrozenEncoding(Work[Opened]):
     def __init__(self, settings: Any, inputs: Mapping[str, Path], block: int, device: str) -> None:
         self._settings = settings
         self._inputs = inputs
-        self._sources = Sources(inputs["prepare"], train_share=settings.train_share)
+        self._sources = Sources(inputs["prepare"])
         self._block = block
         self.device = device
         self.key = str(block)

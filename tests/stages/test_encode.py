@@ -19,7 +19,7 @@ from tests.conftest import TINY_AOQ, Outcome
 
 HEADS = ("train.epochs=3", "train.batch_size=20", "train.min_word_count=1", "train.learning_rate=1e-2")
 HEADS += ("train.model.embed_dim=8", "train.model.dropout=0.3")
-REGIONS = ("--features", "precomp", *sets("train.model.images=regions", "train.freeze=text"))
+REGIONS = ("--features", "precomp", *sets("train.model.images=regions", "train.freeze=text", "train.train_share=0.9"))
 PHOTOGRAPHS = ("--vision", "{saved}/vit", "--set=train.model.normalisation=clip")
 MINED = ("--negatives", "mined,synthetic", "--weigh", "fne", *sets("contrastive.sentences=vse-c", "vse-c.min_count=1"))
 METHODS = {
@@ -86,7 +86,7 @@ def test_another_training_of_the_same_encoders_asks_them_nothing(
 
     monkeypatch.setattr(Encoder, "encode_texts", counted(Encoder.encode_texts))
     monkeypatch.setattr(Encoder, "encode_images", counted(Encoder.encode_images))
-    out = done(train(invoke, root, saved_encoders, "aoq", "--set=train.seed=1"))
+    out = done(train(invoke, root, saved_encoders, "aoq", "--set=train.seed=1", "--set=train.train_share=0.9"))
     assert out.count("✓ encode/") == 2
     assert {*read} == {1}  # for the width of their vectors
     others = done(train(invoke, root, saved_encoders, "aoq", "--set=train.model.max_words=3", "--dry-run"))
