@@ -26,7 +26,7 @@ A recipe is a TOML file in `stages/recipes/`:
     [set]                          overrides, as for --set: train.epochs = 4
     [backbones.uniter]             of this backbone and its variants: features of runs, set of all trainings
     [tolerance]                    points of RSum: ok = 1.0, close = 3.0
-    [tiny]                         what --tiny changes: set, backbones, and the features of all runs
+    [tiny]                         what --tiny changes: set, backbones, encoders, and the features of all runs
     [[run]]                        one or more
     method = "aoq"                 or a list
     backbone = "vsrn"              or a list
@@ -163,11 +163,13 @@ class Tiny(Settings):
         overrides: of every run.
         backbones: of one backbone.
         features: that all runs read but those of backbones with their own; empty for those of the recipe.
+        encoders: that names in braces stand for, in the place of those of the recipe.
     """
 
     overrides: Overrides = Field(default_factory=dict, alias="set")
     backbones: dict[str, ForBackbone] = Field(default_factory=dict)
     features: str = ""
+    encoders: dict[str, str] = Field(default_factory=dict)
 
 
 class RecipeRun(Settings):
@@ -327,7 +329,9 @@ class Recipe(Settings):
         source = self.source
         for side in sorted(encoders.keys() - self.encoders.keys()):
             raise UsageError(f"recipe {name} names no {side} encoder and takes no --{side}; leave it out")
-        places: dict[str, str] = {**self.encoders, **encoders}
+        places = {**self.encoders, **encoders}
+        if tiny:
+            places |= self.tiny.encoders
         if source is None and folder is not None:
             raise UsageError(f"recipe {name} brings or has its data already and takes no --source; leave it out")
         if source is None and self.dataset != EMBEDDED:
