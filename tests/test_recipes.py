@@ -238,12 +238,12 @@ def test_flickr30k_plans_the_whole_chain_from_a_source_behind_links(
         "train/aoq.vsrn",
         "evaluate/aoq.vsrn",
         "train/triplet.vsrn.s1",
-        "evaluate/triplet.vsrn.s1",
+        "evaluate/triplet.vsrn+vsrn.s1",
         "mine_negatives/exact.triplet.vsrn.s1",
         "train/aoq.vsrn.s1",
-        "evaluate/aoq.vsrn.s1",
-        "evaluate/triplet.vsrn+vsrn.s1",
         "evaluate/aoq.vsrn+vsrn.s1",
+        "evaluate/triplet.vsrn.s1",
+        "evaluate/aoq.vsrn.s1",
         "report/page",
     ]
     assert not (data_root / "flickr30k").exists()
