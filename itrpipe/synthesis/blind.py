@@ -180,9 +180,8 @@ class _Differences(NamedTuple):
     @classmethod
     def of_vectors(cls, vectors: np.ndarray) -> _Differences:
         """Return the elements of differences [P, D] of vectors, of unit variance, in the place of those of n-grams."""
-        pairs, width = vectors.shape
         rows, columns = np.indices(vectors.shape).reshape(2, -1)
-        return cls(rows, columns, vectors.ravel() / np.sqrt((vectors**2).mean()), pairs, width)
+        return cls(rows, columns, vectors.ravel() / vectors.std(), *vectors.shape)
 
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""
