@@ -256,8 +256,7 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
         value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
         than half by the whole interval.
     """
-    by_model = dict(zip(MODELS, points.T, strict=False))
-    found = mean_intervals(by_model, images, samples, level)
+    found = mean_intervals(dict(zip(MODELS, points.T, strict=False)), images, samples, level)
     by = max(found, key=lambda name: found[name].value)
     best = found[by]
     return {**best._asdict(), "by": by, "guessed": best.value > LIMIT and best.low > 50.0}
