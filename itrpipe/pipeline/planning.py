@@ -135,7 +135,10 @@ class Planner:
         for name, upstream in stage.needs(settings, self.definition).items():
             if name in given:
                 continue
-            if upstream.without:
+            start = inputs.get("start")
+            if upstream.stage == "encode" and start is not None and name in start.inputs:
+                inputs[name] = start.inputs[name]  # the training before froze this encoder, too, and left it as it was
+            elif upstream.without:
                 inputs[name] = self.plan(replace(upstream, named=need.named), requested=requested)
             else:
                 inputs[name] = self.plan(upstream, requested=False)

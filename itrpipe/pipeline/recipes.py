@@ -26,12 +26,13 @@ A recipe is a TOML file in `stages/recipes/`:
     [set]                          overrides, as for --set: train.epochs = 4
     [backbones.uniter]             of this backbone and its variants: features of runs, set of all trainings
     [tolerance]                    points of RSum: ok = 1.0, close = 3.0
-    [tiny]                         what --tiny changes: set, backbones, and the features of all runs
+    [tiny]                         what --tiny changes: set, backbones, encoders, and the features of all runs
     [[run]]                        one or more
     method = "aoq"                 or a list
     backbone = "vsrn"              or a list
     name = ""                      the model is remembered under this name, as by `train --name`
     seeds = [0]
+    group = ""                     name of some runs, for `--only`
     features = ""                  empty: of the backbone or of the recipe
     set = {}                       overrides of this run and all it needs
     grid.weights = [{}, {}]        further such tables: a run for each, of several lists for each combination
@@ -162,11 +163,13 @@ class Tiny(Settings):
         overrides: of every run.
         backbones: of one backbone.
         features: that all runs read but those of backbones with their own; empty for those of the recipe.
+        encoders: that names in braces stand for, in the place of those of the recipe.
     """
 
     overrides: Overrides = Field(default_factory=dict, alias="set")
     backbones: dict[str, ForBackbone] = Field(default_factory=dict)
     features: str = ""
+    encoders: dict[str, str] = Field(default_factory=dict)
 
 
 class RecipeRun(Settings):
@@ -177,6 +180,7 @@ class RecipeRun(Settings):
         backbone: its backbone.
         name: under which the model is remembered; empty for none.
         seeds: of training; each makes a row.
+        group: by which `--only` names several runs; empty: none.
         features: that it reads; empty for those of the backbone or of the recipe.
         overrides: of this run and all it needs.
         ensemble_with: models whose scores are averaged with those of the row, named as for `--ensemble-with`.
@@ -187,6 +191,7 @@ class RecipeRun(Settings):
     backbone: Annotated[str, AfterValidator(canonical_backbone)]
     name: Name = ""
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    group: str = ""
     features: str = ""
     overrides: Overrides = Field(default_factory=dict, alias="set")
     ensemble_with: tuple[str, ...] = ()
@@ -273,7 +278,7 @@ class Recipe(Settings):
 
         Args:
             name: of the recipe, for messages.
-            only: NAME, METHOD.BACKBONE, METHOD or .BACKBONE each.
+            only: NAME, GROUP, METHOD.BACKBONE, METHOD or .BACKBONE each.
 
         Raises:
             UsageError: one of them names no run.
@@ -281,7 +286,7 @@ class Recipe(Settings):
         chosen: list[RecipeRun] = []
         for text in only:
             method, _, backbone = text.partition(".")
-            of_method = [run for run in self.run if method in ("", run.method, run.name)]
+            of_method = [run for run in self.run if method in ("", run.method, run.name, run.group)]
             named = [run for run in of_method if canonical_backbone(backbone) in ("", run.backbone)]
             # A recipe may have variants of a backbone only, as the two of SCAN whose mean is published.
             found = named or [run for run in of_method if backbone_family(run.backbone) == canonical_backbone(backbone)]
@@ -324,7 +329,9 @@ class Recipe(Settings):
         source = self.source
         for side in sorted(encoders.keys() - self.encoders.keys()):
             raise UsageError(f"recipe {name} names no {side} encoder and takes no --{side}; leave it out")
-        places: dict[str, str] = {**self.encoders, **encoders}
+        places = {**self.encoders, **encoders}
+        if tiny:
+            places |= self.tiny.encoders
         if source is None and folder is not None:
             raise UsageError(f"recipe {name} brings or has its data already and takes no --source; leave it out")
         if source is None and self.dataset != EMBEDDED:

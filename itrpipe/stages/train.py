@@ -83,10 +83,10 @@ class Train(Stage):
             if usual_method(settings.sentences):  # rules write the same for the models of all seeds
                 asked["seed"] = settings.seed
             wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
-        for side, encoder in settings.encoded_once().items():
-            wanted[f"frozen_{side}"] = Need("encode", side, encoder)
         if settings.start_from:
             wanted["start"] = Need("train", settings.start_from, same)
+        for side, encoder in settings.encoded_once().items():
+            wanted[f"frozen_{side}"] = Need("encode", side, encoder)
         if masked is not None and masked.writer:
             wanted["writer"] = Need("train", masked.writer, same)
         return wanted

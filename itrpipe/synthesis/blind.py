@@ -8,9 +8,10 @@ the pairs of other images). An accuracy says something about images as far as al
     refined(pairs, trigrams)    pairs of which trigrams and naive Bayes are right about as often as wrong
 
 Pairs that two of the models have chosen leave these at chance by construction: logistic regression, which also reads
-pairs of words with one between them, chooses none and says what is left.
+pairs of words with one between them, chooses none and says what is left, and so does a linear probe of the vectors of a
+text encoder, where one is there.
 
-Shapes: P pairs, W words of all sentences with their ends.
+Shapes: P pairs, W words of all sentences with their ends, D width of a vector.
 
 Source: Hsieh et al., "SugarCrepe" (NeurIPS 2023), sections 3 and 4 (text-only models, adversarial refinement); here the
 models are n-grams.
@@ -27,7 +28,7 @@ import pyarrow as pa
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.evaluation.intervals import mean_intervals
 
-MODELS = ("trigrams", "naive Bayes", "logistic regression")
+MODELS = ("trigrams", "naive Bayes", "logistic regression", "text encoder")
 LIMIT = 55.0
 """Percent above which pairs can be answered without the image."""
 _ORDERS = (1, 2, 3)
@@ -40,6 +41,8 @@ _BITS = 21
 _START, _END = 1, 2
 """No number is 0, so that n-grams of different orders are different numbers, and 0 stands for any word."""
 _STEPS = 100
+_PROBE_STEPS, _PROBE_PENALTY = 10, 30.0
+"""Newton steps of the linear probe, and its penalty of half the squared weights of differences of unit variance."""
 
 
 class Pairs(NamedTuple):
@@ -215,20 +218,53 @@ class _Differences(NamedTuple):
         return weights
 
 
-def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams) -> np.ndarray:
-    """Return the percent that each model gets for each pair; float64 [P, 3]: 100, 50 of a tie, or 0.
+def probe_margins(differences: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """Return how much a linear probe prefers each pair's caption; float64 [P].
+
+    The probe is logistic regression, learned from the pairs of the other folds.
+
+    Args:
+        differences: [P, D] vectors of the captions less those of their negatives.
+        folds: int64 [P].
+    """
+    deviations = np.sqrt((differences**2).mean(axis=0))
+    scaled = differences / np.maximum(deviations, 1e-12)
+    margins = np.zeros(len(folds))
+    for fold in range(_FOLDS):
+        learned = scaled[folds != fold]
+        weights = np.zeros(scaled.shape[1])
+        for _ in range(_PROBE_STEPS):
+            wrong = 1 / (1 + np.exp(learned @ weights))
+            gradient = _PROBE_PENALTY * weights - wrong @ learned
+            curvature = (learned.T * (wrong * (1 - wrong))) @ learned
+            curvature += _PROBE_PENALTY * np.eye(len(weights))
+            weights -= np.linalg.solve(curvature, gradient)
+        margins[folds == fold] = scaled[folds == fold] @ weights
+    return margins
+
+
+def blind_points(
+    pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams, differences: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the percent that each model gets for each pair; float64 [P, 3 or 4]: 100, 50 of a tie, or 0.
 
     Args:
         pairs: captions and negatives.
         kinds: text [P]; classifiers learn each apart.
         trigrams: of the training captions.
+        differences: see `probe_margins`; None without a text encoder.
     """
-    points = np.full((len(kinds), len(MODELS)), 50.0)
+    models = len(MODELS) - (differences is None)
+    points = np.full((len(kinds), models), 50.0)
     for kind in np.unique(kinds):
-        own = pairs.only(np.flatnonzero(kinds == kind))
-        differences = _Differences.between(_words_of(own, trigrams), gapped=True)
-        third = differences.margins(own.images % _FOLDS, _Differences.regression).round(9)
-        points[kinds == kind] += 50.0 * np.sign([*_margins(own, trigrams), third]).T
+        rows = np.flatnonzero(kinds == kind)
+        own = pairs.only(rows)
+        folds = own.images % _FOLDS
+        ngrams = _Differences.between(_words_of(own, trigrams), gapped=True)
+        margins = [*_margins(own, trigrams), ngrams.margins(folds, _Differences.regression)]
+        if differences is not None:
+            margins.append(probe_margins(differences[rows], folds))
+        points[rows] += 50.0 * np.sign(np.round(margins, 9)).T
     return points
 
 
@@ -236,7 +272,7 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
     """Return the percent of pairs that the best model tells apart.
 
     Args:
-        points: [P, 3] of `blind_points`; one pair at least.
+        points: of `blind_points`; one pair at least.
         images: int64 [P], row of each pair's image.
         samples: resampled test sets, of images with all their pairs.
         level: share of them inside an interval, 0..1.
@@ -245,7 +281,8 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
         value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
         than half by the whole interval.
     """
-    found = mean_intervals(dict(zip(MODELS, points.T, strict=True)), images, samples, level)
+    by_model = dict(zip(MODELS, points.T, strict=False))
+    found = mean_intervals(by_model, images, samples, level)
     by = max(found, key=lambda name: found[name].value)
     best = found[by]
     return {**best._asdict(), "by": by, "guessed": best.value > LIMIT and best.low > 50.0}

@@ -7,14 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from itrpipe.analysis.questions.judgements import SHOWN, TOGETHER, compare_judges
+from itrpipe.analysis.questions.judgements import (
+    BY_RANK,
+    SHOWN,
+    TOGETHER,
+    compare_judges,
+    figures_by_rank,
+    wrong_answer_ranks,
+)
 from itrpipe.datasets.judgements import read_judgements
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.kendall import kendall
+from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.declaration import judge_name
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import open_judge
-from tests.datasets.judgements import write_judgements
+from tests.datasets.judgements import TEXTS, write_judgements
 
 
 def test_judges_are_compared_with_people_by_their_scores(tmp_path: Path) -> None:
@@ -44,3 +52,25 @@ def test_judges_that_look_need_photographs(tmp_path: Path) -> None:
         compare_judges(str(folder), ["dual:nobody/model"], "cpu")
     with pytest.raises(UsageError, match="judge 'captoins' is none of"):
         compare_judges(str(folder), ["captoins"], "cpu")
+
+
+def test_wrong_answers_are_counted_by_their_rank(tmp_path: Path) -> None:
+    """The split has dog, puppy and car; the bus of some answers, and what was said of it, are elsewhere."""
+    judgements = read_judgements(str(write_judgements(tmp_path / "own")))
+    texts = [text for image in ("dog.jpg", "puppy.jpg", "car.jpg") for text in TEXTS[image]]
+    scores = np.array([[9, 8, 7, 3, 5, 1], [2, 1, 9, 8, 4, 3], [5, 1, 2, 4, 9, 8]], np.float32)
+    ids = np.array(["dog", "puppy", "car"])
+    split = SplitScores(scores, ids, np.arange(6).astype(str), np.repeat(np.arange(3), 2))
+    ranks = wrong_answer_ranks(judgements, split, [f" {text.upper()}" for text in texts])
+    # Dog with puppy#0, puppy with car#1, a bus, car with dog#0; dog with puppy#1, a bus, car with puppy#1, a bus.
+    assert ranks.tolist() == [1, 2, 0, 1, 3, 0, 2, 0]
+    found = figures_by_rank(judgements, ranks, {"some judge": np.arange(8.0)}, (100, 0.95))
+    experts, crowd = found.values()
+    assert {rank: figures["pairs"] for rank, figures in experts.items()} == {"1": 2, "2\N{EN DASH}5": 1}
+    assert experts["1"]["right"]["value"] == 50, "the puppy's caption fits the dog, and the dog's no car"
+    assert experts["1"]["auc"]["some judge"]["value"] == 0, "it prefers the car"
+    assert experts["2\N{EN DASH}5"]["auc"] == {}, "all are wrong"
+    assert crowd["2\N{EN DASH}5"]["pairs"] == 2
+    table = SHOWN[1].table([("model", [{BY_RANK: found}])])
+    assert table is not None
+    assert table.rows[0].name == "experts rank 1, pairs"

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from itrpipe.encoders.encoder import Encoder
 from itrpipe.methods.fne.method import FneMethod
 from itrpipe.storage.artifact import read_manifest
+from itrpipe.training.recipe import CHECKPOINT
 from itrpipe.training.saved import MODEL
 from itrpipe.training.settings import TrainSettings
 from tests.chains import Invoke, copied, done, goes_on, history, only, sets
@@ -100,9 +101,12 @@ def test_random_changes_of_what_a_frozen_encoder_sees_are_refused(
 
 
 def test_an_interrupted_training_goes_on_to_the_same_bytes(root: Path, invoke: Invoke, saved_encoders: Path) -> None:
-    """FNE's copy of the model has the frozen weights of the model itself."""
+    """FNE's copy of the model has the frozen weights of the model itself; no checkpoint holds them."""
 
     def is_fne(trainer: Any) -> bool:
+        checkpoint = trainer._work / CHECKPOINT
+        held = load_file(checkpoint) if trainer._settings.frozen and checkpoint.exists() else {}
+        assert not [name for name in held if ".network." in name]
         return isinstance(trainer._method, FneMethod)
 
     def run(each: Path) -> Outcome:

@@ -1,7 +1,10 @@
 """Agreement with people who were asked whether captions describe photographs: of judges, and of the evaluated model.
 
 Kendall's τc of scores with the ratings of three experts, each as a pair of its own, and τb with a crowd's share of yes,
-times 100; and the area under the ROC curve of telling pairs that fit from others, in percent.
+times 100; and the area under the ROC curve of telling pairs that fit from others, in percent. Where the evaluated split
+has the photographs, also how many of the model's wrong answers fit, by their rank, and how well judges tell these.
+
+Shapes: P pairs, J judges, T captions of the split.
 
 Source: Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021, section 4.1.
 """
@@ -10,21 +13,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.analysis.judges import LOOKING, ask_judges
+from itrpipe.analysis.judges import LOOKING, ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
 from itrpipe.datasets.benchmarks import Benchmark, Pair, named
 from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Judgements, read_judgements
+from itrpipe.datasets.paths import image_key
 from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
+from itrpipe.evaluation.intervals import as_figures, mean_intervals
 from itrpipe.evaluation.kendall import kendall
 from itrpipe.evaluation.tables import Cells, Measured, Number, Table
 from itrpipe.features.embeddings import SplitScores
@@ -40,6 +46,10 @@ if TYPE_CHECKING:
 
 MODEL, TOGETHER = "", "judges together"
 """Names of the evaluated model, and of all judges, among judges."""
+BY_RANK = "by rank"
+"""Name of the model's wrong answers, beside judges."""
+RANKS = {"1": (1, 1), "2–5": (2, 5), "6–20": (6, 20), "21–100": (21, 100)}
+"""Name -> first and last rank among the wrong answers to a photograph."""
 PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (53.0, 36.4), "Polos": (56.4, 37.8)}
 """Metric -> τc of experts and τb of the crowd."""
 
@@ -61,6 +71,8 @@ class _Agreements(Measured):
         for model, contents in found:
             for content in contents:
                 for name, figures in content.items():
+                    if name == BY_RANK:
+                        continue
                     if name == MODEL:
                         rows.setdefault(model, []).append(figures)
                     else:
@@ -72,6 +84,17 @@ class _Agreements(Measured):
         return super().table(list(rows.items()))
 
 
+def _rank_cells(figures: Mapping[str, Any]) -> Cells:
+    cells = {}
+    for kind, ranks in figures.get(BY_RANK, {}).items():
+        for rank, found in ranks.items():
+            cells[kind, f"rank {rank}, pairs"] = Number(found["pairs"], digits=0)
+            cells[kind, f"rank {rank}, right"] = Number.of(found["right"], unit=" %")
+            for judge, area in found["auc"].items():
+                cells[kind, f"rank {rank}, AUC of {judge}"] = Number.of(area)
+    return cells
+
+
 SHOWN = (
     _Agreements(
         "Agreement with people",
@@ -80,6 +103,14 @@ SHOWN = (
         "Of scores with people's answers whether a caption describes another photograph (Flickr8k): Kendall's tau, and "
         "the area under the ROC curve for a mean rating of 3 or more, or half of the crowd, times 100. Published "
         "numbers are of the whole set.",
+    ),
+    Measured(
+        "Wrong answers that people call right, by rank",
+        AGREEMENT,
+        _rank_cells,
+        "Of captions of other photographs, by the model's rank among these: pairs that people judged, how many are "
+        "right, with an interval over photographs, and each judge's area under the ROC curve among them, times 100.",
+        turned=True,
     ),
 )
 
@@ -94,7 +125,13 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not folders:
         return None
     judgements = read_judgements(folders[0])
-    figures = judges_agreement(judgements, evaluation.settings.judges, evaluation.job.made, evaluation.place)
+    judges = evaluation.settings.judges
+    log_odds = judged_pairs(judgements, judges, evaluation.job.made, evaluation.place)
+    figures = judges_agreement(judgements, judges, log_odds)
+    ranks = wrong_answer_ranks(judgements, split, split_material(evaluation, split).captions)
+    if ranks.any():
+        by_judge = dict(zip(judges, log_odds.T, strict=True))
+        figures[BY_RANK] = figures_by_rank(judgements, ranks, by_judge, evaluation.sampling)
     files = judgements.photographs()
     if files:
         figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, files))
@@ -116,23 +153,19 @@ def compare_judges(folder: str, judges: Sequence[str], device: str = "auto", rep
     judgements = read_judgements(folder)
     with TemporaryDirectory() as scratch:
         made = Runner(Path(scratch), reporter, warnings.warn).made
-        return judges_agreement(judgements, judges, made, device)
+        return judges_agreement(judgements, judges, judged_pairs(judgements, judges, made, device))
 
 
-def judges_agreement(
+def judged_pairs(
     judgements: Judgements, judges: Sequence[str], made: Callable[[Work, str], Made], device: str
-) -> dict[str, Any]:
-    """Measure how far judges agree with people.
+) -> np.ndarray:
+    """Let judges score all pairs, and return their log-odds [P, J].
 
     Args:
         judgements: of a folder.
         judges: names, see `itrpipe.judging.declaration.judge_name`.
         made: makes a map, see `itrpipe.stages.base.Job.made`.
         device: `auto`, `cpu` or `cuda`.
-
-    Returns:
-        Judge -> `experts` and `crowd`, each with `tau` and the `auc`; several judges also `TOGETHER`, by the mean of
-        their log-odds.
 
     Raises:
         UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`, or there are no photographs
@@ -154,12 +187,92 @@ def judges_agreement(
 
         photographs = GivenPhotographs(files)
     material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
-    log_odds = ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
+    return ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
+
+
+def judges_agreement(judgements: Judgements, judges: Sequence[str], log_odds: np.ndarray) -> dict[str, Any]:
+    """Measure how far judges agree with people.
+
+    Args:
+        judgements: of a folder.
+        judges: J names.
+        log_odds: [P, J] of all pairs.
+
+    Returns:
+        Judge -> `experts` and `crowd`, each with `tau` and the `auc`; several judges also `TOGETHER`, by the mean of
+        their log-odds.
+    """
     figures = {}
     for judge, scores in zip(judges, log_odds.T, strict=True):
         figures[judge] = _agreement(judgements, scores)
     if len(judges) > 1:
         figures[TOGETHER] = _agreement(judgements, log_odds.mean(axis=1))
+    return figures
+
+
+def wrong_answer_ranks(judgements: Judgements, split: SplitScores, texts: Sequence[str]) -> np.ndarray:
+    """Return the rank [P] of each pair's caption among all captions of other photographs by the model's scores.
+
+    It is 0 where the split has no such photograph or caption. Captions are found by photograph and words, as the files
+    of data sets number them in ways of their own.
+
+    Args:
+        judgements: of a folder.
+        split: scores of the model.
+        texts: T captions of the split.
+    """
+    image_rows = {image: row for row, image in enumerate(split.image_ids.tolist())}
+    caption_rows = {}
+    for row, (owner, text) in enumerate(zip(split.caption_image.tolist(), texts, strict=True)):
+        caption_rows[owner, *tokenize(text)] = row
+    photographs = [image_rows.get(image_key(PurePosixPath(file).stem), -1) for file in judgements.files]
+    captions = []
+    for text, owner in zip(judgements.captions, judgements.owners.tolist(), strict=True):
+        captions.append(caption_rows.get((photographs[owner], *tokenize(text)), -1))
+
+    images, rows = judgements.pairs
+    images = np.array(photographs)[images]
+    rows = np.array(captions)[rows]
+    ranks = np.zeros(len(rows), np.int64)
+    for image in np.unique(images[images >= 0]).tolist():
+        judged = np.flatnonzero((images == image) & (rows >= 0))
+        scores = split.matrix[image]
+        wrong = np.sort(scores[split.caption_image != image])
+        ranks[judged] = 1 + len(wrong) - np.searchsorted(wrong, scores[rows[judged]], "right")
+    return ranks
+
+
+def figures_by_rank(
+    judgements: Judgements, ranks: np.ndarray, log_odds: Mapping[str, np.ndarray], sampling: tuple[int, float]
+) -> dict[str, Any]:
+    """Return what people say of the model's wrong answers, by their rank.
+
+    Args:
+        judgements: of a folder.
+        ranks: [P] of `wrong_answer_ranks`.
+        log_odds: judge -> [P].
+        sampling: resampled sets of photographs, and the share of them inside an interval.
+
+    Returns:
+        `experts` and `crowd` -> name of `RANKS` -> `pairs`, the percent that is `right` with its interval over
+        photographs, and the `auc` of each judge where some are right and some wrong.
+    """
+    figures = {}
+    first_row = 0
+    for kind, part in judgements.answers.items():
+        rows = np.arange(first_row, first_row + len(part.fits))
+        first_row += len(part.fits)
+        figures[kind] = {}
+        for name, (first, last) in RANKS.items():
+            chosen = np.flatnonzero((ranks[rows] >= first) & (ranks[rows] <= last))
+            if not len(chosen):
+                continue
+            fits = part.fits[chosen]
+            areas = {}
+            if fits.any() and not fits.all():
+                areas = {judge: _area(scores[rows[chosen]], fits) for judge, scores in log_odds.items()}
+            shares = as_figures(mean_intervals({"right": 100.0 * fits}, part.images[chosen], *sampling))
+            figures[kind][name] = {"pairs": len(chosen), **shares, "auc": areas}
     return figures
 
 
@@ -169,13 +282,15 @@ def _agreement(judgements: Judgements, scores: np.ndarray) -> dict[str, Any]:
     for kind, part in judgements.answers.items():
         own, scores = np.split(scores, [len(part.fits)])
         tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
-        area, size = area_under_curve(own, part.fits)
-        low, high = wilson(area, size)
-        figures[kind] = {
-            "tau": 100 * (tau.c if kind == "experts" else tau.b),
-            "auc": {"value": 100 * area, "low": 100 * low, "high": 100 * high},
-        }
+        figures[kind] = {"tau": 100 * (tau.c if kind == "experts" else tau.b), "auc": _area(own, part.fits)}
     return figures
+
+
+def _area(scores: np.ndarray, fits: np.ndarray) -> dict[str, float]:
+    """Return the area under the ROC curve in percent, with its interval."""
+    area, size = area_under_curve(scores, fits)
+    low, high = wilson(area, size)
+    return {"value": 100 * area, "low": 100 * low, "high": 100 * high}
 
 
 def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, files: Sequence[str]) -> np.ndarray:
