@@ -196,13 +196,13 @@ class SavedModel:
 
     Attributes:
         model: the `Matcher` of a backbone with the weights that validated best, in evaluation mode, on the CPU.
-        tokens: turns captions into the ids that it was trained with; None of a model of images alone.
+        tokens: turns captions into the ids that it was trained with.
         config: its settings, `image_dim` and `vocabulary_size`; of what opens encoders also `global_dim` and `boxes`;
             of an export, under `itrpipe`, where it comes from.
     """
 
     model: Any
-    tokens: CaptionTokens | None
+    tokens: CaptionTokens
     config: dict[str, Any]
 
     @property
