@@ -175,9 +175,9 @@ class Reproduction:
                 settings.pop(override.name, None)  # what is said last counts
                 settings[override.name] = override.value
         known = load_definition(self.root, self.recipe.dataset).models.get(each.name)
-        model = ModelDefinition(method=each.method, settings=settings)
-        is_same = known is not None and (known.method, known.settings) == (model.method, model.settings)
-        return known if is_same else model
+        if known is not None and (known.method, known.settings) == (each.method, settings):
+            return known
+        return ModelDefinition(method=each.method, settings=settings)
 
     def _planned(self, each: RecipeRun, seed: int) -> PlannedRun:
         features = self.recipe.features_of(each, tiny=self.options.tiny)
