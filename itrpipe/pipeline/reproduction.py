@@ -308,7 +308,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         load_stage("report").show(folder, whole.reporter)
         for line in whole.judged(finished):
             whole.reporter.say(line)
-        for command in recipe.next if len(runs) == len(recipe.run) else ():
+        has_whole_models = len(runs) == len(recipe.run) and not options.tiny
+        for command in recipe.next if has_whole_models else ():
             whole.reporter.say(f"next: itrpipe {filled(command, places)}{data_option(root)}")
     evaluations = {}
     for step in made:
