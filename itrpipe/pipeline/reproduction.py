@@ -111,7 +111,7 @@ class Reproduction:
     _planners: dict[str, Planner] = field(default_factory=dict, init=False)
 
     def plan(self, runs: Sequence[RecipeRun]) -> list[PlannedRun]:
-        """Define the models that have names, and plan runs with every seed.
+        """Define the models that have names, and plan runs seed after seed: one that is stopped has whole comparisons.
 
         Raises:
             ItrpipeError: one of the models cannot be trained, or one of the runs cannot be planned and the others are
@@ -123,7 +123,8 @@ class Reproduction:
             if each.name:
                 self.definition = self.definition.adding(models={each.name: self._model(each)})
                 self._planners.clear()  # which do not know this model
-        return [self._planned(each, seed) for each in runs for seed in each.seeds]
+        seeds = sorted({seed for each in runs for seed in each.seeds})
+        return [self._planned(each, seed) for seed in seeds for each in runs if seed in each.seeds]
 
     def plan_report(self, planned: Sequence[PlannedRun], steps: Sequence[Step]) -> Step:
         """Plan the report over some evaluations; scores that were published for other runs are `missing` there.

@@ -8,8 +8,8 @@ the pairs of other images). An accuracy says something about images as far as al
     refined(pairs, trigrams)    pairs of which trigrams and naive Bayes are right about as often as wrong
 
 Pairs that two of the models have chosen leave these at chance by construction: logistic regression, which also reads
-pairs of words with one between them, chooses none and says what is left, and so does a linear probe of the vectors of a
-text encoder, where one is there.
+pairs of words with one between them, chooses none and says what is left, and so does the same of the vectors of a text
+encoder, where one is there.
 
 Shapes: P pairs, W words of all sentences with their ends, D width of a vector.
 
@@ -41,8 +41,6 @@ _BITS = 21
 _START, _END = 1, 2
 """No number is 0, so that n-grams of different orders are different numbers, and 0 stands for any word."""
 _STEPS = 100
-_PROBE_STEPS, _PROBE_PENALTY = 10, 30.0
-"""Newton steps of the linear probe, and its penalty of half the squared weights of differences of unit variance."""
 
 
 class Pairs(NamedTuple):
@@ -179,6 +177,13 @@ class _Differences(NamedTuple):
         first, second = np.divmod(places[more != 0], len(kinds))
         return cls(first, second, more[more != 0], pairs, len(kinds))
 
+    @classmethod
+    def of_vectors(cls, vectors: np.ndarray) -> _Differences:
+        """Return the elements of differences [P, D] of vectors, of unit variance, in the place of those of n-grams."""
+        pairs, width = vectors.shape
+        rows, columns = np.indices(vectors.shape).reshape(2, -1)
+        return cls(rows, columns, vectors.ravel() / np.sqrt((vectors**2).mean()), pairs, width)
+
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""
         return self._replace(rows=self.rows[chosen], columns=self.columns[chosen], more=self.more[chosen])
@@ -218,53 +223,24 @@ class _Differences(NamedTuple):
         return weights
 
 
-def probe_margins(differences: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """Return how much a linear probe prefers each pair's caption; float64 [P].
-
-    The probe is logistic regression, learned from the pairs of the other folds.
-
-    Args:
-        differences: [P, D] vectors of the captions less those of their negatives.
-        folds: int64 [P].
-    """
-    deviations = np.sqrt((differences**2).mean(axis=0))
-    scaled = differences / np.maximum(deviations, 1e-12)
-    margins = np.zeros(len(folds))
-    for fold in range(_FOLDS):
-        learned = scaled[folds != fold]
-        weights = np.zeros(scaled.shape[1])
-        for _ in range(_PROBE_STEPS):
-            wrong = 1 / (1 + np.exp(learned @ weights))
-            gradient = _PROBE_PENALTY * weights - wrong @ learned
-            curvature = (learned.T * (wrong * (1 - wrong))) @ learned
-            curvature += _PROBE_PENALTY * np.eye(len(weights))
-            weights -= np.linalg.solve(curvature, gradient)
-        margins[folds == fold] = scaled[folds == fold] @ weights
-    return margins
-
-
-def blind_points(
-    pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams, differences: np.ndarray | None = None
-) -> np.ndarray:
+def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams, vectors: np.ndarray | None = None) -> np.ndarray:
     """Return the percent that each model gets for each pair; float64 [P, 3 or 4]: 100, 50 of a tie, or 0.
 
     Args:
         pairs: captions and negatives.
         kinds: text [P]; classifiers learn each apart.
         trigrams: of the training captions.
-        differences: see `probe_margins`; None without a text encoder.
+        vectors: [P, D] of captions less those of their negatives by a text encoder, if there is one.
     """
-    models = len(MODELS) - (differences is None)
-    points = np.full((len(kinds), models), 50.0)
+    points = np.full((len(kinds), 3 if vectors is None else 4), 50.0)
     for kind in np.unique(kinds):
         rows = np.flatnonzero(kinds == kind)
         own = pairs.only(rows)
-        folds = own.images % _FOLDS
-        ngrams = _Differences.between(_words_of(own, trigrams), gapped=True)
-        margins = [*_margins(own, trigrams), ngrams.margins(folds, _Differences.regression)]
-        if differences is not None:
-            margins.append(probe_margins(differences[rows], folds))
-        points[rows] += 50.0 * np.sign(np.round(margins, 9)).T
+        classified = [_Differences.between(_words_of(own, trigrams), gapped=True)]
+        if vectors is not None:
+            classified.append(_Differences.of_vectors(vectors[rows]))
+        learned = [each.margins(own.images % _FOLDS, _Differences.regression) for each in classified]
+        points[rows] += 50.0 * np.sign(np.round([*_margins(own, trigrams), *learned], 9)).T
     return points
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from itrpipe.analysis.questions.judgements import (
-    BY_RANK,
     SHOWN,
     TOGETHER,
     compare_judges,
-    figures_by_rank,
+    judges_agreement,
     wrong_answer_ranks,
 )
 from itrpipe.datasets.judgements import read_judgements
+from itrpipe.engine.work import Runner
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.kendall import kendall
 from itrpipe.features.embeddings import SplitScores
@@ -23,6 +24,8 @@ from itrpipe.judging.declaration import judge_name
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import open_judge
 from tests.datasets.judgements import TEXTS, write_judgements
+
+SECOND = "2\N{EN DASH}5"
 
 
 def test_judges_are_compared_with_people_by_their_scores(tmp_path: Path) -> None:
@@ -64,13 +67,18 @@ def test_wrong_answers_are_counted_by_their_rank(tmp_path: Path) -> None:
     ranks = wrong_answer_ranks(judgements, split, [f" {text.upper()}" for text in texts])
     # Dog with puppy#0, puppy with car#1, a bus, car with dog#0; dog with puppy#1, a bus, car with puppy#1, a bus.
     assert ranks.tolist() == [1, 2, 0, 1, 3, 0, 2, 0]
-    found = figures_by_rank(judgements, ranks, {"some judge": np.arange(8.0)}, (100, 0.95))
-    experts, crowd = found.values()
-    assert {rank: figures["pairs"] for rank, figures in experts.items()} == {"1": 2, "2\N{EN DASH}5": 1}
+    made = Runner(tmp_path, None, warnings.warn).made
+    found = judges_agreement(judgements, ["captions:tfidf"], made, "cpu", ranks, (100, 0.95))
+    experts, crowd = (figures["ranks"] for figures in found["captions:tfidf"].values())
+    assert {rank: figures["pairs"] for rank, figures in experts.items()} == {"1": 2, SECOND: 1}
     assert experts["1"]["right"]["value"] == 50, "the puppy's caption fits the dog, and the dog's no car"
-    assert experts["1"]["auc"]["some judge"]["value"] == 0, "it prefers the car"
-    assert experts["2\N{EN DASH}5"]["auc"] == {}, "all are wrong"
-    assert crowd["2\N{EN DASH}5"]["pairs"] == 2
-    table = SHOWN[1].table([("model", [{BY_RANK: found}])])
+    assert experts["1"]["auc"]["value"] == 100, "the judge tells these apart"
+    assert experts[SECOND]["auc"] is None, "all are wrong"
+    assert crowd[SECOND]["pairs"] == 2
+    table = SHOWN[1].table([("model", [found])])
     assert table is not None
-    assert table.rows[0].name == "experts rank 1, pairs"
+    assert [row.name for row in table.rows][:3] == [
+        "experts rank 1, pairs",
+        "experts rank 1, right",
+        "experts rank 1, AUC of captions:tfidf",
+    ]

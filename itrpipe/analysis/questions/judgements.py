@@ -2,9 +2,9 @@
 
 Kendall's τc of scores with the ratings of three experts, each as a pair of its own, and τb with a crowd's share of yes,
 times 100; and the area under the ROC curve of telling pairs that fit from others, in percent. Where the evaluated split
-has the photographs, also how many of the model's wrong answers fit, by their rank, and how well judges tell these.
+has the photographs, also how many of the model's wrong answers fit, by their rank, and how well these are told apart.
 
-Shapes: P pairs, J judges, T captions of the split.
+Shapes: P pairs, T captions of the split.
 
 Source: Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021, section 4.1.
 """
@@ -24,7 +24,7 @@ from itrpipe.analysis.judges import LOOKING, ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
 from itrpipe.datasets.benchmarks import Benchmark, Pair, named
-from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Judgements, read_judgements
+from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Answers, Judgements, read_judgements
 from itrpipe.datasets.paths import image_key
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
@@ -40,14 +40,13 @@ from itrpipe.judging.material import Material
 from itrpipe.judging.shares import wilson
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import AGREEMENT
+from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
     from itrpipe.training.data import SplitImages
 
 MODEL, TOGETHER = "", "judges together"
 """Names of the evaluated model, and of all judges, among judges."""
-BY_RANK = "by rank"
-"""Name of the model's wrong answers, beside judges."""
 RANKS = {"1": (1, 1), "2–5": (2, 5), "6–20": (6, 20), "21–100": (21, 100)}
 """Name -> first and last rank among the wrong answers to a photograph."""
 PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (53.0, 36.4), "Polos": (56.4, 37.8)}
@@ -71,8 +70,6 @@ class _Agreements(Measured):
         for model, contents in found:
             for content in contents:
                 for name, figures in content.items():
-                    if name == BY_RANK:
-                        continue
                     if name == MODEL:
                         rows.setdefault(model, []).append(figures)
                     else:
@@ -84,14 +81,15 @@ class _Agreements(Measured):
         return super().table(list(rows.items()))
 
 
-def _rank_cells(figures: Mapping[str, Any]) -> Cells:
+def _rank_cells(content: Mapping[str, Any]) -> Cells:
     cells = {}
-    for kind, ranks in figures.get(BY_RANK, {}).items():
-        for rank, found in ranks.items():
-            cells[kind, f"rank {rank}, pairs"] = Number(found["pairs"], digits=0)
-            cells[kind, f"rank {rank}, right"] = Number.of(found["right"], unit=" %")
-            for judge, area in found["auc"].items():
-                cells[kind, f"rank {rank}, AUC of {judge}"] = Number.of(area)
+    for judge, kinds in content.items():
+        for kind, figures in kinds.items():
+            for rank, found in figures["ranks"].items():
+                cells[kind, f"rank {rank}, pairs"] = Number(found["pairs"], digits=0)
+                cells[kind, f"rank {rank}, right"] = Number.of(found["right"], unit=" %")
+                if judge != MODEL:
+                    cells[kind, f"rank {rank}, AUC of {judge}"] = Number.of(found["auc"])
     return cells
 
 
@@ -109,7 +107,7 @@ SHOWN = (
         AGREEMENT,
         _rank_cells,
         "Of captions of other photographs, by the model's rank among these: pairs that people judged, how many are "
-        "right, with an interval over photographs, and each judge's area under the ROC curve among them, times 100.",
+        "right, with an interval over photographs, and the area under the ROC curve of each judge among them.",
         turned=True,
     ),
 )
@@ -125,16 +123,13 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not folders:
         return None
     judgements = read_judgements(folders[0])
-    judges = evaluation.settings.judges
-    log_odds = judged_pairs(judgements, judges, evaluation.job.made, evaluation.place)
-    figures = judges_agreement(judgements, judges, log_odds)
     ranks = wrong_answer_ranks(judgements, split, split_material(evaluation, split).captions)
-    if ranks.any():
-        by_judge = dict(zip(judges, log_odds.T, strict=True))
-        figures[BY_RANK] = figures_by_rank(judgements, ranks, by_judge, evaluation.sampling)
+    sampling = evaluation.sampling
+    judges = evaluation.settings.judges
+    figures = judges_agreement(judgements, judges, evaluation.job.made, evaluation.place, ranks, sampling)
     files = judgements.photographs()
     if files:
-        figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, files))
+        figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, files), ranks, sampling)
     else:
         evaluation.warn(
             f"{judgements.root}: the model is not asked, since {FOLDERS[0]} with the photographs is not there"
@@ -153,19 +148,31 @@ def compare_judges(folder: str, judges: Sequence[str], device: str = "auto", rep
     judgements = read_judgements(folder)
     with TemporaryDirectory() as scratch:
         made = Runner(Path(scratch), reporter, warnings.warn).made
-        return judges_agreement(judgements, judges, judged_pairs(judgements, judges, made, device))
+        return judges_agreement(judgements, judges, made, device)
 
 
-def judged_pairs(
-    judgements: Judgements, judges: Sequence[str], made: Callable[[Work, str], Made], device: str
-) -> np.ndarray:
-    """Let judges score all pairs, and return their log-odds [P, J].
+def judges_agreement(
+    judgements: Judgements,
+    judges: Sequence[str],
+    made: Callable[[Work, str], Made],
+    device: str,
+    ranks: np.ndarray | None = None,
+    sampling: tuple[int, float] = (0, 0.0),
+) -> dict[str, Any]:
+    """Measure how far judges agree with people.
 
     Args:
         judgements: of a folder.
         judges: names, see `itrpipe.judging.declaration.judge_name`.
         made: makes a map, see `itrpipe.stages.base.Job.made`.
         device: `auto`, `cpu` or `cuda`.
+        ranks: [P] of `wrong_answer_ranks`; None without a model.
+        sampling: resampled sets of photographs, and the share of them inside an interval.
+
+    Returns:
+        Judge -> `experts` and `crowd`, each with `tau`, the `auc` and `ranks`: name of `RANKS` -> `pairs`, the percent
+        that is `right`, and the `auc` among them, None where all are right or wrong. Several judges also `TOGETHER`, by
+        the mean of their log-odds.
 
     Raises:
         UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`, or there are no photographs
@@ -187,26 +194,12 @@ def judged_pairs(
 
         photographs = GivenPhotographs(files)
     material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
-    return ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
-
-
-def judges_agreement(judgements: Judgements, judges: Sequence[str], log_odds: np.ndarray) -> dict[str, Any]:
-    """Measure how far judges agree with people.
-
-    Args:
-        judgements: of a folder.
-        judges: J names.
-        log_odds: [P, J] of all pairs.
-
-    Returns:
-        Judge -> `experts` and `crowd`, each with `tau` and the `auc`; several judges also `TOGETHER`, by the mean of
-        their log-odds.
-    """
+    log_odds = ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
     figures = {}
     for judge, scores in zip(judges, log_odds.T, strict=True):
-        figures[judge] = _agreement(judgements, scores)
+        figures[judge] = _agreement(judgements, scores, ranks, sampling)
     if len(judges) > 1:
-        figures[TOGETHER] = _agreement(judgements, log_odds.mean(axis=1))
+        figures[TOGETHER] = _agreement(judgements, log_odds.mean(axis=1), ranks, sampling)
     return figures
 
 
@@ -221,73 +214,57 @@ def wrong_answer_ranks(judgements: Judgements, split: SplitScores, texts: Sequen
         split: scores of the model.
         texts: T captions of the split.
     """
-    image_rows = {image: row for row, image in enumerate(split.image_ids.tolist())}
-    caption_rows = {}
-    for row, (owner, text) in enumerate(zip(split.caption_image.tolist(), texts, strict=True)):
-        caption_rows[owner, *tokenize(text)] = row
-    photographs = [image_rows.get(image_key(PurePosixPath(file).stem), -1) for file in judgements.files]
-    captions = []
-    for text, owner in zip(judgements.captions, judgements.owners.tolist(), strict=True):
-        captions.append(caption_rows.get((photographs[owner], *tokenize(text)), -1))
-
-    images, rows = judgements.pairs
-    images = np.array(photographs)[images]
-    rows = np.array(captions)[rows]
-    ranks = np.zeros(len(rows), np.int64)
-    for image in np.unique(images[images >= 0]).tolist():
-        judged = np.flatnonzero((images == image) & (rows >= 0))
-        scores = split.matrix[image]
-        wrong = np.sort(scores[split.caption_image != image])
-        ranks[judged] = 1 + len(wrong) - np.searchsorted(wrong, scores[rows[judged]], "right")
-    return ranks
+    names = np.array([image_key(PurePosixPath(file).stem) for file in judgements.files])
+    photographs = rows_of(pa.array(names), pa.array(split.image_ids))
+    known = _named_captions(split.image_ids[split.caption_image], texts)
+    captions = rows_of(_named_captions(names[judgements.owners], judgements.captions), known)
+    ranks = []
+    for image, caption in np.stack(judgements.pairs, axis=1).tolist():
+        row, column = photographs[image], captions[caption]
+        scores = split.matrix[row]
+        above = (scores > scores[column]) & (split.caption_image != row)
+        ranks.append(1 + above.sum() if min(row, column) >= 0 else 0)
+    return np.array(ranks)
 
 
-def figures_by_rank(
-    judgements: Judgements, ranks: np.ndarray, log_odds: Mapping[str, np.ndarray], sampling: tuple[int, float]
+def _named_captions(images: np.ndarray, captions: Sequence[str]) -> pa.Array:
+    return pa.array([" ".join([image, *tokenize(text)]) for image, text in zip(images, captions, strict=True)])
+
+
+def _agreement(
+    judgements: Judgements, scores: np.ndarray, ranks: np.ndarray | None, sampling: tuple[int, float]
 ) -> dict[str, Any]:
-    """Return what people say of the model's wrong answers, by their rank.
-
-    Args:
-        judgements: of a folder.
-        ranks: [P] of `wrong_answer_ranks`.
-        log_odds: judge -> [P].
-        sampling: resampled sets of photographs, and the share of them inside an interval.
-
-    Returns:
-        `experts` and `crowd` -> name of `RANKS` -> `pairs`, the percent that is `right` with its interval over
-        photographs, and the `auc` of each judge where some are right and some wrong.
-    """
-    figures = {}
-    first_row = 0
-    for kind, part in judgements.answers.items():
-        rows = np.arange(first_row, first_row + len(part.fits))
-        first_row += len(part.fits)
-        figures[kind] = {}
-        for name, (first, last) in RANKS.items():
-            chosen = np.flatnonzero((ranks[rows] >= first) & (ranks[rows] <= last))
-            if not len(chosen):
-                continue
-            fits = part.fits[chosen]
-            areas = {}
-            if fits.any() and not fits.all():
-                areas = {judge: _area(scores[rows[chosen]], fits) for judge, scores in log_odds.items()}
-            shares = as_figures(mean_intervals({"right": 100.0 * fits}, part.images[chosen], *sampling))
-            figures[kind][name] = {"pairs": len(chosen), **shares, "auc": areas}
-    return figures
-
-
-def _agreement(judgements: Judgements, scores: np.ndarray) -> dict[str, Any]:
-    """Return the figures of the scores [P] of all pairs, kind after kind."""
+    """Return the figures of the scores [P] of all pairs, kind after kind; see `judges_agreement`."""
     figures = {}
     for kind, part in judgements.answers.items():
         own, scores = np.split(scores, [len(part.fits)])
         tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
-        figures[kind] = {"tau": 100 * (tau.c if kind == "experts" else tau.b), "auc": _area(own, part.fits)}
+        figures[kind] = {
+            "tau": 100 * (tau.c if kind == "experts" else tau.b),
+            "auc": _area(own, part.fits),
+            "ranks": {},
+        }
+        if ranks is not None:
+            placed, ranks = np.split(ranks, [len(part.fits)])
+            figures[kind]["ranks"] = _by_rank(part, own, placed, sampling)
     return figures
 
 
-def _area(scores: np.ndarray, fits: np.ndarray) -> dict[str, float]:
-    """Return the area under the ROC curve in percent, with its interval."""
+def _by_rank(part: Answers, scores: np.ndarray, ranks: np.ndarray, sampling: tuple[int, float]) -> dict[str, Any]:
+    found = {}
+    for name, (first, last) in RANKS.items():
+        rows = np.flatnonzero((ranks >= first) & (ranks <= last))
+        if len(rows):
+            fits = part.fits[rows]
+            right = as_figures(mean_intervals({"right": 100.0 * fits}, part.images[rows], *sampling))
+            found[name] = {**right, "pairs": len(rows), "auc": _area(scores[rows], fits)}
+    return found
+
+
+def _area(scores: np.ndarray, fits: np.ndarray) -> dict[str, float] | None:
+    """Return the area under the ROC curve in percent, with its interval; None where all fit, or none does."""
+    if fits.all() or not fits.any():
+        return None
     area, size = area_under_curve(scores, fits)
     low, high = wilson(area, size)
     return {"value": 100 * area, "low": 100 * low, "high": 100 * high}
