@@ -78,13 +78,15 @@ def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
     assert "report: " in again
 
 
-def test_a_table_with_photographs_inside_is_a_source_too(
+def test_a_table_with_photographs_inside_is_a_source_too_as_it_was_prepared(
     tmp_path: Path, encoders: tuple[object, ...], data_root: Path, invoke: Invoke
 ) -> None:
     rows = squares(tmp_path / "apart")
     images = [{"bytes": path.read_bytes(), "path": path.name} for path, _ in rows]
     table = tmp_path / "photos.parquet"
-    pq.write_table(pa.table({"image": images, "caption": [caption for _, caption in rows]}), table)
+    pq.write_table(pa.table({"photo": images, "title": [caption for _, caption in rows]}), table)
+    columns = ["--column", "image=photo", "--column", "captions=title"]
+    done(invoke("prepare", "--dataset", "photos", "--source", table, *columns, "--data", data_root))
     done(invoke("run", "photos", "--source", table, *encoders, "--data", data_root, *QUICK, "--only", "first"))
     assert load_definition(data_root, "photos").models["first"].trained
     assert f"{COUNT} images ranked by first" in done(invoke("search", "a dog", "--model", "first", "--data", data_root))
