@@ -164,6 +164,8 @@ DAMAGED = [
     ("set = { train.epochs = {} }\n", RUN, "set: train.epochs is an empty table"),
     ('set = "train.epochs=3"\n', RUN, "set: must be a valid dictionary"),
     ("[backbones.vsrm]\n", RUN, "there is no backbone 'vsrm'"),
+    ("", f'{RUN}name = "a"\n{RUN}name = "a"', "several runs have the name 'a'"),
+    ("set.a = ['x:{words}']\n", RUN, "a: {words} names no file"),
     ("set.a = '{words}'\n", RUN, "a: {words} names no file of [source.files]"),
     *((f"{key} = '{name}'\n", RUN, f"{key}: name '{name[:4]}") for key in ("dataset", "features") for name in NAMES),
     (SOURCED.format(captions=".") + "expected = { train = -5 }\n", RUN, "source.expected.train: must be"),

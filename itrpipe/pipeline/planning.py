@@ -143,7 +143,10 @@ class Planner:
             else:
                 inputs[name] = self.plan(upstream, requested=False)
         inputs |= given
-        sources = stage.sources(settings, definition, self._cache)
+        asked = repr((need.stage, settings, definition))
+        if asked not in self._cache.of_steps:
+            self._cache.of_steps[asked] = stage.sources(settings, definition, self._cache)
+        sources = self._cache.of_steps[asked]
         digests = {name: step.location.fingerprint for name, step in inputs.items()}
         digests |= {f"source {name}": digest for name, digest in sources.items()}
         location = Location(

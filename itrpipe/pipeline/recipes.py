@@ -369,6 +369,9 @@ class Recipe(Settings):
         for each, made in needed.items():
             features[each] = StageDefinition(conf=made.conf, source=paths.get(made.path), settings=made.settings)
         prepare = StageDefinition(conf="files", source=str((folder / source.captions).resolve()))
+        known = load_definition(root, self.dataset).prepare
+        if known is not None and known.source == prepare.source:
+            prepare = known  # with the columns and shares that `itrpipe prepare` was told
         definition = DatasetDefinition(prepare=prepare, features=features)
         return definition, places | {each: paths[file.path] for each, file in files.items()}
 

@@ -176,9 +176,9 @@ class Reproduction:
                 settings.pop(override.name, None)  # what is said last counts
                 settings[override.name] = override.value
         known = load_definition(self.root, self.recipe.dataset).models.get(each.name)
-        model = ModelDefinition(method=each.method, settings=settings)
-        is_same = known is not None and (known.method, known.settings) == (model.method, model.settings)
-        return known if is_same else model
+        if known is not None and (known.method, known.settings) == (each.method, settings):
+            return known
+        return ModelDefinition(method=each.method, settings=settings)
 
     def _planned(self, each: RecipeRun, seed: int) -> PlannedRun:
         features = self.recipe.features_of(each, tiny=self.options.tiny)
@@ -309,7 +309,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         load_stage("report").show(folder, whole.reporter)
         for line in whole.judged(finished):
             whole.reporter.say(line)
-        for command in recipe.next:
+        has_whole_models = len(runs) == len(recipe.run) and not options.tiny
+        for command in recipe.next if has_whole_models else ():
             whole.reporter.say(f"next: itrpipe {filled(command, places)}{data_option(root)}")
     evaluations = {}
     for step in made:

@@ -21,6 +21,7 @@ import torch
 
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.prepared import Split, given_split
+from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.encoders.encoder import TEXT, VISION, Encoder, open_encoder
 from itrpipe.encoders.folders import CONFIG, fetch_folder, read_config, reads_side
 from itrpipe.engine.work import resolve_device
@@ -33,7 +34,7 @@ from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, l2_normalise
-from itrpipe.models.captions import CaptionTokens, PieceIds, WordIds
+from itrpipe.models.captions import PieceIds, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
 from itrpipe.progress import Reporter, SafeConsole
@@ -222,7 +223,8 @@ class RetrievalModel:
         Raises:
             UsageError: it knows none of them, so that any order would be chance, or reads no text.
         """
-        tokens, captions = self._tokens(), given_split([text])
+        self._require_texts()
+        tokens, captions = self.saved.tokens, given_split([text])
         if isinstance(tokens, PieceIds):
             return []
         if isinstance(tokens, WordIds):
@@ -330,20 +332,15 @@ class RetrievalModel:
             )
         return self._model
 
-    def _tokens(self) -> CaptionTokens:
-        """Return what reads texts.
-
-        Raises:
-            UsageError: the model encodes images alone.
-        """
-        if self.saved.tokens is None:
+    def _require_texts(self) -> None:
+        if isinstance(self._model, VisionModel):
             raise UsageError(
                 f"{self.label} encodes images alone, and reads no sentence; search with --image FILE, or index with a "
                 "model of images and captions, such as CLIP"
             )
-        return self.saved.tokens
 
     def _texts(self, texts: Any) -> TokenTexts | PhraseTexts:
+        self._require_texts()
         if isinstance(texts, Captions):
             return self._captions(*texts)
         given = given_split([texts] if isinstance(texts, str) else list(texts))
@@ -366,7 +363,7 @@ class RetrievalModel:
     def _captions(self, split: Split, graphs: Path | None = None) -> TokenTexts | PhraseTexts:
         settings = self.saved.settings
         phrases = None if graphs is None else CaptionPhrases.read(graphs, settings.max_words)
-        return read_captions(split, self._tokens(), settings, phrases)
+        return read_captions(split, self.saved.tokens, settings, phrases)
 
     def _images(
         self, images: Any, batch_size: int, refused: Callable[[int, str], object] | None = None
@@ -539,7 +536,8 @@ def _of_transformers(folder: Path, name: str, revision: str, device: str) -> Ret
     """
     if not reads_side(read_config(folder / CONFIG), TEXT):
         vision, _ = open_encoder(name, revision, (VISION,))
-        return RetrievalModel(SavedModel(VisionModel(vision).eval(), None, {}), name, device)
+        saved = SavedModel(VisionModel(vision).eval(), Vocabulary(()), {})
+        return RetrievalModel(saved, name, device)
     settings = declaration.DualEncoder(
         vision=name,
         text=name,

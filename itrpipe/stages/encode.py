@@ -56,6 +56,7 @@ class EncodeExecution(SharedExecution):
 class Encode(Stage):
     """Encodes the images or captions of every split once."""
 
+    schema_version = 3
     settings, execution = EncodeSettings, EncodeExecution
     has_versions = False  # other vectors are of another encoder
 
@@ -68,7 +69,7 @@ class Encode(Stage):
         return wanted
 
     def run(self, job: Job) -> None:
-        """Write vectors.arrays."""
+        """Write vectors.arrays and encoder/."""
         from itrpipe.training.frozen import FrozenEncoding
 
         folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}

@@ -119,7 +119,7 @@ def train(job: Any) -> None:
         if best.get("mean_temperature"):  # not every method has a scale of logits
             for encoder in encoders_of(model).values():
                 encoder.set_scale(1 / best["mean_temperature"], best.get("mean_bias") or 0.0)
-        save_model(job.folder, model)
+        save_model(job.folder, model, sources_of(job).frozen)
         sizes |= feature_sizes(job)
     save_description(job.folder, model, tokens, settings.model_dump(mode="json"), sizes)
     columns = dict.fromkeys(name for row in history for name in row)

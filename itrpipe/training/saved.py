@@ -35,6 +35,7 @@ from itrpipe.storage.disk import (
     STAMP_HERE,
     check_stamp,
     file_digest,
+    link_files,
     read_json,
     reading,
     stamped,
@@ -51,6 +52,8 @@ joint model, all that does."""
 
 ADAPTERS = "adapter"
 """Folder of what adapters have learned."""
+FROZEN_ENCODER = "encoder"
+"""Folder of a frozen encoder beside its vectors."""
 _MAY_DIFFER = ("phase", "augment")
 """Settings of a backbone that say nothing of its weights."""
 _MOMENTS = "optimizer/"
@@ -196,13 +199,13 @@ class SavedModel:
 
     Attributes:
         model: the `Matcher` of a backbone with the weights that validated best, in evaluation mode, on the CPU.
-        tokens: turns captions into the ids that it was trained with; None of a model of images alone.
+        tokens: turns captions into the ids that it was trained with.
         config: its settings, `image_dim` and `vocabulary_size`; of what opens encoders also `global_dim` and `boxes`;
             of an export, under `itrpipe`, where it comes from.
     """
 
     model: Any
-    tokens: CaptionTokens | None
+    tokens: CaptionTokens
     config: dict[str, Any]
 
     @property
@@ -248,19 +251,24 @@ def build_model(
     return network_module(settings["backbone"]).build(_backbone(settings), image_dim, vocabulary_size, *opened)
 
 
-def save_model(folder: Path, model: AnyMatcher) -> None:
+def save_model(folder: Path, model: AnyMatcher, frozen: Mapping[str, Path]) -> None:
     """Write a trained model: encoders of transformers each as a folder of theirs, and the weights of all else.
 
     Args:
         folder: of the artifact; `MODEL` in it is written anew.
         model: whose weights they are.
+        frozen: name of an encoder that stays as it is -> artifact that has read everything with it and keeps it. Its
+            files are linked, so that all trainings of two heads take the space of one encoder.
 
     Raises:
         DiskFullError: no space is left.
     """
     for name, encoder in encoders_of(model).items():
         shutil.rmtree(folder / name, ignore_errors=True)  # of a run that was killed here
-        encoder.save(folder / name)
+        if name in frozen and not encoder.is_joint:
+            link_files(frozen[name] / FROZEN_ENCODER, folder / name)
+        else:
+            encoder.save(folder / name)
     save_weights(folder / MODEL, own_state(model))
 
 

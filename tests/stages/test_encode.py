@@ -72,7 +72,7 @@ def test_a_training_is_the_one_whose_encoder_reads_every_batch(
         np.testing.assert_allclose(found, weights[name], atol=1e-5, err_msg=name)
 
 
-def test_another_training_of_the_same_encoders_asks_them_nothing(
+def test_another_training_of_the_same_encoders_asks_them_nothing_and_keeps_no_second_copy(
     root: Path, invoke: Invoke, saved_encoders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(train(invoke, root, saved_encoders, "aoq"))
@@ -90,6 +90,9 @@ def test_another_training_of_the_same_encoders_asks_them_nothing(
     out = done(train(invoke, root, saved_encoders, "aoq", "--set=train.seed=1", "--set=train.train_share=0.9"))
     assert out.count("✓ encode/") == 2
     assert {*read} == {1}  # for the width of their vectors
+    for side in ("vision", "text"):
+        kept = [*root.glob(f"tiny/encode/{side}-*/encoder/{MODEL}"), *root.glob(f"tiny/train/aoq.*/{side}/{MODEL}")]
+        assert (len(kept), len({path.stat().st_ino for path in kept})) == (3, 1)
     others = done(train(invoke, root, saved_encoders, "aoq", "--set=train.model.max_words=3", "--dry-run"))
     assert ("+ encode/text" in others, "✓ encode/vision" in others) == (True, True)
 

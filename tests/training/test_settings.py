@@ -33,4 +33,5 @@ def of_a_dual_encoder(freeze: str, **model: Any) -> Any:
 def test_heads_have_dropout_where_both_sides_are_frozen(freeze: str, model: dict[str, Any], share: float) -> None:
     settings = of_a_dual_encoder(freeze, **model)
     assert settings.model.dropout == share
-    assert TrainSettings.model_validate(settings.model_dump(mode="json")).model.dropout == share
+    again: Any = TrainSettings.model_validate(settings.model_dump(mode="json"))
+    assert again.model.dropout == share
