@@ -303,6 +303,14 @@ def test_only_names_a_run_a_method_or_a_backbone(only: list[str], names: set[str
             recipe.chosen("flickr30k", [text])
 
 
+def test_only_names_a_group(tmp_path: Path) -> None:
+    runs = [
+        f'method = "{method}"\nbackbone = "vsepp"\ngroup = "{group}"' for method, group in (("aoq", "a"), ("fne", "b"))
+    ]
+    chosen = load_recipe(own(tmp_path, runs)).chosen("mine", ["of fne"])
+    assert [run.label for run in chosen] == ["fne.vsepp"]
+
+
 @pytest.mark.usefixtures("any_hub")
 def test_files_that_the_chosen_runs_do_not_read_are_not_asked_for(
     precomp_dataset: Any, data_root: Path, invoke: Invoke

@@ -97,6 +97,14 @@ def test_another_training_of_the_same_encoders_asks_them_nothing_and_keeps_no_se
     assert ("+ encode/text" in others, "✓ encode/vision" in others) == (True, True)
 
 
+def test_an_encoder_that_two_trainings_in_a_row_freeze_reads_everything_once(
+    root: Path, invoke: Invoke, saved_encoders: Path
+) -> None:
+    for frozen in ("both", "text"):
+        out = done(train(invoke, root, saved_encoders, "fne", f"--set=triplet.freeze={frozen}", "--dry-run"))
+        assert [out.count(f"encode/{side}") for side in ("vision", "text")] == [1, 1]
+
+
 def test_random_changes_of_what_a_frozen_encoder_sees_are_refused(
     root: Path, invoke: Invoke, saved_encoders: Path
 ) -> None:
