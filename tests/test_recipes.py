@@ -307,7 +307,7 @@ def test_only_names_a_group(tmp_path: Path) -> None:
     runs = [
         f'method = "{method}"\nbackbone = "vsepp"\ngroup = "{group}"' for method, group in (("aoq", "a"), ("fne", "b"))
     ]
-    chosen = load_recipe(own(tmp_path, runs)).chosen("mine", ["of fne"])
+    chosen = load_recipe(own(tmp_path, runs)).chosen("mine", ["b"])
     assert [run.label for run in chosen] == ["fne.vsepp"]
 
 
