@@ -27,7 +27,7 @@ RSUM = metric("full", "rsum")
 
 def judged_rsum(run: Run) -> float | None:
     """Reads the RSum with what judges call right; None where no judge was asked."""
-    judged = run["answers"].get("corrected", {}).get("by_judges")
+    judged = run.get("corrected", {}).get("by_judges")
     return judged and judged["recalls"]["rsum"]["value"]
 
 
@@ -35,7 +35,7 @@ def told_apart(generator: str, kind: str, by: str = "percent") -> Callable[[Run]
     """Reads the percent of edits of a kind that a run, or a model without images, tells from captions."""
 
     def read(run: Run) -> float | None:
-        figures = run["answers"].get("discrimination", {}).get(generator, {}).get("kinds", {}).get(kind)
+        figures = run.get("discrimination", {}).get(generator, {}).get("kinds", {}).get(kind)
         return figures and figures[by]["value"]
 
     return read
@@ -82,7 +82,7 @@ def edits_of(named: Mapping[str, Mapping[int, Run]]) -> list[list[str]]:
     runs = [run for seeds in named.values() for run in seeds.values()]
     kinds = {}
     for run in runs:
-        for generator, figures in run["answers"].get("discrimination", {}).items():
+        for generator, figures in run.get("discrimination", {}).items():
             for kind, found in figures["kinds"].items():
                 kinds[generator, kind] = f"{kind} ({found['sentences']:,} sentences)"
     rows = [["", *kinds.values()], ["without the image"]]

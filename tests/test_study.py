@@ -63,10 +63,8 @@ def on_photographs(method: str, seed: int, rsum: float, **trained: Any) -> dict[
     usual = {"method": "contrastive", "freeze": "both", "train_share": 1.0, "epochs": 40, "batch_size": 256}
     return run(method, seed, rsum) | {
         "trained": {**usual, "seed": seed, **trained},
-        "answers": {
-            "discrimination": {"graph-edits": {"kinds": kinds}},
-            "corrected": {"by_judges": {"recalls": {"rsum": {"value": rsum + 100}}}},
-        },
+        "discrimination": {"graph-edits": {"kinds": kinds}},
+        "corrected": {"by_judges": {"recalls": {"rsum": {"value": rsum + 100}}}},
     }
 
 

@@ -28,7 +28,6 @@ from itrpipe.report.claims import Comparison
 from itrpipe.report.contents import ReportPage
 from itrpipe.report.names import shown
 from itrpipe.report.runs import Run
-from itrpipe.storage.artifact import METRICS
 
 BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 """The lines between which a document gets the tables of a dataset; or of a backbone, named behind it."""
@@ -110,10 +109,7 @@ def _run(run: Run) -> dict[str, Any]:
             "training": data.metrics.get("train"),
             "data": {key: shown(value) for key, value in leaves(data.settings)},
         }
-    answers = {}
-    for file in run.manifest.outputs:
-        if file.endswith(".json") and file != METRICS:
-            answers[file.removesuffix(".json")] = run.wrote(file)
+    answers = {Path(file).stem: run.wrote(file) for file in run.manifest.outputs if file.endswith(".json")}
     return {
         "label": run.label,
         "name": run.name,
@@ -127,8 +123,7 @@ def _run(run: Run) -> dict[str, Any]:
         "epochs": [member.epochs for member in run.members],
         "models": [member.artifact.name for member in run.members],
         "trained": dict(leaves(trained)),
-        "metrics": run.metrics,
-        "answers": answers,
+        **answers,
     }
 
 

@@ -180,9 +180,8 @@ class _Differences(NamedTuple):
     @classmethod
     def of_vectors(cls, vectors: np.ndarray) -> _Differences:
         """Return the elements of differences [P, D] of vectors, of unit variance, in the place of those of n-grams."""
-        pairs, width = vectors.shape
         rows, columns = np.indices(vectors.shape).reshape(2, -1)
-        return cls(rows, columns, vectors.ravel() / np.sqrt((vectors**2).mean()), pairs, width)
+        return cls(rows, columns, vectors.ravel() / vectors.std(), *vectors.shape)
 
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""
@@ -257,8 +256,7 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
         value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
         than half by the whole interval.
     """
-    by_model = dict(zip(MODELS, points.T, strict=False))
-    found = mean_intervals(by_model, images, samples, level)
+    found = mean_intervals(dict(zip(MODELS, points.T, strict=False)), images, samples, level)
     by = max(found, key=lambda name: found[name].value)
     best = found[by]
     return {**best._asdict(), "by": by, "guessed": best.value > LIMIT and best.low > 50.0}

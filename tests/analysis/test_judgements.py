@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from itrpipe.analysis.questions.judgements import (
+    MODEL,
     SHOWN,
     TOGETHER,
     compare_judges,
-    judges_agreement,
+    figures_by_rank,
     wrong_answer_ranks,
 )
 from itrpipe.datasets.judgements import read_judgements
-from itrpipe.engine.work import Runner
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.kendall import kendall
 from itrpipe.features.embeddings import SplitScores
@@ -24,8 +23,6 @@ from itrpipe.judging.declaration import judge_name
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import open_judge
 from tests.datasets.judgements import TEXTS, write_judgements
-
-SECOND = "2\N{EN DASH}5"
 
 
 def test_judges_are_compared_with_people_by_their_scores(tmp_path: Path) -> None:
@@ -42,11 +39,12 @@ def test_judges_are_compared_with_people_by_their_scores(tmp_path: Path) -> None
     assert found["captions:tfidf"]["crowd"]["tau"] == pytest.approx(100 * kendall(*shares).b)
     assert found["captions:tfidf"]["experts"]["auc"]["value"] == 100, "it tells dogs from cars"
 
-    table = SHOWN[0].table([("first", [found | {"": found["graphs"]}]), ("second", [found])])
+    table = SHOWN[0].table([("first", [found | {MODEL: found["graphs"]}]), ("second", [found])])
     assert table is not None
-    names = [row.name for row in table.rows]
-    assert names[:4] == ["captions:tfidf", "graphs", TOGETHER, "first"], "judges once, whichever model"
-    assert all(name.endswith("published") for name in names[4:])
+    assert table.columns == ["first", "second"]
+    cells = {row.name: row.cells for row in table.rows}
+    assert cells["captions:tfidf, experts: auc"][0] == cells["captions:tfidf, experts: auc"][1]
+    assert cells["model, crowd: tau"][1] is None
 
 
 def test_judges_that_look_need_photographs(tmp_path: Path) -> None:
@@ -67,18 +65,13 @@ def test_wrong_answers_are_counted_by_their_rank(tmp_path: Path) -> None:
     ranks = wrong_answer_ranks(judgements, split, [f" {text.upper()}" for text in texts])
     # Dog with puppy#0, puppy with car#1, a bus, car with dog#0; dog with puppy#1, a bus, car with puppy#1, a bus.
     assert ranks.tolist() == [1, 2, 0, 1, 3, 0, 2, 0]
-    made = Runner(tmp_path, None, warnings.warn).made
-    found = judges_agreement(judgements, ["captions:tfidf"], made, "cpu", ranks, (100, 0.95))
-    experts, crowd = (figures["ranks"] for figures in found["captions:tfidf"].values())
-    assert {rank: figures["pairs"] for rank, figures in experts.items()} == {"1": 2, SECOND: 1}
-    assert experts["1"]["right"]["value"] == 50, "the puppy's caption fits the dog, and the dog's no car"
-    assert experts["1"]["auc"]["value"] == 100, "the judge tells these apart"
-    assert experts[SECOND]["auc"] is None, "all are wrong"
-    assert crowd[SECOND]["pairs"] == 2
-    table = SHOWN[1].table([("model", [found])])
+    found = figures_by_rank(judgements, ranks, np.arange(8.0), (100, 0.95))
+    pairs = [(rank, kind, figures["pairs"]) for rank, kinds in found.items() for kind, figures in kinds.items()]
+    assert pairs == [("ranks 1 to 1", "experts", 2), ("ranks 2 to 5", "experts", 1), ("ranks 2 to 5", "crowd", 2)]
+    first = found["ranks 1 to 1"]["experts"]
+    assert first["right"]["value"] == 50, "the puppy's caption fits the dog, and the dog's no car"
+    assert first["auc"]["value"] == 0, "the judge prefers the car"
+    assert found["ranks 2 to 5"]["experts"]["auc"] is None, "all are wrong"
+    table = SHOWN[0].table([("model", [found])])
     assert table is not None
-    assert [row.name for row in table.rows][:3] == [
-        "experts rank 1, pairs",
-        "experts rank 1, right",
-        "experts rank 1, AUC of captions:tfidf",
-    ]
+    assert table.rows[0].name == "ranks 1 to 1, experts: pairs"

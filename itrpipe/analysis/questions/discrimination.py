@@ -126,6 +126,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not (evaluation.is_single and evaluation.settings.discriminate):
         return None
     from itrpipe.analysis.sentences import compared, sentence_parser
+    from itrpipe.judging.captions import encode_once
 
     parse = sentence_parser(evaluation)
     rows = PreparedDataset.open(evaluation.existing("prepare")).split(evaluation.settings.split)
@@ -145,7 +146,12 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         images = rows.caption_image[owners]
         pairs = Pairs([rows.texts[row] for row in owners.tolist()], kept["text"].to_pylist(), images)
         kinds = np.array(kept["kind"].to_pylist(), str)
-        blind = blind_points(pairs, kinds, trigrams, _vector_differences(evaluation, pairs))
+        vectors = None
+        if evaluation.settings.blind_encoder:
+            texts = (*pairs.captions, *pairs.negatives)
+            own, other = np.split(encode_once(evaluation.settings.blind_encoder, "main", texts, evaluation.place), 2)
+            vectors = own - other
+        blind = blind_points(pairs, kinds, trigrams, vectors)
         columns = owners, images, scores, captions, blind
         by_kind = {}
         for kind in np.unique(kinds[kinds != ""]).tolist():
@@ -155,18 +161,6 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         if found[name]["percent"] is not None:
             evaluation.job.metrics[f"preferred to {name}"] = f"{found[name]['percent']['value']:.1f} %"
     return dict(sorted(found.items()))
-
-
-def _vector_differences(evaluation: EvaluatedModel, pairs: Pairs) -> np.ndarray | None:
-    """Return the vectors [S, D] of captions less those of their sentences by the blind encoder; None without one."""
-    if not evaluation.settings.blind_encoder:
-        return None
-    from itrpipe.judging.captions import encode_once
-
-    texts = (*pairs.captions, *pairs.negatives)
-    vectors = encode_once(evaluation.settings.blind_encoder, "main", texts, evaluation.place)
-    captions, sentences = np.split(vectors, 2)
-    return captions - sentences
 
 
 def _figures(columns: Sequence[np.ndarray], rows: np.ndarray, sampling: tuple[int, float]) -> dict[str, Any]:
