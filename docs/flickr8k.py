@@ -51,7 +51,7 @@ def setting_of(run: Run) -> str:
 
 
 def told_by(run: Run) -> dict[str, Any]:
-    """The settings of the training that may tell it from others of its name."""
+    """The settings of the training that may differ from others of its name."""
     return {key: value for key, value in run["trained"].items() if key != "seed"}
 
 

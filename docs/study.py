@@ -78,7 +78,7 @@ def by_method(
 
     Args:
         runs: of a setting.
-        settings: of a run, which may tell it from others.
+        settings: of a run, in which it may differ from others.
     """
     named: dict[str, list[Run]] = defaultdict(list)
     for run in runs:

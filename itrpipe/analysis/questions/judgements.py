@@ -2,7 +2,7 @@
 
 Kendall's τc of scores with the ratings of three experts, each as a pair of its own, and τb with a crowd's share of yes,
 times 100; and the area under the ROC curve of telling pairs that fit from others, in percent. Where the evaluated split
-has the photographs, also how many of the model's wrong answers fit, by their rank, and how well judges tell these.
+has the photographs, also how many of the model's wrong answers fit, by their rank, and how well judges separate them.
 
 Shapes: P pairs, T captions of the split.
 
