@@ -2,8 +2,8 @@
 
 .venv/bin/python docs/right_answers.py
 
-`docs/hard-negatives.csv` holds 480 pairs of a photograph and a caption of another one, drawn at random from the lists of
-a model by direction and rank: what two annotators said of each, and the scores of the model and of three judges.
+`docs/hard-negatives.csv` holds 480 pairs of a photograph and a caption of another one, drawn at random by direction and
+rank from the lists of a model: what two annotators said of each, and the scores of the model and of three judges.
 """
 
 from __future__ import annotations
