@@ -18,6 +18,7 @@ from statistics import mean
 from typing import Any
 
 from itrpipe.evaluation.intervals import seed_interval
+from itrpipe.evaluation.tables import signed
 
 LEVEL = 0.95
 SIZES = ("train", "val", "test")
@@ -65,14 +66,26 @@ def by_setting(runs: Iterable[Run]) -> dict[Setting, list[Run]]:
     return dict(sorted(found.items()))
 
 
-def by_method(runs: Sequence[Run]) -> dict[str, dict[int, Run]]:
-    """Name of a method, with what tells it from others of its name in the setting -> its runs by seed."""
+def not_as_declared(run: Run) -> dict[str, Any]:
+    """The settings of a run that are not as declared."""
+    return {key: each["value"] for key, each in run["not_as_declared"].items()}
+
+
+def by_method(
+    runs: Sequence[Run], settings: Callable[[Run], Mapping[str, Any]] = not_as_declared
+) -> dict[str, dict[int, Run]]:
+    """Name of a method, with what tells it from others of its name in the setting -> its runs by seed.
+
+    Args:
+        runs: of a setting.
+        settings: of a run, which may tell it from others.
+    """
     named: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         named[run["shown_as"]].append(run)
     found: dict[str, dict[int, Run]] = defaultdict(dict)
     for name, alike in named.items():
-        departing = [{key: each["value"] for key, each in run["not_as_declared"].items()} for run in alike]
+        departing = [settings(run) for run in alike]
         keys = dict.fromkeys(key for each in departing for key in each)
         keys = [key for key in keys if len({str(each.get(key, "as declared")) for each in departing}) > 1]
         for run, values in zip(alike, departing, strict=True):
@@ -89,12 +102,6 @@ def gain(own: Mapping[int, Run], baselines: Iterable[Mapping[int, Run]], read: C
         single = [one - other for one, other in pairs if one is not None and other is not None]
         found += [single] if single else []
     return min(found, key=mean, default=[])
-
-
-def signed(value: float) -> str:
-    """One decimal with a sign and a real minus; zero has none."""
-    text = f"{value:+.1f}".replace("-", "−")
-    return "0.0" if text[1:] == "0.0" else text
 
 
 def cell(gains: Sequence[float], of: str) -> str:

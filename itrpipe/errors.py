@@ -38,6 +38,10 @@ class MissingSourceError(MissingInputError):
     """What a recipe reads is not there; its message has several lines, which say what to bring."""
 
 
+class NoCaptionsError(MissingInputError):
+    """A folder holds photographs, and no captions of them."""
+
+
 class DataError(ItrpipeError):
     """A file is there but its content is wrong, truncated or contradicts another file."""
 

@@ -217,18 +217,19 @@ def test_a_split_without_images_is_refused_before_a_model_is_trained_for_it(tmp_
     (source / "captions.csv").write_text("\n".join(rows) + "\n")
     where = ["-d", "few", "--data", tmp_path / "data"]
     prepared = done(invoke("prepare", "--source", source, *where))
-    assert "no image is in split test; evaluate and search ask for --split val" in prepared
+    assert "no image is in split test; evaluate asks for --split val" in prepared
     told = ["-m", "triplet", "-b", "vsepp", "--features", "hog", "--dry-run"]
-    for command in (["evaluate"], ["search", "a dog"]):
+    for command in (["evaluate"], ["search", "a dog", "--split", "test"]):
         refused(invoke(*command, *told, *where), 2, "no test images, only train and val; ask with --split val")
     done(invoke("evaluate", *told, "--split", "val", *where))
     captions = source / "captions.csv"
     captions.write_text(captions.read_text().replace(",val,", ",train,"))
     alone = done(invoke("prepare", "--source", source, *where))
-    assert "no image is in split test; evaluate and search need one" in alone
+    assert "no image is in split test; evaluate needs one" in alone
     assert "--split val" not in alone
 
 
+@pytest.mark.usefixtures("any_hub")
 def test_every_stage_names_a_command_that_can_follow(
     data_root: Path, precomp_dataset: TinySource, invoke: Invoke
 ) -> None:

@@ -112,7 +112,7 @@ def test_one_run_stands_for_every_method_and_backbone_of_its_lists(tmp_path: Pat
     run = '[[run]]\nmethod = ["triplet", "aoq"]\nbackbone = ["vse++", "vsrn"]\nseeds = [0, 1]\n'
     runs = load_recipe(written(tmp_path, "", run=run)).run
     names = ["triplet.vsepp", "aoq.vsepp", "triplet.vsrn", "aoq.vsrn"]
-    assert [(each.name, each.seeds) for each in runs] == [(name, (0, 1)) for name in names]
+    assert [(each.label, each.seeds) for each in runs] == [(name, (0, 1)) for name in names]
 
 
 def test_a_grid_makes_a_run_of_every_combination(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_rows_and_an_extended_recipe_fill_in_what_is_not_told(tmp_path: Path) ->
         'rows = [{ method = ["triplet", "aoq"] }, { method = "aoq", seeds = [1], set.margin = 0.1 }]\n'
     )
     recipe, base = load_recipe(written(tmp_path, "", head, run)), load_recipe("flickr30k")
-    assert [(each.name, each.seeds, each.overrides) for each in recipe.run] == [
+    assert [(each.label, each.seeds, each.overrides) for each in recipe.run] == [
         ("triplet.vsrn", (0,), {"epochs": 1}),
         ("aoq.vsrn", (0,), {"epochs": 1}),
         ("aoq.vsrn", (1,), {"epochs": 1, "margin": 0.1}),
@@ -164,7 +164,9 @@ DAMAGED = [
     ("set = { train.epochs = {} }\n", RUN, "set: train.epochs is an empty table"),
     ('set = "train.epochs=3"\n', RUN, "set: must be a valid dictionary"),
     ("[backbones.vsrm]\n", RUN, "there is no backbone 'vsrm'"),
-    ("set.a = '{words}'\n", RUN, "a = '{words}' names no file of [source.files]"),
+    ("", f'{RUN}name = "a"\n{RUN}name = "a"', "several runs have the name 'a'"),
+    ("set.a = ['x:{words}']\n", RUN, "a: {words} names no file"),
+    ("set.a = '{words}'\n", RUN, "a: {words} names no file of [source.files]"),
     *((f"{key} = '{name}'\n", RUN, f"{key}: name '{name[:4]}") for key in ("dataset", "features") for name in NAMES),
     (SOURCED.format(captions=".") + "expected = { train = -5 }\n", RUN, "source.expected.train: must be"),
     (SOURCED.format(captions=".") + "expected = { tset = 5 }\n", RUN, "source.expected.tset"),
@@ -234,16 +236,16 @@ def test_flickr30k_plans_the_whole_chain_from_a_source_behind_links(
         "extract/precomp",
         "train/triplet.vsrn",
         "evaluate/triplet.vsrn",
-        "train/triplet.vsrn.s1",
-        "evaluate/triplet.vsrn.s1",
         "mine_negatives/exact.triplet.vsrn",
         "train/aoq.vsrn",
         "evaluate/aoq.vsrn",
+        "train/triplet.vsrn.s1",
+        "evaluate/triplet.vsrn+vsrn.s1",
         "mine_negatives/exact.triplet.vsrn.s1",
         "train/aoq.vsrn.s1",
-        "evaluate/aoq.vsrn.s1",
-        "evaluate/triplet.vsrn+vsrn.s1",
         "evaluate/aoq.vsrn+vsrn.s1",
+        "evaluate/triplet.vsrn.s1",
+        "evaluate/aoq.vsrn.s1",
         "report/page",
     ]
     assert not (data_root / "flickr30k").exists()
@@ -270,7 +272,7 @@ def test_every_recipe_has_a_tiny_form(
     source = precomp_dataset.folder if recipe.source else None
     run_recipe(data_root, name, Options(source, tiny=True, dry_run=True))
     made = planned(capsys.readouterr().out)
-    assert len(made) > len({run.name for run in recipe.run})
+    assert len(made) > len({run.label for run in recipe.run})
     extracted = {each for each in made if each.startswith("extract/")}
     assert extracted <= {"extract/frcnn" if source else "extract/scenes"}
     brought = recipe.source.features if recipe.source else {}
@@ -294,8 +296,8 @@ def test_every_recipe_has_a_tiny_form(
 def test_only_names_a_run_a_method_or_a_backbone(only: list[str], names: set[str]) -> None:
     recipe = load_recipe("flickr30k")
     chosen = recipe.chosen("flickr30k", only)
-    assert {run.name for run in chosen} == names
-    assert chosen == [run for run in recipe.run if run.name in names]
+    assert {run.label for run in chosen} == names
+    assert chosen == [run for run in recipe.run if run.label in names]
     for text in (".", ""):
         with pytest.raises(UsageError, match="no such run"):
             recipe.chosen("flickr30k", [text])

@@ -1,4 +1,4 @@
-"""The script that makes the tables of a study out of the numbers of reports."""
+"""The scripts that make tables of evidence out of the numbers of reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from itrpipe.evaluation.intervals import seed_interval
 
-SCRIPT = Path(__file__).parents[1] / "docs" / "study.py"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def run(method: str, seed: int, rsum: float, *, epochs: int = 0, noisy: bool = False) -> dict[str, Any]:
@@ -27,6 +27,14 @@ def run(method: str, seed: int, rsum: float, *, epochs: int = 0, noisy: bool = F
     }
 
 
+def tables(folder: Path, script: str, runs: list[dict[str, Any]]) -> str:
+    """What a script prints of these runs."""
+    file = folder / "results.json"
+    file.write_text(json.dumps({"runs": runs}), encoding="utf-8")
+    done = subprocess.run([sys.executable, DOCS / script, file], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
 def test_gains_are_those_over_the_best_baseline_of_the_same_setting(tmp_path: Path) -> None:
     runs = [
         *(run("first", 0, 400.0), run("first", 1, 402.0)),
@@ -35,18 +43,50 @@ def test_gains_are_those_over_the_best_baseline_of_the_same_setting(tmp_path: Pa
         *(run("first", 0, 500.0, noisy=True), run("mined", 0, 490.0, noisy=True)),
         run("mined", 0, 900.0) | {"setting": {}},
     ]
-    file = tmp_path / "results.json"
-    file.write_text(json.dumps({"runs": runs}), encoding="utf-8")
-    done = subprocess.run([sys.executable, SCRIPT, file], capture_output=True, text=True, check=True)
-    rows = dict(re.findall(r"^\| ([^|]*) \| ([^|]*) \|$", done.stdout, re.MULTILINE))
+    printed = tables(tmp_path, "study.py", runs)
+    rows = dict(re.findall(r"^\| ([^|]*) \| ([^|]*) \|$", printed, re.MULTILINE))
     over_seeds, over_settings = seed_interval([3.0, 1.0], 0.95), seed_interval([2.0, -10.0], 0.95)
     numbers = {
         name: [float(each) for each in re.findall(r"[+-]\d+\.\d", cell.replace("−", "-"))]
         for name, cell in rows.items()
     }
-    assert done.stdout.startswith("**VSRN: RSum.**")
+    assert printed.startswith("**VSRN: RSum.**")
     assert numbers["2,000 images, batch 128, noise 0.0"] == pytest.approx(
         [2.0, over_seeds.low, over_seeds.high], abs=0.06
     )
     assert rows["1,000 images, batch 128, noise 0.5"] == "−10.0 (1 seed)"
     assert numbers["mean of all settings"] == pytest.approx([-4.0, over_settings.low, over_settings.high], abs=0.06)
+
+
+def on_photographs(method: str, seed: int, rsum: float, **trained: Any) -> dict[str, Any]:
+    kinds = {"object": {"sentences": 40, "percent": {"value": rsum / 4}, "blind": {"value": 57.5}}}
+    usual = {"method": "contrastive", "freeze": "both", "train_share": 1.0, "epochs": 40, "batch_size": 256}
+    return run(method, seed, rsum) | {
+        "trained": {**usual, "seed": seed, **trained},
+        "discrimination": {"graph-edits": {"kinds": kinds}},
+        "corrected": {"by_judges": {"recalls": {"rsum": {"value": rsum + 100}}}},
+    }
+
+
+def test_evidence_on_photographs_is_beside_longer_training_of_the_same_setting(tmp_path: Path) -> None:
+    runs = [
+        *(on_photographs("first", 0, 300.0), on_photographs("first", 1, 302.0)),
+        on_photographs("first", 0, 320.0, batch_size=512),
+        *(on_photographs("mined", 0, 313.0), on_photographs("mined", 1, 312.0)),
+        *(on_photographs("first", 0, 310.0, epochs=80), on_photographs("first", 1, 311.0, epochs=80)),
+        on_photographs("first", 0, 350.0, freeze="vision"),
+        on_photographs("mined", 0, 900.0) | {"trained": {}},
+    ]
+    heads, text = tables(tmp_path, "flickr8k.py", runs).split("**VSRN, text encoder and heads, InfoNCE.**")
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in heads.splitlines() if line.startswith("|")}
+    recall = next(line for line in heads.splitlines() if line.startswith("| mined")).split(" | ")
+    assert recall[1:3] == ["2", "312.5 ± 0.7"]
+    interval = seed_interval([3.0, 1.0], 0.95)
+    assert recall[3].startswith(f"+2.0 (2 seeds, \N{MINUS SIGN}{-interval.low:.1f} to +{interval.high:.1f}")
+    assert recall[4] == "412.5 ± 0.7"
+    names = [name for name in rows if name.startswith("first")]
+    assert len(names) == 3, "batches and epochs tell trainings apart"
+    assert [cell.strip() for cell in rows["without the image"]] == ["57.5"]
+    assert [cell.strip() for cell in rows["mined"]] == ["78.1 ± 0.2"]
+    assert "350.0" in text
+    assert "900.0" not in heads + text

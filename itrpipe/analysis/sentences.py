@@ -16,6 +16,7 @@ import torch
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
+from itrpipe.models.base import ImageEncoding
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
@@ -47,6 +48,7 @@ def compared(
     sentences: pa.Table,
     owners: np.ndarray,
     what: str,
+    embeddings: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Score sentences and their captions, once each, every image of a block encoded once.
 
@@ -58,6 +60,7 @@ def compared(
         sentences: S rows with image_id, that of their caption, and text.
         owners: [S] row of each one's caption among those of the split.
         what: is scored, for the progress.
+        embeddings: float32 [N, D] of the images of the split by the model; None where they are not there yet.
 
     Returns:
         float32 [S] each: of the image with the sentence, that of the caption where the model reads both alike, since it
@@ -88,7 +91,10 @@ def compared(
     with evaluation.job.reporter.task(f"scoring {what}", len(order), "captions and negatives") as task:
         for part in blocks(len(order), evaluation.block):
             rows, image = np.unique(data.caption_image[part], return_inverse=True)
-            seen = saved.model.encode_images(data.images(rows).to(device))
+            if embeddings is None:
+                seen = saved.model.encode_images(data.images(rows).to(device))
+            else:
+                seen = ImageEncoding(torch.from_numpy(embeddings[rows]).to(device))
             read = saved.model.encode_texts(data.texts(part).to(device))
             scores = saved.model.score_at(seen, read, torch.from_numpy(image).to(device), torch.arange(len(part)))
             found[order[part]] = scores.float().cpu().numpy()

@@ -56,6 +56,8 @@ class EvaluateSettings(Settings):
             order.
         language_model: hub id or folder of a GPT-2 that measures the perplexity of sentences before and after the
             model corrected them; empty: none.
+        blind_encoder: hub id or folder of a text encoder that says how many of these sentences can be told without the
+            image; empty: models of words alone say it.
         benchmark: benchmarks of hard negatives, `NAME=FOLDER` or `scenes`; see `itrpipe.datasets.benchmarks`. In the
             order of their names.
         decisions: file of people's judgements, see `itrpipe.review`; what fits counts as right beside the own
@@ -78,6 +80,7 @@ class EvaluateSettings(Settings):
     eccv: bool = False
     discriminate: Annotated[tuple[str, ...], AfterValidator(generator_names)] = ()
     language_model: Annotated[str, LOCAL_MODEL] = ""
+    blind_encoder: Annotated[str, LOCAL_MODEL] = ""
     benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
     decisions: Annotated[str, decisions_file(training=False)] = ""
     judges: Annotated[tuple[str, ...], Outside(_judge_digests, LOCAL_JUDGES.seen), AfterValidator(judge_names)] = ()
@@ -152,6 +155,11 @@ def check_asked(settings: EvaluateSettings) -> None:
         raise UsageError(
             f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
             "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
+        )
+    if settings.blind_encoder and not settings.discriminate:
+        raise UsageError(
+            f"blind_encoder = {settings.blind_encoder} reads the sentences of --discriminate; name some, such as "
+            "graph-edits, or leave it out"
         )
     if JUDGEMENTS in BENCHMARKS.seen(settings.benchmark) and not settings.judges:
         raise UsageError(

@@ -21,7 +21,7 @@ from itrpipe.datasets.definition import (
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, names_a_file, read_model
-from itrpipe.pipeline.models import NAMING, NamedModel, options_of
+from itrpipe.pipeline.models import NAMING, NamedModel, data_option, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import run
 from itrpipe.pipeline.steps import earlier_artifacts, only_finished
@@ -31,7 +31,10 @@ from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
 from itrpipe.storage.artifact import MANIFEST, read_manifest
 
 TWINS = "twins"
+FROZEN = "frozen"
 NEXT = {
+    FROZEN: "train {dataset} --name first --method contrastive-batch --vision google/mobilenet_v2_1.0_224 --text "
+    "sentence-transformers/all-MiniLM-L6-v2 --set freeze=both --set model.embed_dim=256",
     "prepare": "train {dataset} --name first --backbone vsepp --method contrastive-batch{features}",
     "extract": "train {dataset} --name {by} --backbone vsepp --method contrastive-batch{features}",
     "parse": "synthesize {dataset} --by graph-edits",
@@ -41,7 +44,8 @@ NEXT = {
     "mine_negatives": "export-negatives {model} --to {name}-negatives{root}",
     "evaluate": "report {dataset}{compared}",
 }
-"""Stage, or its configuration where that is a key -> the command that comes next."""
+"""Stage, or its configuration where that is a key -> the command that comes next; of photographs without features that
+of frozen encoders."""
 
 
 @dataclass
@@ -278,9 +282,11 @@ class Asked:
             features = [*definition.features]
             chosen = conf
             if stage == "prepare":
-                chosen = features[-1] if features else "hog"  # which needs no weights
+                chosen = features[-1] if features else ""
             values["features"] = "" if features == [chosen] else f" --features {chosen}"
             name = "first" if stage == "prepare" else conf
+            if not chosen:
+                stage = FROZEN
             if name in definition.models:
                 stage, values["model"] = "train", f"--model {name}"
         elif stage == "mine_negatives":  # the only lists of a model are taken without their settings, if nobody judged
@@ -320,11 +326,6 @@ class Asked:
         if evaluated.isdisjoint(definition.models[miner].trained.values()):
             return ""
         return f" --compare {miner} {own}"
-
-
-def data_option(root: Path) -> str:
-    """Return the option of a printed command, where the data folder is not the usual one; else nothing."""
-    return "" if root == Path("data") else f" --data {shlex.quote(str(root))}"
 
 
 def default_conf(definition: DatasetDefinition, stage: str) -> str:

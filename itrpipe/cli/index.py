@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked, data_option, refuse_incomplete
+from itrpipe.cli.asked import Asked, refuse_incomplete
 from itrpipe.cli.options import OF_TRAINING, MakeOption, ModelOptions, overrides_of
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.definition import StageDefinition, load_definition, redefine
-from itrpipe.encoders.folders import fetch_folder
+from itrpipe.encoders.folders import CONFIG, fetch_folder, read_config, reads_side
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
 from itrpipe.models.declaration import settings_of
+from itrpipe.pipeline.models import data_option
 from itrpipe.pipeline.planning import refuse_unused
 from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_manifest
 
 if TYPE_CHECKING:
     from itrpipe.search.gallery import Gallery
 
-CONF, STAGE, CONFIG = "photographs", "index", "config.json"
+CONF, STAGE = "photographs", "index"
 _LONGEST = 48
 """Characters of a name of a folder in the name of an artifact."""
 
@@ -176,7 +177,7 @@ class Index(IndexOptions):
     """Embed all photographs below a folder, for search --photos.
 
     The model is a named one, which is trained if it is missing, the folder of one (of itrpipe export or train, or a
-    CLIP or SigLIP of transformers), or the hub id of a CLIP or SigLIP.
+    CLIP or SigLIP of transformers), or the hub id of a CLIP or SigLIP. A vision encoder finds photographs like one.
 
     The same command again encodes new and changed photographs only, and goes on where it was interrupted. Photographs
     that cannot be read are listed and left out. The folder itself stays as it is; the index lies in the data folder.
@@ -192,8 +193,11 @@ class Index(IndexOptions):
             return
         folder = asked.step.location.folder
         asked.reporter.say(str(folder))
+        query = "'a dog on a beach'"
+        if not reads_side(read_config(Path(asked.step.settings.model_dump()["model"]) / CONFIG), "text"):
+            query = "--image FILE"
         asked.reporter.say(
-            f"next: itrpipe search 'a dog on a beach' --photos {shlex.quote(str(self.photos))}{data_option(self.data)}"
+            f"next: itrpipe search {query} --photos {shlex.quote(str(self.photos))}{data_option(self.data)}"
         )
         refuse_incomplete(folder, "photograph", "what is replaced is read by the next run")
 

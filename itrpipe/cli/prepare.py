@@ -10,7 +10,7 @@ from itrpipe.cli.asked import place_of, remembered
 from itrpipe.cli.options import File, Number, PartOption, RunOptions, Text, Texts
 from itrpipe.datasets.definition import EMBEDDED, StageDefinition, load_definition
 from itrpipe.datasets.formats.columns import ColumnSettings
-from itrpipe.datasets.hub import HUB, hub_source
+from itrpipe.datasets.hub import fetch_source
 from itrpipe.errors import MissingInputError, UsageError
 
 
@@ -50,10 +50,7 @@ class Prepare(RunOptions):
                 raise UsageError(
                     "the dataset 'scenes' is generated and takes no --source; choose another --dataset name"
                 )
-            source = self.source
-            if str(source).startswith(HUB):
-                source = hub_source(str(source).removeprefix(HUB))
-            defined = StageDefinition(conf="files", source=place_of("--source", source))
+            defined = StageDefinition(conf="files", source=place_of("--source", fetch_source(self.source)))
         elif defined is None:
             raise MissingInputError(
                 f"dataset {self.dataset!r} is not known yet; give --source with its caption file or folder"

@@ -5,9 +5,13 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.options import DevicesOption, File, PartOption, PlacedOptions, Texts, overrides_of
+from itrpipe.cli.options import DevicesOption, File, PartOption, PlacedOptions, Text, Texts, overrides_of
 from itrpipe.config import EVERYWHERE, Override
+from itrpipe.datasets.hub import fetch_source
+from itrpipe.errors import NoCaptionsError
+from itrpipe.progress import Reporter
 
 
 @dataclass(kw_only=True)
@@ -21,19 +25,44 @@ class Run(PlacedOptions):
     """
 
     recipe: Annotated[str, Argument(help="Name in stages/recipes/ or path of a recipe.")]
-    source: Annotated[File, Option(help="Folder of the dataset, where the recipe needs one.")] = None
-    only: Annotated[Texts, Option(metavar="[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
+    source: Annotated[File, Option(help="Folder or table of the dataset, or hf:OWNER/NAME.")] = None
+    vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, instead of the recipe's.")] = None
+    text: Annotated[Text, Option(metavar="ID|FOLDER", help="Text encoder, likewise.")] = None
+    only: Annotated[Texts, Option(metavar="NAME|[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
     tiny: Annotated[bool, Option("--tiny", help="Toy models on a few hundred images, in the folder DATA-tiny.")] = False
     keep_going: Annotated[bool, Option("--keep-going", help="Go on when a run fails, and fail at the end.")] = False
     part: PartOption = None
     devices: DevicesOption = None
 
     def run(self) -> None:
+        from itrpipe.cli.index import Index
+        from itrpipe.pipeline.recipes import load_recipe
         from itrpipe.pipeline.reproduction import Options, run_recipe
 
         restart_with(self.devices)
         overrides = overrides_of(self.settings, {}) + self.placed
         if self.part:
             overrides.append(Override(EVERYWHERE, "part", self.part))
-        options = Options(self.source, overrides, self.only or (), self.tiny, self.keep_going, self.dry_run)
-        run_recipe(self.data, self.recipe, options)
+        named = {"vision": self.vision, "text": self.text}
+        options = Options(
+            source=fetch_source(self.source) if self.source else None,
+            encoders={side: whole_file(encoder) for side, encoder in named.items() if encoder},
+            overrides=overrides,
+            only=self.only or (),
+            tiny=self.tiny,
+            keep_going=self.keep_going,
+            dry_run=self.dry_run,
+        )
+        try:
+            run_recipe(self.data, self.recipe, options)
+        except NoCaptionsError:
+            encoders = {**load_recipe(self.recipe).encoders, **options.encoders}
+            if self.source is None or "vision" not in encoders:
+                raise
+            Reporter().say(
+                f"{self.source} has no captions, so it is indexed for search alone; write captions.csv (file, caption) "
+                "into it, and the same command trains, mines and reports"
+            )
+            photographs = Index(photos=self.source, named=encoders["vision"], data=self.data, dry_run=self.dry_run)
+            photographs.complete()
+            photographs.run()

@@ -12,6 +12,7 @@ from itrpipe.cli.options import File, JsonOption, Split, Text
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.models.declaration import settings_of
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import check_split
@@ -28,10 +29,10 @@ _GENERATOR, _HEAD = b'<meta name="generator" content="itrpipe search">', 1024
 class Search(SearchOptions):
     """Find images for a sentence, captions for an image, or photographs like another one.
 
-    Models with embeddings search those that training wrote; all others score the query with every image or caption of
-    --split, the test split if none is named. An image is named by its id or file; a photograph that is no part of the
-    dataset is read by the extractor of the dataset's features. Right answers are marked where the query is an image of
-    the split, or a caption of it word for word.
+    Models with embeddings search all splits, or that of --split; all others score the query with every image or caption
+    of --split, the test split if none is named. An image is named by its id or file; a photograph that is no part of
+    the dataset is read by the extractor of the dataset's features. Right answers are marked where the query is an image
+    of the dataset, or a caption of it word for word.
 
     --photos FOLDER searches photographs without captions, of which no dataset is made, by their index, see itrpipe
     index. --model may be left out where one model has indexed the folder.
@@ -47,7 +48,7 @@ class Search(SearchOptions):
     html: Annotated[File, Option(help="Also write a page with the photographs.", metavar="FILE")] = None
     as_json: JsonOption = False
     photos: PhotosOption = None
-    split: Annotated[Split | None, Option(help="Where to search: test, val or train.")] = None
+    split: Annotated[Split | None, Option(help="Search one split alone: test, val or train.")] = None
 
     def run(self) -> "Answers | None":
         self._check()
@@ -56,8 +57,12 @@ class Search(SearchOptions):
             return self._search_photographs(self.photos)
         self.refuse_opened()
         asked = self.asked("train", as_json=self.as_json)
-        step, split = asked.plan("train", self.method), self.split or "test"
-        check_split(step, split)
+        step = asked.plan("train", self.method)
+        split = self.split
+        if split is None and not settings_of(step.settings.model_dump()["backbone"]).embeds:
+            split = "test"
+        if split is not None:
+            check_split(step, split)
         made = asked.made("search with")
         if not made:
             return None

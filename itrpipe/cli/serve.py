@@ -11,6 +11,7 @@ from itrpipe.cli.options import JudgesOption
 from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import MissingInputError
+from itrpipe.features.declaration import read_model
 from itrpipe.stages.base import Artifact
 from itrpipe.storage.artifact import PICTURES
 
@@ -64,6 +65,7 @@ class Serve(SearchOptions):
             prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
             pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
             model = load(trained.folder, device=self.device or "auto")
+            model.label = read_model(asked.step.inputs).model or model.label
             alone = None
             if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
                 alone = "test" if self.split in (None, TRAIN) else self.split

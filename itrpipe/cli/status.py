@@ -28,7 +28,7 @@ _NAMES = 44
 _FIRST = """\
 {root} holds no dataset yet.
   itrpipe demo                                              all of it on synthetic data
-  itrpipe prepare --dataset photos --source FOLDER          photographs with captions
+  itrpipe run photos --source FOLDER                        photographs with captions
   itrpipe index --photos FOLDER --model MODEL               photographs alone, to search in
   itrpipe mine-negatives --embeddings IMAGES CAPTIONS       embeddings of a model of yours"""
 

@@ -29,6 +29,9 @@ _AGAIN = "download the model again"
 # Parameters that pretraining alone uses; checkpoints may lack them.
 _UNUSED = ("mask_token", "num_batches_tracked")
 _POOLER = "pooler"
+_IMAGES_AT_ONCE = {"cpu": 4, "cuda": 64}
+"""Images in a forward pass outside training: on a processor more than fit its memory allocator's own 32 MiB take twice
+as long each, and on a GPU a block of 512 images of 384 pixels would take gigabytes for a ViT's tokens."""
 _SCALE, _TEMPERATURE, _BIAS = "logit_scale", "temperature", "logit_bias"
 """Names that joint models give the logarithm of the scale of their logits, its inverse, and what is added."""
 
@@ -91,8 +94,11 @@ class Encoder(nn.Module):
         return found
 
     def encode_images(self, frames: Tensor) -> Tensor:
-        """Return vectors [B, D] of frames [B, 3, h, w]."""
-        return self.pooled(self.see(frames))
+        """Return vectors [B, D] of frames [B, 3, h, w]; outside training a few at a time."""
+        size = len(frames)
+        if not self.training:
+            size = _IMAGES_AT_ONCE.get(frames.device.type, size)
+        return torch.cat([self.pooled(self.see(part)) for part in frames.split(size)])
 
     def pooled(self, seen: Seen) -> Tensor:
         """Return the vectors [B, D] of images that the network has seen.

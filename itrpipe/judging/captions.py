@@ -11,6 +11,7 @@ Shapes: P pairs, n captions, T captions in all, D width of a vector, k captions 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,8 +39,7 @@ def build(model: str, material: Material, device: str, revision: str) -> OpenedJ
         return TermsJudge(material, owners, words.flatten())
     vectors = material.encoded.get(TEXT)
     if vectors is None:
-        encoder, _ = open_encoder(model, revision, (TEXT,))
-        vectors = encode_captions(encoder, material.captions, device)
+        vectors = encode_once(model, revision, tuple(material.captions), device)
     return CaptionsJudge(vectors, material)
 
 
@@ -93,6 +93,19 @@ class CaptionsJudge(OpenedJudge):
                 direct = (cosines.max(axis=1) + mean) / 2
                 scores[place] = (direct[members == captions[place]].item() + direct.mean()) / 2
         return scores
+
+
+@functools.lru_cache(maxsize=2)
+def encode_once(model: str, revision: str, captions: tuple[str, ...], device: str) -> np.ndarray:
+    """Return unit vectors [T, D] float32 of captions, kept for the next evaluation of the same split in this process.
+
+    Args:
+        model: hub id or folder of a text encoder.
+        revision: branch, tag or commit of the hub id.
+        captions, device: see `encode_captions`.
+    """
+    encoder, _ = open_encoder(model, revision, (TEXT,))
+    return encode_captions(encoder, captions, device)
 
 
 @torch.inference_mode()

@@ -207,7 +207,7 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
                 longer = {"range_min": f" or raise {_LENGTHS[name]}"}
                 warning += f"; loosen {most}{longer.get(most, '')}"
             said.append(warning)
-    said += _sentences_of_judges(statistics)
+    said += judged_sentences(statistics)
     for name, words in WORDS.items():
         facts = []
         beaten = beaten_percent(statistics, name)
@@ -224,7 +224,8 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _sentences_of_judges(statistics: Mapping[str, Any]) -> list[str]:
+def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
+    """Say in sentences how many candidates are right after all by judges, see `sentences`; nothing without judges."""
     judged = statistics.get("judged")
     if judged is None:
         return []

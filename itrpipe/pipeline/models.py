@@ -1,5 +1,6 @@
 """Models by their names: `itrpipe train --name` remembers one, `--model` means it, and printed commands name it."""
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,6 +129,11 @@ def options_of(model: Step) -> str:
         usual = known.seed if known else 0
         return f"--model {name}" if settings.seed == usual else f"--model {name} --seed {settings.seed}"
     return f"--dataset {location.dataset} --method {model.need.conf} --backbone {settings.backbone}"
+
+
+def data_option(root: Path) -> str:
+    """Return the option of a printed command, where the data folder is not the usual one; else nothing."""
+    return "" if root == Path("data") else f" --data {shlex.quote(str(root))}"
 
 
 def home_of(root: Path, name: str) -> str | None:

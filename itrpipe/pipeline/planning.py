@@ -135,12 +135,18 @@ class Planner:
         for name, upstream in stage.needs(settings, self.definition).items():
             if name in given:
                 continue
-            if upstream.without:
+            start = inputs.get("start")
+            if upstream.stage == "encode" and start is not None and name in start.inputs:
+                inputs[name] = start.inputs[name]  # the training before froze this encoder, too, and left it as it was
+            elif upstream.without:
                 inputs[name] = self.plan(replace(upstream, named=need.named), requested=requested)
             else:
                 inputs[name] = self.plan(upstream, requested=False)
         inputs |= given
-        sources = stage.sources(settings, definition, self._cache)
+        asked = repr((need.stage, settings, definition))
+        if asked not in self._cache.of_steps:
+            self._cache.of_steps[asked] = stage.sources(settings, definition, self._cache)
+        sources = self._cache.of_steps[asked]
         digests = {name: step.location.fingerprint for name, step in inputs.items()}
         digests |= {f"source {name}": digest for name, digest in sources.items()}
         location = Location(

@@ -3,11 +3,12 @@
 A recipe is a TOML file in `stages/recipes/`:
 
     dataset = "flickr30k"          where artifacts go
-    features = "precomp"           what runs read that name no features of their own; may be left out without a source
+    features = "precomp"           what runs read that name no features of their own; left out where none reads features
     title = "…"                    of the report
+    next = ["search …"]            commands that are proposed at the end; names in braces are filled in
     extends = "coco"               another recipe of this folder, whose tables other than its runs hold here too
     [source]                       of what the user brings; without it the dataset is taken as it was prepared
-    captions = "."                 below --source
+    captions = "."                 below --source; left out: --source itself, all that `prepare --source` takes
     explanation = '''…'''          what to bring, shown when something is missing
     [source.expected]              images by split, where published scores are of these
     train = 29000
@@ -16,17 +17,22 @@ A recipe is a TOML file in `stages/recipes/`:
     conf = "precomp"               of extract; without it the name
     settings = {}                  of extract
     explanation = "…"
-    [source.files."uniter.pt"]     a further file; settings name it as "{uniter.pt}"
+    [source.files."uniter.pt"]     a further file; settings name it as "{uniter.pt}", also inside texts and lists
     path = "uniter.pt"             below --source
     explanation = "…"
+    [encoders]                     hub ids or folders, which --vision and --text replace; settings name them likewise
+    vision = "…"                   "{vision}"
+    text = "…"                     "{text}", and inside others: judges = ["captions:{text}"]
     [set]                          overrides, as for --set: train.epochs = 4
     [backbones.uniter]             of this backbone and its variants: features of runs, set of all trainings
     [tolerance]                    points of RSum: ok = 1.0, close = 3.0
-    [tiny]                         what --tiny changes: set, backbones, and the features of all runs
+    [tiny]                         what --tiny changes: set, backbones, encoders, and the features of all runs
     [[run]]                        one or more
     method = "aoq"                 or a list
     backbone = "vsrn"              or a list
+    name = ""                      the model is remembered under this name, as by `train --name`
     seeds = [0]
+    group = ""                     name of some runs, for `--only`
     features = ""                  empty: of the backbone or of the recipe
     set = {}                       overrides of this run and all it needs
     grid.weights = [{}, {}]        further such tables: a run for each, of several lists for each combination
@@ -38,6 +44,7 @@ A recipe is a TOML file in `stages/recipes/`:
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -80,6 +87,7 @@ def _below(path: str) -> str:
     return path
 
 
+_BRACES = re.compile(r"\{([^{}]+)\}")
 _MODEL = "train.model."
 """Begins the keys of settings of a backbone."""
 Name = Annotated[str, AfterValidator(_named)]
@@ -122,14 +130,14 @@ class Source(Settings):
     """Files that the user brings.
 
     Attributes:
-        captions: file or folder of the captions.
+        captions: file or folder of the captions; `.` is `--source` itself, which may be a file.
         explanation: what to bring, shown when something is missing.
         expected: images that splits must have; splits that are not named may have any number.
         features: by name; those that are not named are extracted by the configuration of their name.
         files: by the name that settings give them in braces.
     """
 
-    captions: Below
+    captions: Below = "."
     explanation: str
     expected: dict[Literal["train", "val", "test"], Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     features: dict[Name, SourceFeatures] = Field(default_factory=dict)
@@ -155,11 +163,13 @@ class Tiny(Settings):
         overrides: of every run.
         backbones: of one backbone.
         features: that all runs read but those of backbones with their own; empty for those of the recipe.
+        encoders: that names in braces stand for, in the place of those of the recipe.
     """
 
     overrides: Overrides = Field(default_factory=dict, alias="set")
     backbones: dict[str, ForBackbone] = Field(default_factory=dict)
     features: str = ""
+    encoders: dict[str, str] = Field(default_factory=dict)
 
 
 class RecipeRun(Settings):
@@ -168,7 +178,9 @@ class RecipeRun(Settings):
     Attributes:
         method: configuration of `train`.
         backbone: its backbone.
+        name: under which the model is remembered; empty for none.
         seeds: of training; each makes a row.
+        group: by which `--only` names several runs; empty: none.
         features: that it reads; empty for those of the backbone or of the recipe.
         overrides: of this run and all it needs.
         ensemble_with: models whose scores are averaged with those of the row, named as for `--ensemble-with`.
@@ -177,14 +189,16 @@ class RecipeRun(Settings):
 
     method: str
     backbone: Annotated[str, AfterValidator(canonical_backbone)]
+    name: Name = ""
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    group: str = ""
     features: str = ""
     overrides: Overrides = Field(default_factory=dict, alias="set")
     ensemble_with: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """`aoq.vsrn`."""
         return f"{self.method}.{self.backbone}"
 
@@ -205,7 +219,9 @@ class Recipe(Settings):
     dataset: Name = Field(min_length=1)
     features: Name = ""
     title: str
+    next: tuple[str, ...] = ()
     source: Source | None = None
+    encoders: dict[Literal["vision", "text"], str] = Field(default_factory=dict)
     overrides: Overrides = Field(default_factory=dict, alias="set")
     backbones: dict[str, ForBackbone] = Field(default_factory=dict)
     tolerance: Tolerance = Tolerance()
@@ -221,16 +237,23 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Recipe:
-        if not self.features and (self.source is not None or self.dataset == EMBEDDED):
-            raise ValueError("features are missing: name those that runs read which name no others")
         for name in (*self.backbones, *self.tiny.backbones):
             if name not in backbone_names():
                 raise ValueError(f"there is no backbone {name!r}{did_you_mean(name, backbone_names())}")
-        known = self.source.files if self.source else {}
+        known = {*self.encoders, *(self.source.files if self.source else ())}
         for key, name in self._braced(self.run, self.backbones.values()):
             if name not in known:
-                raise ValueError(f"{key} = '{{{name}}}' names no file of [source.files]{did_you_mean(name, known)}")
+                hint = did_you_mean(name, known)
+                raise ValueError(f"{key}: {{{name}}} names no file of [source.files] and none of [encoders]{hint}")
+        for name in self.names:
+            if self.names.count(name) > 1:
+                raise ValueError(f"several runs have the name {name!r}; give each its own, or leave it out")
         return self
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the models that runs train."""
+        return [run.name for run in self.run if run.name]
 
     def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
         """Return the name of the features that a run reads; empty for one that reads photographs."""
@@ -255,7 +278,7 @@ class Recipe(Settings):
 
         Args:
             name: of the recipe, for messages.
-            only: METHOD.BACKBONE, METHOD or .BACKBONE each.
+            only: NAME, GROUP, METHOD.BACKBONE, METHOD or .BACKBONE each.
 
         Raises:
             UsageError: one of them names no run.
@@ -263,19 +286,26 @@ class Recipe(Settings):
         chosen: list[RecipeRun] = []
         for text in only:
             method, _, backbone = text.partition(".")
-            of_method = [run for run in self.run if method in ("", run.method)]
+            of_method = [run for run in self.run if method in ("", run.method, run.name, run.group)]
             named = [run for run in of_method if canonical_backbone(backbone) in ("", run.backbone)]
             # A recipe may have variants of a backbone only, as the two of SCAN whose mean is published.
             found = named or [run for run in of_method if backbone_family(run.backbone) == canonical_backbone(backbone)]
             if not found or not text.strip("."):
-                known = list(dict.fromkeys(run.name for run in self.run))
+                known = list(dict.fromkeys(run.label for run in self.run))
                 hint = did_you_mean(text, known) or f"; it has {', '.join(known)}"
                 raise UsageError(f"--only {text}: recipe {name} has no such run{hint}")
             chosen += found
         return [run for run in self.run if run in chosen] if only else list(self.run)
 
     def sourced(
-        self, root: Path, name: str, runs: Sequence[RecipeRun], folder: Path | None, *, tiny: bool
+        self,
+        root: Path,
+        name: str,
+        runs: Sequence[RecipeRun],
+        folder: Path | None,
+        encoders: Mapping[str, str],
+        *,
+        tiny: bool,
     ) -> tuple[DatasetDefinition, dict[str, str]]:
         """Define the dataset by the recipe and the user's folder, with what some runs need of it.
 
@@ -285,21 +315,27 @@ class Recipe(Settings):
             root: the data folder.
             name: of the recipe, for messages.
             runs: likewise.
-            folder: of what the user brings.
+            folder: of what the user brings, or a table file.
+            encoders: that replace those of the recipe.
             tiny: toy models, which have random weights, so that these are not asked for.
 
         Returns:
-            The definition, and the whole path of every file that settings name in braces.
+            The definition, and what each name in braces stands for: an encoder, or the whole path of a file.
 
         Raises:
-            UsageError: the recipe needs no source.
+            UsageError: the recipe needs no source, or has no encoders to replace.
             MissingSourceError: there is no source, or something that these runs need is not in it.
         """
         source = self.source
+        for side in sorted(encoders.keys() - self.encoders.keys()):
+            raise UsageError(f"recipe {name} names no {side} encoder and takes no --{side}; leave it out")
+        places = {**self.encoders, **encoders}
+        if tiny:
+            places |= self.tiny.encoders
         if source is None and folder is not None:
             raise UsageError(f"recipe {name} brings or has its data already and takes no --source; leave it out")
         if source is None and self.dataset != EMBEDDED:
-            return load_definition(root, self.dataset), {}
+            return load_definition(root, self.dataset), places
         brought = source.features if source else {}
         needed = {}
         for run in runs:
@@ -307,16 +343,19 @@ class Recipe(Settings):
             if not features:
                 continue
             made = brought.get(features, SourceFeatures())
-            needed[features] = made.model_copy(update={"conf": made.conf or features})
+            settings = {key: filled(value, places) for key, value in made.settings.items()}
+            needed[features] = made.model_copy(update={"conf": made.conf or features, "settings": settings})
         prepare = StageDefinition(conf=EMBEDDED)
         if source is None:
             features = {each: StageDefinition(conf=made.conf, settings=made.settings) for each, made in needed.items()}
-            return DatasetDefinition(prepare=prepare, features=features), {}
+            return DatasetDefinition(prepare=prepare, features=features), places
 
         files = {}
         if not tiny:
             of_backbones = [for_backbone(self.backbones, run.backbone) for run in runs]
-            files = {each: source.files[each] for _, each in self._braced(runs, of_backbones)}
+            for _, each in self._braced(runs, of_backbones):
+                if each in source.files:
+                    files[each] = source.files[each]
         explained = [*files.values(), *(made for made in needed.values() if made.explanation)]
         explanation = _explanation(source, name, explained)
         if folder is None:
@@ -325,19 +364,22 @@ class Recipe(Settings):
         for below in (source.captions, *(part.path for part in parts)):
             if not (folder / below).exists():
                 raise MissingSourceError(f"{folder / below} does not exist\n\n{explanation}")
-        places = {part.path: str((folder / part.path).resolve()) for part in parts if part.path}
+        paths = {part.path: str((folder / part.path).resolve()) for part in parts if part.path}
         features = {}
         for each, made in needed.items():
-            features[each] = StageDefinition(conf=made.conf, source=places.get(made.path), settings=made.settings)
+            features[each] = StageDefinition(conf=made.conf, source=paths.get(made.path), settings=made.settings)
         prepare = StageDefinition(conf="files", source=str((folder / source.captions).resolve()))
+        known = load_definition(root, self.dataset).prepare
+        if known is not None and known.source == prepare.source:
+            prepare = known  # with the columns and shares that `itrpipe prepare` was told
         definition = DatasetDefinition(prepare=prepare, features=features)
-        return definition, {each: places[file.path] for each, file in files.items()}
+        return definition, places | {each: paths[file.path] for each, file in files.items()}
 
     def _braced(self, runs: Iterable[RecipeRun], of_backbones: Iterable[ForBackbone]) -> Iterator[tuple[str, str]]:
-        """Yield the settings that name a file of `[source.files]` in braces, with its name."""
+        """Yield the settings that name something in braces, with each such name."""
         for table in (self.overrides, *(each.overrides for each in (*of_backbones, *runs))):
             for key, value in table.items():
-                if (name := placeholder(value)) is not None:
+                for name in names_in(value):
                     yield key, name
 
 
@@ -346,10 +388,22 @@ def for_backbone(tables: Mapping[str, ForBackbone], backbone: str) -> ForBackbon
     return tables.get(backbone) or tables.get(backbone_family(backbone)) or ForBackbone()
 
 
-def placeholder(value: Any) -> str | None:
-    """Return the file of `[source.files]` that a setting names in braces; None for any other value."""
-    braced = isinstance(value, str) and value.startswith("{") and value.endswith("}")
-    return value[1:-1] if braced else None
+def names_in(value: Any) -> list[str]:
+    """Return the names that a setting has in braces: a text, or a list with such texts."""
+    names = []
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str):
+            names += _BRACES.findall(text)
+    return names
+
+
+def filled(value: Any, places: Mapping[str, str]) -> Any:
+    """Return the value of a setting with what each name in braces stands for in its place."""
+    if isinstance(value, list):
+        return [filled(each, places) for each in value]
+    if isinstance(value, str):
+        return _BRACES.sub(lambda found: places[found[1]], value)
+    return value
 
 
 def recipe_files() -> dict[str, Path]:

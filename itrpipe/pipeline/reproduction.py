@@ -6,19 +6,32 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.analysis.settings import models_label
-from itrpipe.config import COMMAND_LINE, Override, scoped_override
-from itrpipe.datasets.definition import DatasetDefinition, redefine
+from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, scoped_override
+from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition, load_definition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError
+from itrpipe.features.declaration import read_model
+from itrpipe.mining.statistics import judged_sentences
 from itrpipe.models.declaration import backbone_names
+from itrpipe.pipeline.models import NamedModel, data_option
 from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, refuse_unused
-from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
+from itrpipe.pipeline.recipes import (
+    ForBackbone,
+    Recipe,
+    RecipeRun,
+    filled,
+    for_backbone,
+    load_recipe,
+    names_in,
+    told_sizes,
+)
 from itrpipe.pipeline.run import run
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
-from itrpipe.storage.artifact import DigestCache, open_artifact, read_manifest
-from itrpipe.training.settings import run_label
+from itrpipe.storage.artifact import STATISTICS, DigestCache, open_artifact, read_manifest
+from itrpipe.storage.disk import read_json
+from itrpipe.training.settings import TrainExecution, run_label
 
 TOYS = " (toy models: no result)"
 """Ends the title of the page that `--tiny` makes."""
@@ -29,12 +42,13 @@ class Options:
     """Choices of a run of a recipe.
 
     Attributes:
-        source: folder that the user brings, for recipes that need one.
+        source: folder or file that the user brings, for recipes that need one.
         overrides: from the command line; without a scope they apply to training.
         only: runs to make, as METHOD.BACKBONE, METHOD or .BACKBONE; empty for all of them.
         tiny: toy models on whatever data there are, in a data folder of their own.
         keep_going: go on with other runs where one fails.
         dry_run: print the plan and what it will cost.
+        encoders: `vision`, `text` -> hub id or folder in the place of that of the recipe.
     """
 
     source: Path | None = None
@@ -43,6 +57,7 @@ class Options:
     tiny: bool = False
     keep_going: bool = False
     dry_run: bool = False
+    encoders: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,7 +97,7 @@ class Reproduction:
         options: how it is run.
         root: the data folder; of toy models another one.
         definition: of the dataset.
-        files: whole paths of the files that settings name in braces.
+        places: what each name in braces stands for.
         reporter: prints.
     """
 
@@ -91,19 +106,25 @@ class Reproduction:
     options: Options
     root: Path
     definition: DatasetDefinition
-    files: dict[str, str]
+    places: dict[str, str]
     reporter: Reporter = field(default_factory=Reporter)
     _planners: dict[str, Planner] = field(default_factory=dict, init=False)
 
     def plan(self, runs: Sequence[RecipeRun]) -> list[PlannedRun]:
-        """Plan runs with every seed.
+        """Define the models that have names, and plan runs seed after seed: one that is stopped has whole comparisons.
 
         Raises:
-            ItrpipeError: one of them cannot be planned and the others are not to go on.
+            ItrpipeError: one of the models cannot be trained, or one of the runs cannot be planned and the others are
+                not to go on.
         """
         self._digests = DigestCache(self.root / self.recipe.dataset / SOURCE_CACHE, self.reporter)
         self._planners.clear()
-        return [self._planned(each, seed) for each in runs for seed in each.seeds]
+        for each in self.recipe.run:
+            if each.name:
+                self.definition = self.definition.adding(models={each.name: self._model(each)})
+                self._planners.clear()  # which do not know this model
+        seeds = sorted({seed for each in runs for seed in each.seeds})
+        return [self._planned(each, seed) for seed in seeds for each in runs if seed in each.seeds]
 
     def plan_report(self, planned: Sequence[PlannedRun], steps: Sequence[Step]) -> Step:
         """Plan the report over some evaluations; scores that were published for other runs are `missing` there.
@@ -116,8 +137,13 @@ class Reproduction:
             "published": [score.model_dump() for each in planned for score in each.published],
             "tolerance": self.recipe.tolerance.model_dump(),
             "tiny": self.options.tiny,
+            "names": [],
         }
         common = self._planner(RecipeRun(method="", backbone=""))
+        for each in planned:
+            model = read_model(each.step.inputs) if each.step else None
+            if model and model.model:
+                settings["names"].append((model.location.name, model.model))
         report = common.plan(Need("report", "page", settings), inputs={each.location.name: each for each in steps})
         if len(steps) == len(planned):
             # Settings of the command line that no run reads, and those of a recipe whose runs were all planned.
@@ -129,6 +155,30 @@ class Reproduction:
                     if is_due and not override.backbone and override not in read:
                         refuse_unused([override])
         return report
+
+    def judged(self, steps: Sequence[Step]) -> list[str]:
+        """Say how many mined negatives are right after all, by the first judged lists that the runs have read."""
+        for step in steps:
+            lists = read_model(step.inputs).inputs.get("mine_negatives")
+            if lists is not None and "judge_1" in lists.inputs:
+                return judged_sentences(read_json(lists.location.folder / STATISTICS))
+        return []
+
+    def _model(self, each: RecipeRun) -> ModelDefinition:
+        """Define the model of a run by the settings that its training reads, as `train --name` does."""
+        features = self.recipe.features_of(each, tiny=self.options.tiny)
+        settings = {"backbone": each.backbone, "seed": each.seeds[0], "features": features}
+        planner = self._planner(each)
+        planner.plan(Need("train", each.method, settings), requested=False)
+        for override in planner.overrides:
+            is_execution = override.scope == EVERYWHERE or override.key in TrainExecution.model_fields
+            if override in planner.read and not is_execution:
+                settings.pop(override.name, None)  # what is said last counts
+                settings[override.name] = override.value
+        known = load_definition(self.root, self.recipe.dataset).models.get(each.name)
+        if known is not None and (known.method, known.settings) == (each.method, settings):
+            return known
+        return ModelDefinition(method=each.method, settings=settings)
 
     def _planned(self, each: RecipeRun, seed: int) -> PlannedRun:
         features = self.recipe.features_of(each, tiny=self.options.tiny)
@@ -151,11 +201,14 @@ class Reproduction:
         if self.options.tiny:
             own += [*self._from(recipe.tiny.overrides), *self._of_backbones(recipe.tiny.backbones)]
         overrides = own + [replace(item, scope=item.scope or "train") for item in self.options.overrides]
-        key = repr(overrides)
+        model = None
+        if each.name in self.definition.models:
+            model = NamedModel(each.name, recipe.dataset, self.definition.models[each.name])
+        key = repr((overrides, each.name))
         if key not in self._planners:
             remember = not self.options.dry_run
             self._planners[key] = Planner(
-                self.root, self.recipe.dataset, overrides, self.definition, self.reporter, remember, self._digests
+                self.root, recipe.dataset, overrides, self.definition, self.reporter, remember, self._digests, model
             )
         return self._planners[key]
 
@@ -166,13 +219,11 @@ class Reproduction:
         return overrides
 
     def _from(self, table: Mapping[str, Any], backbone: str = "") -> list[Override]:
-        """Return the overrides of a table, with paths for names in braces; none of files that no chosen run reads."""
+        """Return the overrides of a table, names in braces filled in; none with files that no chosen run reads."""
         overrides = []
         for key, value in table.items():
-            name = placeholder(value)
-            filled = value if name is None else self.files.get(name)
-            if filled is not None:
-                override = scoped_override(key, filled, f"recipe {self.name}")
+            if self.places.keys() >= set(names_in(value)):
+                override = scoped_override(key, filled(value, self.places), f"recipe {self.name}")
                 overrides.append(replace(override, backbone=backbone))
         return overrides
 
@@ -195,11 +246,11 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     """
     recipe = load_recipe(name)
     runs = recipe.chosen(name, options.only)
-    definition, files = recipe.sourced(root, name, runs, options.source, tiny=options.tiny)
+    definition, places = recipe.sourced(root, name, runs, options.source, options.encoders, tiny=options.tiny)
     if options.tiny:  # beside the data folder, so that neither is taken for the other
         named = root if root.name else root.resolve()
         root = named.with_name(f"{named.name}-tiny")
-    whole = Reproduction(recipe, name, options, root, definition, files)
+    whole = Reproduction(recipe, name, options, root, definition, places)
     whole.reporter.say(f"{recipe.title} (dataset {recipe.dataset}{', tiny' if options.tiny else ''})", style="bold")
     planned = whole.plan(runs)
     steps = [each.step for each in planned if each.step is not None]
@@ -229,10 +280,16 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
                 )
             planned = whole.plan(runs)
 
-        def told(now: DatasetDefinition) -> DatasetDefinition:
-            features = {**now.features, **definition.features}  # those that other runs read stay known
-            return now.model_copy(update={"prepare": definition.prepare, "features": features})
+    models = {name: model for name, model in whole.definition.models.items() if name in recipe.names}
 
+    def told(now: DatasetDefinition) -> DatasetDefinition:
+        now = now.adding(models=models)
+        if recipe.source is None:
+            return now
+        # Features that other runs read stay known.
+        return now.adding(features=definition.features).model_copy(update={"prepare": definition.prepare})
+
+    if recipe.source is not None or models:
         redefine(root, recipe.dataset, told)
     if options.keep_going:
         failures: dict[Path, ItrpipeError] = {}
@@ -240,7 +297,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         for each in planned:
             if each.step is not None:
                 each.error = failures.get(each.step.location.folder)
-    made = [each.step for each in planned if each.step is not None and each.error is None]
+    finished = [each.step for each in planned if each.step is not None and each.error is None]
+    made = finished
     if options.keep_going:
         made = [pinned_step(root, read_manifest(step.location.folder)) for step in made]
     folder = None
@@ -249,6 +307,11 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         folder = report.location.folder
         run([report], whole.reporter)
         load_stage("report").show(folder, whole.reporter)
+        for line in whole.judged(finished):
+            whole.reporter.say(line)
+        has_whole_models = len(runs) == len(recipe.run) and not options.tiny
+        for command in recipe.next if has_whole_models else ():
+            whole.reporter.say(f"next: itrpipe {filled(command, places)}{data_option(root)}")
     evaluations = {}
     for step in made:
         open_artifact(step.location.folder)

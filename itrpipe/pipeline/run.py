@@ -33,6 +33,8 @@ from itrpipe.storage.disk import on_disk, read_stamped_json, remove_leftovers, w
 from itrpipe.storage.locks import HOURS, holder, locked, patience
 
 POLL_SECONDS = 1.0
+_WIDEST_TITLE = 62
+"""Characters behind which states are aligned at most, so that a line of a plan fits into 80 columns."""
 _MARKS: dict[State, tuple[str, str]] = {
     "up to date": ("✓", "green"),
     "missing": ("+", "cyan"),
@@ -48,7 +50,7 @@ def print_plan(steps: Iterable[Step], todo: Iterable[Step], reporter: Reporter) 
     """Print one line for each step: mark, artifact, state and reason; of those that have to run, and of all others."""
     needed = {step.location.folder for step in todo}
     every = unique_steps(steps)
-    width = max((len(step.title) for step in every), default=0)
+    width = min(_WIDEST_TITLE, max((len(step.title) for step in every), default=0))
     for step in every:
         mark, style = _MARKS[step.state]
         text = f"{step.state}{f', {step.reason}' if step.reason else ''}"

@@ -109,6 +109,7 @@ def _run(run: Run) -> dict[str, Any]:
             "training": data.metrics.get("train"),
             "data": {key: shown(value) for key, value in leaves(data.settings)},
         }
+    answers = {Path(file).stem: run.wrote(file) for file in run.manifest.outputs if file.endswith(".json")}
     return {
         "label": run.label,
         "name": run.name,
@@ -121,7 +122,8 @@ def _run(run: Run) -> dict[str, Any]:
         "not_as_declared": {key: asdict(each) for key, each in run.departures.items()},
         "epochs": [member.epochs for member in run.members],
         "models": [member.artifact.name for member in run.members],
-        "metrics": run.metrics,
+        "trained": dict(leaves(trained)),
+        **answers,
     }
 
 

@@ -32,6 +32,8 @@ from itrpipe.storage.artifact import open_input, read_manifest
 MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
 FOLDER = "folder"
 """In the place of a split, where photographs of a folder were searched, which have no captions."""
+ALL = "all"
+"""In the place of a split, where all of a dataset were searched."""
 _AT_ONCE = 256
 """Images or captions per forward pass."""
 _CAPTIONS_SHOWN = 2
@@ -70,7 +72,7 @@ class Answers:
     Attributes:
         dataset: its name; the path of a folder of photographs.
         run: the trained model, by the name that the user gave it where there is one.
-        split: that was searched; `folder` of a folder of photographs.
+        split: that was searched; `all` of all splits, `folder` of a folder of photographs.
         finds: `images` or `captions`.
         caption: that images were searched with; None where an image was.
         image_id: that was searched with, or the path of a photograph; None where a caption was.
@@ -106,7 +108,9 @@ class Answers:
     @property
     def how(self) -> str:
         """Return what was ranked by which model, in words."""
-        what = "photographs" if self.of_folder else f"{self.split} {self.finds}"
+        what = "photographs" if self.of_folder else self.finds
+        if self.split not in (FOLDER, ALL):
+            what = f"{self.split} {what}"
         return f"{self.searched:,} {what} ranked by {self.run}"
 
     def lines(self) -> Iterator[str]:
@@ -343,7 +347,7 @@ class Gallery:
         return Answers(
             dataset=self.about,
             run=self.model.label,
-            split=self.splits[0],
+            split=self.splits[0] if len(set(self.splits)) == 1 else ALL,
             finds=finds,
             searched=len(scores),
             answers=answers,

@@ -21,7 +21,9 @@ import torch
 
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.prepared import Split, given_split
-from itrpipe.encoders.folders import CONFIG, fetch_folder
+from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.encoders.encoder import TEXT, VISION, Encoder, open_encoder
+from itrpipe.encoders.folders import CONFIG, fetch_folder, read_config, reads_side
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
@@ -31,7 +33,7 @@ from itrpipe.features.embeddings import pair_scores
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
-from itrpipe.models.base import DualEncoder, ImageBatch
+from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, l2_normalise
 from itrpipe.models.captions import PieceIds, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
@@ -88,6 +90,24 @@ class Match(NamedTuple):
 
     index: int
     score: float
+
+
+class VisionModel(DualEncoder):
+    """A vision encoder alone, which compares images with images.
+
+    Args:
+        vision: the encoder.
+    """
+
+    def __init__(self, vision: Encoder) -> None:
+        super().__init__()
+        self.vision = vision
+        self.embed_dim = vision.image_width
+
+    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+        """Embeddings [B, D] of unit length."""
+        assert images.pixels is not None
+        return ImageEncoding(l2_normalise(self.vision.encode_images(images.pixels).float(), dim=-1))
 
 
 class RetrievalModel:
@@ -201,8 +221,9 @@ class RetrievalModel:
         """Words of a sentence that the model does not know; none where its tokenizer spells every word.
 
         Raises:
-            UsageError: it knows none of them, so that any order would be chance.
+            UsageError: it knows none of them, so that any order would be chance, or reads no text.
         """
+        self._require_texts()
         tokens, captions = self.saved.tokens, given_split([text])
         if isinstance(tokens, PieceIds):
             return []
@@ -311,7 +332,15 @@ class RetrievalModel:
             )
         return self._model
 
+    def _require_texts(self) -> None:
+        if isinstance(self._model, VisionModel):
+            raise UsageError(
+                f"{self.label} encodes images alone, and reads no sentence; search with --image FILE, or index with a "
+                "model of images and captions, such as CLIP"
+            )
+
     def _texts(self, texts: Any) -> TokenTexts | PhraseTexts:
+        self._require_texts()
         if isinstance(texts, Captions):
             return self._captions(*texts)
         given = given_split([texts] if isinstance(texts, str) else list(texts))
@@ -413,7 +442,8 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
 
     Args:
         folder_or_model: a folder that `itrpipe export` wrote; the artifact of a training, `data/DATASET/train/NAME`; or
-            a folder of transformers with any joint model, such as CLIP or SigLIP. Or the id of one on the hub.
+            a folder of transformers with any joint model, such as CLIP or SigLIP, or with a vision encoder, which reads
+            no texts. Or the id of one on the hub.
         device: `auto` takes CUDA where there is one; `cpu`, or `cuda`.
         revision: branch, tag or commit of a hub id.
 
@@ -449,7 +479,7 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         check_export(folder)
         config = read_json(folder / CONFIG)
         if not isinstance(config, dict) or not ("backbone" in config or ABOUT in config):
-            return _joint(name, revision, place)
+            return _of_transformers(folder, name, revision, place)
         saved = load_model(folder)
         about: Any = saved.config.get(ABOUT)
         is_described = isinstance(about, dict) and ("features" in about or saved.images is not None)
@@ -496,14 +526,18 @@ def _model_of_training(saved: SavedModel, about: Mapping[str, Any], device: str)
     return RetrievalModel(saved, label, device, name, extractors, parser)
 
 
-def _joint(name: str, revision: str, device: str) -> RetrievalModel:
-    """Open a joint model of transformers as it was published, such as CLIP, with captions as they are.
+def _of_transformers(folder: Path, name: str, revision: str, device: str) -> RetrievalModel:
+    """Open a joint model as it was published, such as CLIP, with captions as they are, or a vision encoder.
 
     Raises:
         MissingInputError: a file is not there.
         DataError: a file is damaged, or weights are of another network.
-        UsageError: the model is no joint one.
+        UsageError: the model encodes no images.
     """
+    if not reads_side(read_config(folder / CONFIG), TEXT):
+        vision, _ = open_encoder(name, revision, (VISION,))
+        saved = SavedModel(VisionModel(vision).eval(), Vocabulary(()), {})
+        return RetrievalModel(saved, name, device)
     settings = declaration.DualEncoder(
         vision=name,
         text=name,
@@ -515,7 +549,7 @@ def _joint(name: str, revision: str, device: str) -> RetrievalModel:
     encoders = network.open_encoders(settings)
     text = encoders.text
     if text is None or not text.is_joint:
-        raise UsageError(f"{name} is no joint model of images and captions, such as CLIP; train one, and name that")
+        raise UsageError(f"{name} encodes no images; name a joint model, such as CLIP, or a vision encoder")
     model = network.build(settings, _COLOURS, 0, encoders)
     config = {"backbone": "dual-encoder", "model": settings.model_dump(), "image_dim": _COLOURS}
     saved = SavedModel(model.eval(), PieceIds.of(text, settings), config)

@@ -11,6 +11,7 @@ from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.engine.run import Device, SharedExecution
 from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.storage.artifact import LOCAL_MODEL
+from itrpipe.training.settings import OF_START
 
 
 class EncodeSettings(Settings):
@@ -22,9 +23,8 @@ class EncodeSettings(Settings):
         pool: of its tokens.
         normalisation: of colours.
         clean_captions, max_words: part of a caption that it reads, see the settings of the model.
-        train_share: share of the training images.
         start_from: configuration of the training that has left the encoder, with its pooling and reading; empty: none.
-        start_backbone, start_seed, start_features: of that training.
+        start_backbone, start_seed, start_features, start_train_share: of that training.
     """
 
     side: Literal["vision", "text"]
@@ -34,11 +34,11 @@ class EncodeSettings(Settings):
     normalisation: Literal["own", "clip"] = "own"
     clean_captions: bool = True
     max_words: int = Field(default=30, ge=1)
-    train_share: float = Field(default=1.0, gt=0, le=1)
     start_from: str = ""
     start_backbone: str = ""
     start_seed: int = Field(default=0, ge=0)
     start_features: str = ""
+    start_train_share: float = Field(default=1.0, gt=0, le=1)
 
 
 class EncodeExecution(SharedExecution):
@@ -56,6 +56,7 @@ class EncodeExecution(SharedExecution):
 class Encode(Stage):
     """Encodes the images or captions of every split once."""
 
+    schema_version = 3
     settings, execution = EncodeSettings, EncodeExecution
     has_versions = False  # other vectors are of another encoder
 
@@ -63,13 +64,12 @@ class Encode(Stage):
         """Ask for the dataset, and for the training that has left the encoder."""
         wanted = {"prepare": prepare_need(definition)}
         if settings.start_from:
-            same = {name: getattr(settings, f"start_{name}") for name in ("backbone", "seed", "features")}
-            same["train_share"] = settings.train_share
+            same = {name: getattr(settings, f"start_{name}") for name in OF_START}
             wanted["start"] = Need("train", settings.start_from, same)
         return wanted
 
     def run(self, job: Job) -> None:
-        """Write vectors.arrays."""
+        """Write vectors.arrays and encoder/."""
         from itrpipe.training.frozen import FrozenEncoding
 
         folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}

@@ -81,8 +81,8 @@ class Evaluate(Stage):
         extracted = step.inputs["train"].inputs.get("extract") if settings.benchmark else None
         if extracted is not None:
             check_photographs(settings, passes_of("", extracted.settings))
-        if settings.language_model:
-            require_model(settings.language_model, sides=("text",))
+        for encoder in filter(None, (settings.language_model, settings.blind_encoder)):
+            require_model(encoder, sides=("text",))
         for judge in map(judge_name, settings.judges):
             if judge.pretrained:
                 require_model(judge.pretrained, sides=SIDES.get(judge.kind, ("vision", "text")))

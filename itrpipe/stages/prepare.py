@@ -210,7 +210,7 @@ def _prepare_given(job: Job) -> None:
 _WITHOUT = {
     "train": "nothing can be trained on this dataset",
     "val": "training chooses the epoch that is kept by it",
-    "test": "evaluate and search ask for --split val",
+    "test": "evaluate asks for --split val",
 }
 """Consequence of a dataset without images in a split."""
 
@@ -258,7 +258,7 @@ def _prepare_files(job: Job) -> None:
         )
     for name in SPLITS:
         if name not in job.metrics:
-            without = _WITHOUT[name] if name != "test" or "val" in job.metrics else "evaluate and search need one"
+            without = _WITHOUT[name] if name != "test" or "val" in job.metrics else "evaluate needs one"
             job.warn(f"no image is in split {name}; {without}; add photographs, or give a column split")
     job.metrics["leaks"] = len(leaks)
 

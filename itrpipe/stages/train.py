@@ -10,6 +10,7 @@ from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import checks
 from itrpipe.training.settings import (
+    OF_START,
     UNTIMED,
     TrainExecution,
     TrainSettings,
@@ -65,7 +66,7 @@ class Train(Stage):
         loss = settings.loss
         mined = loss.mined()
         masked = loss.masked()
-        same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
+        same = {name: getattr(settings, name) for name in OF_START}
         # Teachers are told of the share of the training images, where it is not all of them.
         share = {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
         wanted = {"prepare": prepare_need(definition)}
@@ -82,10 +83,10 @@ class Train(Stage):
             if usual_method(settings.sentences):  # rules write the same for the models of all seeds
                 asked["seed"] = settings.seed
             wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
-        for side, encoder in settings.encoded_once().items():
-            wanted[f"frozen_{side}"] = Need("encode", side, encoder)
         if settings.start_from:
             wanted["start"] = Need("train", settings.start_from, same)
+        for side, encoder in settings.encoded_once().items():
+            wanted[f"frozen_{side}"] = Need("encode", side, encoder)
         if masked is not None and masked.writer:
             wanted["writer"] = Need("train", masked.writer, same)
         return wanted

@@ -525,10 +525,15 @@ class DigestCache:
     Args:
         path: the JSON file; created on `save`.
         reporter: shows progress when many files or large ones have to be hashed.
+
+    Attributes:
+        path: as given.
+        of_steps: what was asked for a step -> digests of its sources, so that one plan looks at them once.
     """
 
     def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
         self.path = path
+        self.of_steps: dict[str, dict[str, str]] = {}
         self._reporter = reporter or Reporter()
         self._entries = self._read()
         self._new: dict[str, list] = {}

@@ -31,6 +31,8 @@ CHECKSUM = "checksum"
 _CHUNK = 1 << 22
 _writers = itertools.count()
 """Numbers the writers of this process, since its threads may write the same file at once."""
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
+"""Errors of linking that say that a file cannot have a second name there."""
 _REMEDIES = {
     getattr(errno, code): remedy
     for codes, remedy in {
@@ -187,6 +189,26 @@ def reading(where: Path | str, what: str, remedy: str) -> Iterator[None]:
     except Exception as error:  # no library lists what damage makes it raise
         damage = DataError(f"{where} cannot be read as {what} ({reason_of(error)}); {remedy}")
         raise unavailable(error, Path(where)) or damage from error
+
+
+def link_files(source: Path, target: Path) -> None:
+    """Give the files of a folder a second name below another, or copy them where a disk has no such links.
+
+    Args:
+        source: folder of files that nothing changes in place.
+        target: folder that is not there yet.
+    """
+    for path in sorted(source.rglob("*")):
+        if path.is_dir():
+            continue
+        link = target / path.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(path, link)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            shutil.copy(path, link)
 
 
 def require_space(path: Path, needed: int, what: str) -> None:

@@ -8,9 +8,10 @@ the pairs of other images). An accuracy says something about images as far as al
     refined(pairs, trigrams)    pairs of which trigrams and naive Bayes are right about as often as wrong
 
 Pairs that two of the models have chosen leave these at chance by construction: logistic regression, which also reads
-pairs of words with one between them, chooses none and says what is left.
+pairs of words with one between them, chooses none and says what is left, and so does the same of the vectors of a text
+encoder, where one is there.
 
-Shapes: P pairs, W words of all sentences with their ends.
+Shapes: P pairs, W words of all sentences with their ends, D width of a vector.
 
 Source: Hsieh et al., "SugarCrepe" (NeurIPS 2023), sections 3 and 4 (text-only models, adversarial refinement); here the
 models are n-grams.
@@ -27,7 +28,7 @@ import pyarrow as pa
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.evaluation.intervals import mean_intervals
 
-MODELS = ("trigrams", "naive Bayes", "logistic regression")
+MODELS = ("trigrams", "naive Bayes", "logistic regression", "text encoder")
 LIMIT = 55.0
 """Percent above which pairs can be answered without the image."""
 _ORDERS = (1, 2, 3)
@@ -176,6 +177,12 @@ class _Differences(NamedTuple):
         first, second = np.divmod(places[more != 0], len(kinds))
         return cls(first, second, more[more != 0], pairs, len(kinds))
 
+    @classmethod
+    def of_vectors(cls, vectors: np.ndarray) -> _Differences:
+        """Return the elements of differences [P, D] of vectors, of unit variance, in the place of those of n-grams."""
+        rows, columns = np.indices(vectors.shape).reshape(2, -1)
+        return cls(rows, columns, vectors.ravel() / vectors.std(), *vectors.shape)
+
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""
         return self._replace(rows=self.rows[chosen], columns=self.columns[chosen], more=self.more[chosen])
@@ -215,20 +222,24 @@ class _Differences(NamedTuple):
         return weights
 
 
-def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams) -> np.ndarray:
-    """Return the percent that each model gets for each pair; float64 [P, 3]: 100, 50 of a tie, or 0.
+def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams, vectors: np.ndarray | None = None) -> np.ndarray:
+    """Return the percent that each model gets for each pair; float64 [P, 3 or 4]: 100, 50 of a tie, or 0.
 
     Args:
         pairs: captions and negatives.
         kinds: text [P]; classifiers learn each apart.
         trigrams: of the training captions.
+        vectors: [P, D] of captions less those of their negatives by a text encoder, if there is one.
     """
-    points = np.full((len(kinds), len(MODELS)), 50.0)
+    points = np.full((len(kinds), 3 if vectors is None else 4), 50.0)
     for kind in np.unique(kinds):
-        own = pairs.only(np.flatnonzero(kinds == kind))
-        differences = _Differences.between(_words_of(own, trigrams), gapped=True)
-        third = differences.margins(own.images % _FOLDS, _Differences.regression).round(9)
-        points[kinds == kind] += 50.0 * np.sign([*_margins(own, trigrams), third]).T
+        rows = np.flatnonzero(kinds == kind)
+        own = pairs.only(rows)
+        classified = [_Differences.between(_words_of(own, trigrams), gapped=True)]
+        if vectors is not None:
+            classified.append(_Differences.of_vectors(vectors[rows]))
+        learned = [each.margins(own.images % _FOLDS, _Differences.regression) for each in classified]
+        points[rows] += 50.0 * np.sign(np.round([*_margins(own, trigrams), *learned], 9)).T
     return points
 
 
@@ -236,7 +247,7 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
     """Return the percent of pairs that the best model tells apart.
 
     Args:
-        points: [P, 3] of `blind_points`; one pair at least.
+        points: of `blind_points`; one pair at least.
         images: int64 [P], row of each pair's image.
         samples: resampled test sets, of images with all their pairs.
         level: share of them inside an interval, 0..1.
@@ -245,7 +256,7 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
         value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
         than half by the whole interval.
     """
-    found = mean_intervals(dict(zip(MODELS, points.T, strict=True)), images, samples, level)
+    found = mean_intervals(dict(zip(MODELS, points.T, strict=False)), images, samples, level)
     by = max(found, key=lambda name: found[name].value)
     best = found[by]
     return {**best._asdict(), "by": by, "guessed": best.value > LIMIT and best.low > 50.0}

@@ -118,13 +118,13 @@ def require_encoders(settings: TrainSettings, origins: Mapping[str, str], conf: 
         conf: configuration of the training, for the message.
 
     Raises:
-        MissingInputError: an encoder cannot be fetched; where it is a default, the message says how to name another.
+        MissingInputError: an encoder cannot be fetched; unless its name was typed, the message says how to name one.
         UsageError: peft is not installed.
     """
     for name, model in settings.model.pretrained().items():
         if not model:
             continue
-        option = f"--set model.{name}=…"
+        option = f"--set model.{name}"
         side = ()
         if name in ("vision", "text"):
             option = f"--{name}"
@@ -134,9 +134,9 @@ def require_encoders(settings: TrainSettings, origins: Mapping[str, str], conf: 
         try:
             require_model(model, getattr(settings.model, f"{name}_revision", "main"), side)
         except MissingInputError as error:
-            if not origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
+            if origins.get(f"model.{name}") == COMMAND_LINE:
                 raise
-            message = f"{str(error).rstrip('.')}; or name another than this default: {option}"
+            message = f"{str(error).rstrip('.')}; or name another by {option}"
             raise MissingInputError(message) from None
     if settings.adapts and importlib.util.find_spec("peft") is None:
         raise UsageError(

@@ -513,7 +513,7 @@ class Sources:
         extract: features; None for models that read the photographs themselves.
         parse: scene graphs, for models that read phrases.
         train_share: share of the training images that are used, 0..1.
-        frozen: side, `vision` or `text` -> vectors of its encoder, which are computed once.
+        frozen: side, `vision` or `text` -> vectors of its encoder for every image or caption, computed once.
     """
 
     prepare: Path
@@ -584,7 +584,7 @@ class Sources:
         found = {}
         for name, split in chosen.items():
             each = open_split(split, images[name], tokens, settings, reader, phrases)
-            whole = self.share(prepared, name)
+            whole = prepared.split(name)
             texts = each.captions
             if "text" in vectors:
                 assert isinstance(texts, TokenTexts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from itrpipe.encoders.encoder import TEXT, open_encoder
+from itrpipe.encoders.encoder import TEXT, Encoder, open_encoder
 from itrpipe.engine.work import Part, Work, resolve_device
 from itrpipe.models.captions import PieceIds
 from itrpipe.models.dual_encoder.declaration import NO_CHANGES
 from itrpipe.storage.arrays import ArrayFile, array_writer, write_arrays
 from itrpipe.training.data import FROZEN_VECTORS, PixelSplitData, Sources, TokenTexts
 from itrpipe.training.encoding import VECTORS, SplitEncoder, row_parts
-from itrpipe.training.saved import load_model
+from itrpipe.training.saved import FROZEN_ENCODER, load_model
 
 Opened = tuple[SplitEncoder, dict[str, Any]]
 """An encoder, and what it reads of every split."""
@@ -37,7 +38,7 @@ class FrozenEncoding(Work[Opened]):
     def __init__(self, settings: Any, inputs: Mapping[str, Path], block: int, device: str) -> None:
         self._settings = settings
         self._inputs = inputs
-        self._sources = Sources(inputs["prepare"], train_share=settings.train_share)
+        self._sources = Sources(inputs["prepare"])
         self._block = block
         self.device = device
         self.key = str(block)
@@ -50,8 +51,8 @@ class FrozenEncoding(Work[Opened]):
         """Return consecutive rows of every split."""
         return row_parts(self._counts, self._block)
 
-    def open(self) -> Opened:
-        """Open the encoder, and every split.
+    def encoder(self) -> tuple[Encoder, Any]:
+        """Open the encoder, and what reads captions for one of these.
 
         Raises:
             MissingInputError, DataError, UsageError: see `itrpipe.encoders.encoder.open_encoder`.
@@ -59,28 +60,29 @@ class FrozenEncoding(Work[Opened]):
         from itrpipe.models.dual_encoder.network import set_colours  # transformers is large
 
         settings = self._settings
-        device = torch.device(resolve_device(self.device))
         if settings.start_from:
             saved = load_model(self._inputs["start"])
-            encoder = getattr(saved.model, settings.side)
-            tokens: Any = saved.tokens
-        else:
-            pools = settings.pool, settings.pool  # there is one side
-            encoder, _ = open_encoder(settings.encoder, settings.revision, (settings.side,), *pools)
-            tokens = None
-            if settings.side == TEXT:
-                tokens = PieceIds.of(encoder, settings)
-            else:
-                set_colours(encoder, settings.normalisation)
+            return getattr(saved.model, settings.side).eval(), saved.tokens
+        pools = settings.pool, settings.pool  # there is one side
+        encoder, _ = open_encoder(settings.encoder, settings.revision, (settings.side,), *pools)
+        if settings.side == TEXT:
+            return encoder.eval(), PieceIds.of(encoder, settings)
+        set_colours(encoder, settings.normalisation)
+        return encoder.eval(), None
+
+    def open(self) -> Opened:
+        """Open the encoder, and every split; errors are those of `encoder`."""
+        device = torch.device(resolve_device(self.device))
+        encoder, tokens = self.encoder()
         _, splits, photographs = self._sources.splits()
         data: dict[str, Any] = {}
         for name, split in splits.items():
-            if settings.side == TEXT:
+            if self._settings.side == TEXT:
                 data[name] = TokenTexts.of(split, tokens)
             else:
                 files: Any = photographs[name]
                 data[name] = PixelSplitData(split, files, None, encoder.images, NO_CHANGES)
-        return SplitEncoder(encoder.eval().to(device), device, self._block), data
+        return SplitEncoder(encoder.to(device), device, self._block), data
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Encode some images or captions."""
@@ -99,15 +101,21 @@ class FrozenEncoding(Work[Opened]):
         write_arrays(path, {VECTORS: vectors[np.argsort(order)]})
 
     def join(self, paths: Sequence[Path], folder: Path) -> dict[str, int]:
-        """Write the vectors of every split into one file.
+        """Write the vectors of every split into one file, and beside it the encoder, which trainings link to.
+
+        An encoder of a joint model is a part of it, which no training keeps alone.
 
         Args:
             paths: of all parts.
-            folder: of the file.
+            folder: of both.
 
         Returns:
             Number of vectors, and their width.
         """
+        encoder, _ = self.encoder()
+        if not encoder.is_joint:
+            shutil.rmtree(folder / FROZEN_ENCODER, ignore_errors=True)  # of a run that was killed here
+            encoder.save(folder / FROZEN_ENCODER)
         width = ArrayFile(paths[0])[VECTORS].shape[1]
         layout = {name: ("<f4", (count, width)) for name, count in self._counts.items()}
         with array_writer(folder / FROZEN_VECTORS, layout) as writer:

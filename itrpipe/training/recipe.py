@@ -63,6 +63,7 @@ from itrpipe.training.optimizers import (
 from itrpipe.training.saved import (
     MODEL,
     Position,
+    changing_weights,
     chosen_precision,
     encoders_of,
     load_checkpoint,
@@ -118,7 +119,7 @@ def train(job: Any) -> None:
         if best.get("mean_temperature"):  # not every method has a scale of logits
             for encoder in encoders_of(model).values():
                 encoder.set_scale(1 / best["mean_temperature"], best.get("mean_bias") or 0.0)
-        save_model(job.folder, model)
+        save_model(job.folder, model, sources_of(job).frozen)
         sizes |= feature_sizes(job)
     save_description(job.folder, model, tokens, settings.model_dump(mode="json"), sizes)
     columns = dict.fromkeys(name for row in history for name in row)
@@ -310,6 +311,7 @@ class Trainer:
         self._computed = self._world.averaging_gradients(self._losses)
         self._average = WeightAverage(settings.average, self._model)
         self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average, "method": kept}
+        self._frozen = nn.ModuleList(model.encoders()[side] for side in settings.frozen)
         self._following: list[Any] = [self._average]
         self._following += [part for part in kept.modules() if isinstance(part, MomentumTwin)]
         self._optimizer = optimizer_of(settings, self._model, kept.parameters())
@@ -353,7 +355,7 @@ class Trainer:
         """
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
-            self.position = load_checkpoint(checkpoint, self._parts, self._optimizer)
+            self.position = load_checkpoint(checkpoint, self._parts, self._frozen, self._optimizer)
             # Weights that a kill left beside the best ones are kept if the checkpoint names them, and dropped if not.
             if self._world.leads and self._better.exists():
                 if file_digest(self._better) != self.position.best_digest:
@@ -602,14 +604,14 @@ class Trainer:
 
     def _save(self) -> None:
         if self._world.leads:
-            save_checkpoint(self._work / CHECKPOINT, self._parts, self._optimizer, self.position)
+            save_checkpoint(self._work / CHECKPOINT, self._parts, self._frozen, self._optimizer, self.position)
             self._keep_best()
         self._saved = time.monotonic()
 
     def _save_best(self) -> None:
         """Write the best weights beside the last best ones, which the checkpoint names until it is written anew."""
         if self._world.leads:
-            self.position.best_digest = save_weights(self._better, self._model.state_dict())
+            self.position.best_digest = save_weights(self._better, changing_weights(self._model, self._frozen))
 
     def _keep_best(self) -> None:
         """Put best weights that the checkpoint names by now in the place of the last ones."""

@@ -35,6 +35,7 @@ from itrpipe.storage.disk import (
     STAMP_HERE,
     check_stamp,
     file_digest,
+    link_files,
     read_json,
     reading,
     stamped,
@@ -51,6 +52,8 @@ joint model, all that does."""
 
 ADAPTERS = "adapter"
 """Folder of what adapters have learned."""
+FROZEN_ENCODER = "encoder"
+"""Folder of a frozen encoder beside its vectors."""
 _MAY_DIFFER = ("phase", "augment")
 """Settings of a backbone that say nothing of its weights."""
 _MOMENTS = "optimizer/"
@@ -82,7 +85,7 @@ class Position:
 
 
 def save_checkpoint(
-    path: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, position: Position
+    path: Path, parts: Mapping[str, nn.Module], frozen: nn.Module, optimizer: torch.optim.Optimizer, position: Position
 ) -> None:
     """Write a checkpoint atomically.
 
@@ -90,10 +93,12 @@ def save_checkpoint(
         path: of the file.
         parts: name -> what has a state: the model, that of the method, an average of weights. A tensor that several of
             them have is kept once.
+        frozen: encoders that stay as they are opened, whose weights are not kept.
         optimizer: its moments are kept.
         position: of the training.
     """
-    tensors = {f"{name}/{key}": each for name, state in _states(parts).items() for key, each in state.items()}
+    states = _states(parts, frozen)
+    tensors = {f"{name}/{key}": each for name, state in states.items() for key, each in state.items()}
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"{_MOMENTS}{number}/{name}": torch.as_tensor(value) for name, value in state.items()}
     tensors["random/cpu"] = torch.get_rng_state()
@@ -104,7 +109,9 @@ def save_checkpoint(
     write_bytes(path, stamped(save(_on_host(tensors), {"position": known})))
 
 
-def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer) -> Position:
+def load_checkpoint(
+    path: Path, parts: Mapping[str, nn.Module], frozen: nn.Module, optimizer: torch.optim.Optimizer
+) -> Position:
     """Put parts, optimiser and random-number state back to where the checkpoint was written.
 
     Raises:
@@ -123,7 +130,7 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
         position = Position(**known)
         moments = {int(place[len(_MOMENTS) :]): state for place, state in states.items() if place.startswith(_MOMENTS)}
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-        for name, state in _states(parts).items():
+        for name, state in _states(parts, frozen).items():
             of_others = {key: each for key, each in parts[name].state_dict().items() if key not in state}
             parts[name].load_state_dict(of_others | states[name])
     torch.set_rng_state(states["random"]["cpu"])
@@ -132,10 +139,10 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     return position
 
 
-def _states(parts: Mapping[str, nn.Module]) -> dict[str, dict[str, Tensor]]:
-    """Return the states of parts, each tensor with the first part that has it."""
+def _states(parts: Mapping[str, nn.Module], frozen: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """Return the states of parts without that of frozen encoders, each tensor with the first part that has it."""
     states: dict[str, dict[str, Tensor]] = {}
-    known = set[int]()
+    known = {id(each) for each in frozen.state_dict(keep_vars=True).values()}
     for name, part in parts.items():
         state = part.state_dict(keep_vars=True)
         states[name] = {key: each for key, each in state.items() if id(each) not in known}
@@ -158,12 +165,17 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def changing_weights(model: nn.Module, frozen: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a model by their names, without those of its frozen encoders."""
+    return _states({MODEL: model}, frozen)[MODEL]
+
+
 def load_weights(path: Path, model: nn.Module, digest: str) -> None:
     """Load weights written by `save_weights`, which no manifest lists yet.
 
     Args:
         path: of the file.
-        model: to be filled.
+        model: to be filled; its frozen encoders are not in the file.
         digest: that the file should have.
 
     Raises:
@@ -174,7 +186,7 @@ def load_weights(path: Path, model: nn.Module, digest: str) -> None:
     with reading(path, "the weights of this model", remedy):
         if file_digest(path) != digest:
             raise DataError(f"{path} does not match its checksum; {remedy}")
-        model.load_state_dict(load_file(path))
+        model.load_state_dict(model.state_dict() | load_file(path))
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -239,19 +251,24 @@ def build_model(
     return network_module(settings["backbone"]).build(_backbone(settings), image_dim, vocabulary_size, *opened)
 
 
-def save_model(folder: Path, model: AnyMatcher) -> None:
+def save_model(folder: Path, model: AnyMatcher, frozen: Mapping[str, Path]) -> None:
     """Write a trained model: encoders of transformers each as a folder of theirs, and the weights of all else.
 
     Args:
         folder: of the artifact; `MODEL` in it is written anew.
         model: whose weights they are.
+        frozen: name of an encoder that stays as it is -> artifact that has read everything with it and keeps it. Its
+            files are linked, so that all trainings of two heads take the space of one encoder.
 
     Raises:
         DiskFullError: no space is left.
     """
     for name, encoder in encoders_of(model).items():
         shutil.rmtree(folder / name, ignore_errors=True)  # of a run that was killed here
-        encoder.save(folder / name)
+        if name in frozen and not encoder.is_joint:
+            link_files(frozen[name] / FROZEN_ENCODER, folder / name)
+        else:
+            encoder.save(folder / name)
     save_weights(folder / MODEL, own_state(model))
 
 

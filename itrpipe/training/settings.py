@@ -42,7 +42,7 @@ from itrpipe.models.declaration import (
     settings_of,
 )
 from itrpipe.models.declaration import backbones as backbone_classes
-from itrpipe.models.dual_encoder.declaration import NO_CHANGES, Augment, DualEncoder
+from itrpipe.models.dual_encoder.declaration import Augment, DualEncoder
 from itrpipe.papers import Paper
 from itrpipe.storage.artifact import LOCAL_MODEL
 
@@ -54,6 +54,8 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 NOTHING = NO_AVERAGE = "none"
 BOTH = "both"
+FROZEN_SIDES = {NOTHING: (), "vision": ("vision",), "text": ("text",), BOTH: ("vision", "text")}
+"""Value of `freeze` -> the encoders that stay as they are."""
 LORA = "lora"
 EMA = "ema"
 WISE_FT = "wise-ft"
@@ -68,6 +70,8 @@ UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_bat
 UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}
 UNTIMED |= {"selection"}
 """Settings that do not decide how long a training takes."""
+OF_START = ("backbone", "seed", "features", "train_share")
+"""Settings that a training has in common with the one that it starts from."""
 INITIAL = "initial"
 """Source of published weights that a training starts from."""
 _PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())})
@@ -207,11 +211,9 @@ class TrainSettings(Settings):
 
     @field_validator("model")
     @classmethod
-    def _frozen_encoders_see_photographs_as_they_are(
-        cls, value: BackboneSettings, info: ValidationInfo
-    ) -> BackboneSettings:
-        if info.data.get("freeze") in ("vision", BOTH) and isinstance(value, DualEncoder):
-            return value.model_copy(update={"augment": NO_CHANGES})
+    def _freeze_encoders(cls, value: BackboneSettings, info: ValidationInfo) -> BackboneSettings:
+        if isinstance(value, DualEncoder):
+            return value.with_frozen(FROZEN_SIDES[info.data.get("freeze", NOTHING)])
         return value
 
     @model_validator(mode="after")
@@ -304,9 +306,7 @@ class TrainSettings(Settings):
     @property
     def frozen(self) -> tuple[str, ...]:
         """Return the names of the encoders that stay as they are."""
-        if self.freeze == BOTH:
-            return "vision", "text"
-        return () if self.freeze == NOTHING else (self.freeze,)
+        return FROZEN_SIDES[self.freeze]
 
     def encoded_once(self) -> dict[str, dict[str, Any]]:
         """Return the frozen encoders that read everything once, and their settings of `encode`."""
@@ -318,10 +318,10 @@ class TrainSettings(Settings):
             if side == "vision" and isinstance(self.loss, WithTwins) and self.loss.twins:
                 continue  # some twins are mirror images
             if encoder and self.start_from:
-                encoder = {f"start_{name}": getattr(self, name) for name in ("backbone", "seed", "features")}
+                encoder = {f"start_{name}": getattr(self, name) for name in OF_START}
                 encoder["start_from"] = self.start_from
             if encoder:
-                found[side] = encoder | {"train_share": self.train_share}
+                found[side] = encoder
         return found
 
     @property

@@ -31,7 +31,7 @@ from itrpipe.datasets.image_check import ImageFacts, draw_splits
 from itrpipe.datasets.paths import ImageRoot, locate_images
 from itrpipe.datasets.pictures import read_image
 from itrpipe.datasets.source_files import lines_of
-from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, NoCaptionsError, UsageError
 from itrpipe.search.photos import list_photographs
 from tests.datasets.sources import ROWS, SOURCES, Json, Row, coco, karpathy, refusal
 
@@ -379,7 +379,7 @@ def test_which_source_is_meant_is_said_where_it_is_unclear(tmp_path: Path) -> No
     for wanted in (*FORMATS, "dataset_coco.json", "captions_val20??.json", "captions.tsv", "Flickr8k.token.txt"):
         assert wanted in line
     (tmp_path / "a.JPG").write_bytes(b"")
-    refused(tmp_path, MissingInputError, "such as a.JPG, and no captions; write captions.csv next to them")
+    refused(tmp_path, NoCaptionsError, "such as a.JPG, and no captions; write captions.csv next to them")
     SOURCES["tokens"].write(SOURCES["csv"].write(tmp_path))
     refused(tmp_path, UsageError, "could be caption_table or flickr_tokens")
     assert read_annotations(tmp_path, "flickr_tokens").captions[0].caption_id == "b.bmp#0"

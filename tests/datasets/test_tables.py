@@ -19,7 +19,7 @@ from PIL import Image
 from itrpipe.datasets.captions import Annotations
 from itrpipe.datasets.formats.annotations import read_annotations, recognise
 from itrpipe.datasets.formats.columns import ColumnSettings
-from itrpipe.datasets.hub import hub_source
+from itrpipe.datasets.hub import fetch_source
 from itrpipe.datasets.pictures import read_image
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.project import Project, Result
@@ -462,6 +462,6 @@ def test_a_dataset_of_the_hub_is_read_from_the_cache_of_its_library(
     with monkeypatch.context() as without:
         without.setattr(datasets, "load_dataset_builder", None)
         assert project.prepare(name="mine").folder == made.folder
-    refusal(MissingInputError, "hf:me/other cannot be fetched", hub_source, "me/other")
+    refusal(MissingInputError, "hf:me/other cannot be fetched", fetch_source, Path("hf:me/other"))
     monkeypatch.setitem(sys.modules, "datasets", None)
-    refusal(UsageError, "pip install 'itrpipe[datasets]'", hub_source, "me/my-test-set")
+    refusal(UsageError, "pip install 'itrpipe[datasets]'", fetch_source, Path("hf:me/my-test-set"))

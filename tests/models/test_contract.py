@@ -57,7 +57,7 @@ def test_a_model_is_built_again_from_its_folder_without_the_files_of_its_encoder
     root = Path(shutil.copytree(saved_encoders, tmp_path / "moved"))
     saved = ("vit", "bert", "clip", "siglip")
     model = built(name, **{key: str(root / each) if each in saved else each for key, each in options.items()})
-    save_model(tmp_path / "trained", model)
+    save_model(tmp_path / "trained", model, {})
     shutil.rmtree(root)
     assert not any(str(root) in path.read_text() for path in (tmp_path / "trained").rglob("*.json"))
     module = network_module(name)

@@ -259,9 +259,16 @@ def test_a_pickle_is_refused_by_name(saved_encoders: Path, tmp_path: Path) -> No
         itrpipe.load(copy)
 
 
-def test_models_of_one_side_are_refused(saved_encoders: Path) -> None:
-    with pytest.raises(MissingInputError, match="is no encoder of captions"):
-        itrpipe.load(saved_encoders / "vit")
+def test_a_vision_encoder_encodes_images_alone_and_a_text_encoder_is_refused(
+    saved_encoders: Path, finished_chain: Path
+) -> None:
+    model = itrpipe.load(saved_encoders / "vit")
+    photographs = sorted((finished_chain / "source" / "flickr30k-images").iterdir())[:3]
+    np.testing.assert_allclose(np.linalg.norm(model.encode_images(photographs), axis=1), 1, rtol=1e-5)
+    with pytest.raises(UsageError, match="encodes images alone"):
+        model.encode_texts("a dog")
+    with pytest.raises(MissingInputError, match="is no encoder of images"):
+        itrpipe.load(saved_encoders / "bert")
 
 
 def test_weights_of_another_machine_are_not_looked_for_here(

@@ -42,7 +42,8 @@ def scan(model_of: Callable[[str], ChainModel]) -> ChainModel:
 
 
 def search(invoke: Invoke, model: ChainModel, *options: object) -> Outcome:
-    return invoke("search", *model.options, "--make", *options)
+    split = () if "--split" in options else ("--split", "test")
+    return invoke("search", *model.options, "--make", *split, *options)
 
 
 def found_by(invoke: Invoke, model: ChainModel, *options: object) -> dict[str, Any]:

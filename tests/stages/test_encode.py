@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from itrpipe.encoders.encoder import Encoder
 from itrpipe.methods.fne.method import FneMethod
 from itrpipe.storage.artifact import read_manifest
+from itrpipe.training.recipe import CHECKPOINT
 from itrpipe.training.saved import MODEL
 from itrpipe.training.settings import TrainSettings
 from tests.chains import Invoke, copied, done, goes_on, history, only, sets
@@ -19,7 +20,7 @@ from tests.conftest import TINY_AOQ, Outcome
 
 HEADS = ("train.epochs=3", "train.batch_size=20", "train.min_word_count=1", "train.learning_rate=1e-2")
 HEADS += ("train.model.embed_dim=8", "train.model.dropout=0.3")
-REGIONS = ("--features", "precomp", *sets("train.model.images=regions", "train.freeze=text"))
+REGIONS = ("--features", "precomp", *sets("train.model.images=regions", "train.freeze=text", "train.train_share=0.9"))
 PHOTOGRAPHS = ("--vision", "{saved}/vit", "--set=train.model.normalisation=clip")
 MINED = ("--negatives", "mined,synthetic", "--weigh", "fne", *sets("contrastive.sentences=vse-c", "vse-c.min_count=1"))
 METHODS = {
@@ -71,7 +72,7 @@ def test_a_training_is_the_one_whose_encoder_reads_every_batch(
         np.testing.assert_allclose(found, weights[name], atol=1e-5, err_msg=name)
 
 
-def test_another_training_of_the_same_encoders_asks_them_nothing(
+def test_another_training_of_the_same_encoders_asks_them_nothing_and_keeps_no_second_copy(
     root: Path, invoke: Invoke, saved_encoders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(train(invoke, root, saved_encoders, "aoq"))
@@ -86,9 +87,12 @@ def test_another_training_of_the_same_encoders_asks_them_nothing(
 
     monkeypatch.setattr(Encoder, "encode_texts", counted(Encoder.encode_texts))
     monkeypatch.setattr(Encoder, "encode_images", counted(Encoder.encode_images))
-    out = done(train(invoke, root, saved_encoders, "aoq", "--set=train.seed=1"))
+    out = done(train(invoke, root, saved_encoders, "aoq", "--set=train.seed=1", "--set=train.train_share=0.9"))
     assert out.count("✓ encode/") == 2
     assert {*read} == {1}  # for the width of their vectors
+    for side in ("vision", "text"):
+        kept = [*root.glob(f"tiny/encode/{side}-*/encoder/{MODEL}"), *root.glob(f"tiny/train/aoq.*/{side}/{MODEL}")]
+        assert (len(kept), len({path.stat().st_ino for path in kept})) == (3, 1)
     others = done(train(invoke, root, saved_encoders, "aoq", "--set=train.model.max_words=3", "--dry-run"))
     assert ("+ encode/text" in others, "✓ encode/vision" in others) == (True, True)
 
@@ -100,9 +104,12 @@ def test_random_changes_of_what_a_frozen_encoder_sees_are_refused(
 
 
 def test_an_interrupted_training_goes_on_to_the_same_bytes(root: Path, invoke: Invoke, saved_encoders: Path) -> None:
-    """FNE's copy of the model has the frozen weights of the model itself."""
+    """FNE's copy of the model has the frozen weights of the model itself; no checkpoint holds them."""
 
     def is_fne(trainer: Any) -> bool:
+        checkpoint = trainer._work / CHECKPOINT
+        held = load_file(checkpoint) if trainer._settings.frozen and checkpoint.exists() else {}
+        assert not [name for name in held if ".network." in name]
         return isinstance(trainer._method, FneMethod)
 
     def run(each: Path) -> Outcome:

@@ -428,3 +428,20 @@ def test_a_folder_of_other_jobs_or_that_cannot_be_read_stays(place: Location, mo
     monkeypatch.setattr(os, "scandir", refuse)
     run_and_fail(place)
     assert place.partial.exists()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_files_of_a_folder_are_linked_or_copied_where_that_cannot_be(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    source = tmp_path / "source" / "inner" / "file"
+    source.parent.mkdir(parents=True)
+    source.write_bytes(b"content")
+    disk.link_files(tmp_path / "source", tmp_path / "target")
+    found = tmp_path / "target" / "inner" / "file"
+    assert (found.read_bytes(), found.samefile(source)) == (b"content", links)

@@ -73,6 +73,19 @@ def test_a_pair_is_answered_by_what_was_learned_from_other_images_and_kinds() ->
         assert (points[:, learned] == expected).all()
 
 
+def test_a_text_encoder_is_believed_where_its_vectors_of_other_images_tell() -> None:
+    pairs, images = replaced(400, EVEN), np.arange(400)
+    random = np.random.default_rng(0)
+    differences = random.normal(size=(400, 8)).astype(np.float32)
+    alone = blind_points(pairs, np.zeros(400), FAIR)
+    for shift, low, high in ((0.0, 40, 60), (2.0, 90, 100)):
+        differences[:, 3] += shift
+        points = blind_points(pairs, np.zeros(400), FAIR, differences)
+        assert (points[:, :3] == alone).all()
+        assert low < points[:, MODELS.index("text encoder")].mean() < high
+        assert blind_accuracy(points, images, 100, 0.95)["guessed"] is (shift > 0)
+
+
 def test_captions_that_are_judged_are_judged_by_captions_of_other_images() -> None:
     captions, images = [f"a word{image}" for image in range(10)], np.arange(10)
     tokens = pa.chunked_array([pa.array([caption.split() for caption in captions])])

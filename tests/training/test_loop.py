@@ -231,7 +231,7 @@ def test_validations_inside_an_epoch_change_nothing_but_what_is_chosen(tmp_path:
     plain, run = (trained(tmp_path / str(every), epochs=2, validate_every=every) for every in (0, 2))
     epochs, parts = plain.position.history, run.position.history
     for each in (plain, run):
-        load_checkpoint(each._work / CHECKPOINT, each._parts, each._optimizer)  # the last weights
+        load_checkpoint(each._work / CHECKPOINT, each._parts, each._frozen, each._optimizer)  # the last weights
     for name, value in plain._model.state_dict().items():
         assert torch.equal(value, run._model.state_dict()[name]), name
     assert [row["epoch"] for row in epochs] == [1, 2]
@@ -454,7 +454,7 @@ def test_files_of_other_trainings_are_refused_in_one_line(tmp_path: Path) -> Non
     trained(tmp_path, epochs=1, optimizer="adam")
     other = torch.optim.Adam(nn.Linear(4, 2).parameters())
     with pytest.raises(DataError, match=r"as a checkpoint of this run \(.*again$"):
-        load_checkpoint(tmp_path / CHECKPOINT, {"model": nn.Linear(4, 2)}, other)
+        load_checkpoint(tmp_path / CHECKPOINT, {"model": nn.Linear(4, 2)}, nn.ModuleList(), other)
     with pytest.raises(DataError, match=r"as the weights of this model \(.*again$"):
         load_weights(tmp_path / BEST, nn.Linear(4, 3), file_digest(tmp_path / BEST))
 

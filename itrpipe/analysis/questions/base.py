@@ -128,8 +128,8 @@ class EvaluatedModel:
 
 BLIND = "without the image"
 BESIDE = (
-    "Without the image: what n-grams of words answer. Bold: above 55 %, with an interval above 50 %. The words alone "
-    "give these negatives away, and they count in no sum."
+    "Without the image: what n-grams of words answer, or vectors of a text encoder where one was named. Bold: above "
+    "55 %, with an interval above 50 %. The words alone give these negatives away, and they count in no sum."
 )
 
 

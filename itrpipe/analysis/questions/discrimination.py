@@ -21,7 +21,7 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import as_figures, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
-from itrpipe.features.embeddings import SplitScores
+from itrpipe.features.embeddings import EMBEDDINGS, SplitScores, read_embeddings
 from itrpipe.storage.artifact import DISCRIMINATION
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
@@ -126,22 +126,32 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not (evaluation.is_single and evaluation.settings.discriminate):
         return None
     from itrpipe.analysis.sentences import compared, sentence_parser
+    from itrpipe.judging.captions import encode_once
 
     parse = sentence_parser(evaluation)
     rows = PreparedDataset.open(evaluation.existing("prepare")).split(evaluation.settings.split)
     rows = rows.without(np.setdiff1d(rows.image_ids, split.image_ids).tolist())
     pictures = evaluation.sources().images(rows)
+    embeddings = None
+    if EMBEDDINGS in evaluation.manifest.outputs:
+        file = read_embeddings(evaluation.trained / EMBEDDINGS, rows.name)
+        embeddings = file.images[rows_of(rows.images["image_id"].combine_chunks(), pa.array(file.image_ids))]
     trigrams = trigrams_of(evaluation, split)
     found = {}
     for name in evaluation.settings.discriminate:
         kept, owners = kept_sentences(evaluation.job.inputs[f"{SENTENCES}{name}"].folder, rows)
         scores = captions = np.empty(0, dtype=np.float32)
         if len(kept):
-            scores, captions = compared(evaluation, parse, rows, pictures, kept, owners, name)
+            scores, captions = compared(evaluation, parse, rows, pictures, kept, owners, name, embeddings)
         images = rows.caption_image[owners]
         pairs = Pairs([rows.texts[row] for row in owners.tolist()], kept["text"].to_pylist(), images)
         kinds = np.array(kept["kind"].to_pylist(), str)
-        blind = blind_points(pairs, kinds, trigrams)
+        vectors = None
+        if evaluation.settings.blind_encoder:
+            texts = (*pairs.captions, *pairs.negatives)
+            own, other = np.split(encode_once(evaluation.settings.blind_encoder, "main", texts, evaluation.place), 2)
+            vectors = own - other
+        blind = blind_points(pairs, kinds, trigrams, vectors)
         columns = owners, images, scores, captions, blind
         by_kind = {}
         for kind in np.unique(kinds[kinds != ""]).tolist():

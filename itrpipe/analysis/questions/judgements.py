@@ -1,32 +1,39 @@
 """Agreement with people who were asked whether captions describe photographs: of judges, and of the evaluated model.
 
 Kendall's τc of scores with the ratings of three experts, each as a pair of its own, and τb with a crowd's share of yes,
-times 100; and the area under the ROC curve of telling pairs that fit from others, in percent.
+times 100; and the area under the ROC curve of telling pairs that fit from others, in percent. Where the evaluated split
+has the photographs, also how many of the model's wrong answers fit, by their rank, and how well judges tell these.
+
+Shapes: P pairs, T captions of the split.
 
 Source: Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021, section 4.1.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.analysis.judges import LOOKING, ask_judges
+from itrpipe.analysis.judges import LOOKING, ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
 from itrpipe.datasets.benchmarks import Benchmark, Pair, named
 from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Judgements, read_judgements
+from itrpipe.datasets.paths import image_key
 from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
+from itrpipe.evaluation.intervals import as_figures, mean_intervals
 from itrpipe.evaluation.kendall import kendall
-from itrpipe.evaluation.tables import Cells, Measured, Number, Table
+from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import area_under_curve
 from itrpipe.judging.declaration import judge_name
@@ -38,48 +45,31 @@ from itrpipe.storage.artifact import AGREEMENT
 if TYPE_CHECKING:
     from itrpipe.training.data import SplitImages
 
-MODEL, TOGETHER = "", "judges together"
+MODEL, TOGETHER = "model", "judges together"
 """Names of the evaluated model, and of all judges, among judges."""
-PUBLISHED = {"SPICE": (44.9, 24.4), "CLIPScore": (51.2, 34.4), "RefCLIPScore": (53.0, 36.4), "Polos": (56.4, 37.8)}
-"""Metric -> τc of experts and τb of the crowd."""
+FIRST_RANKS = (1, 2, 6, 21, 101)
+"""The first rank of each group; those from the last on are in none."""
 
 
-def _cells(figures: Mapping[str, Any]) -> Cells:
+def _cells(content: Mapping[str, Any]) -> Cells:
     cells = {}
-    for kind, measure in (("experts", "τc"), ("crowd", "τb")):
-        cells[kind, measure] = Number(figures[kind]["tau"])
-        cells[kind, "AUC"] = Number.of(figures[kind].get("auc"))
+    for name, kinds in content.items():
+        for kind, figures in kinds.items():
+            for measure, value in figures.items():
+                cells[f"{name}, {kind}:", measure] = Number.of(value, digits=int(measure != "pairs"))
     return cells
 
 
-class _Agreements(Measured):
-    """A table with a row for each judge and model, and with published metrics."""
-
-    def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
-        """Return the table of several models and of the judges that were asked beside them."""
-        rows = {}
-        for model, contents in found:
-            for content in contents:
-                for name, figures in content.items():
-                    if name == MODEL:
-                        rows.setdefault(model, []).append(figures)
-                    else:
-                        rows[name] = [figures]
-        if not rows:
-            return None
-        for metric, (experts, crowd) in PUBLISHED.items():
-            rows[f"{metric}, published"] = [{"experts": {"tau": experts}, "crowd": {"tau": crowd}}]
-        return super().table(list(rows.items()))
-
-
 SHOWN = (
-    _Agreements(
+    Measured(
         "Agreement with people",
         AGREEMENT,
         _cells,
-        "Of scores with people's answers whether a caption describes another photograph (Flickr8k): Kendall's tau, and "
-        "the area under the ROC curve for a mean rating of 3 or more, or half of the crowd, times 100. Published "
-        "numbers are of the whole set.",
+        "Of scores with people's answers whether a caption describes another photograph (Flickr8k): Kendall's tau (c "
+        "of experts, b of the crowd) and the area under the ROC curve (auc) for a mean rating of 3 or more, or half of "
+        "the crowd, times 100. Of the model's wrong answers by rank: judged pairs, how many are right, in percent with "
+        "an interval over photographs, and the auc of the judges.",
+        turned=True,
     ),
 )
 
@@ -88,41 +78,43 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     """Measure how far judges, and a single model, agree with people; the model where its photographs are there.
 
     Raises:
-        UsageError, MissingInputError, DataError: see `judges_agreement`, and `itrpipe.analysis.questions.benchmarks`.
+        UsageError, MissingInputError, DataError: see `judges_scores`, and `itrpipe.analysis.questions.benchmarks`.
     """
     folders = [asked.folder for asked in map(named, evaluation.settings.benchmark) if asked.name == JUDGEMENTS]
     if not folders:
         return None
     judgements = read_judgements(folders[0])
-    figures = judges_agreement(judgements, evaluation.settings.judges, evaluation.job.made, evaluation.place)
+    scores = judges_scores(judgements, evaluation.settings.judges, evaluation.job.made, evaluation.place)
+    *_, together = scores.values()
     files = judgements.photographs()
     if files:
-        figures[MODEL] = _agreement(judgements, _model_scores(evaluation, judgements, files))
+        scores[MODEL] = _model_scores(evaluation, judgements, files)
     else:
         evaluation.warn(
             f"{judgements.root}: the model is not asked, since {FOLDERS[0]} with the photographs is not there"
         )
-    return figures
+    ranks = wrong_answer_ranks(judgements, split, split_material(evaluation, split).captions)
+    return agreement(judgements, scores) | figures_by_rank(judgements, ranks, together, evaluation.sampling)
 
 
 def compare_judges(folder: str, judges: Sequence[str], device: str = "auto", reporter: Reporter | None = None) -> Any:
-    """Measure how far judges agree with people, without any model; see `judges_agreement`.
+    """Measure how far judges agree with people, without any model; see `agreement`.
 
     Args:
         folder: of judgements, see `itrpipe.datasets.judgements`.
-        judges, device: see `judges_agreement`.
+        judges, device: see `judges_scores`.
         reporter: shows the progress; None where nobody looks.
     """
     judgements = read_judgements(folder)
     with TemporaryDirectory() as scratch:
         made = Runner(Path(scratch), reporter, warnings.warn).made
-        return judges_agreement(judgements, judges, made, device)
+        return agreement(judgements, judges_scores(judgements, judges, made, device))
 
 
-def judges_agreement(
+def judges_scores(
     judgements: Judgements, judges: Sequence[str], made: Callable[[Work, str], Made], device: str
-) -> dict[str, Any]:
-    """Measure how far judges agree with people.
+) -> dict[str, np.ndarray]:
+    """Let judges score all pairs.
 
     Args:
         judgements: of a folder.
@@ -131,8 +123,7 @@ def judges_agreement(
         device: `auto`, `cpu` or `cuda`.
 
     Returns:
-        Judge -> `experts` and `crowd`, each with `tau` and the `auc`; several judges also `TOGETHER`, by the mean of
-        their log-odds.
+        Judge -> log-odds [P]; of several judges the last is `TOGETHER`, their mean.
 
     Raises:
         UsageError, MissingInputError, DataError: see `itrpipe.judging.opened.open_judge`, or there are no photographs
@@ -155,27 +146,97 @@ def judges_agreement(
         photographs = GivenPhotographs(files)
     material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
     log_odds = ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
-    figures = {}
-    for judge, scores in zip(judges, log_odds.T, strict=True):
-        figures[judge] = _agreement(judgements, scores)
+    scores = dict(zip(judges, log_odds.T, strict=True))
     if len(judges) > 1:
-        figures[TOGETHER] = _agreement(judgements, log_odds.mean(axis=1))
-    return figures
+        scores[TOGETHER] = log_odds.mean(axis=1)
+    return scores
 
 
-def _agreement(judgements: Judgements, scores: np.ndarray) -> dict[str, Any]:
-    """Return the figures of the scores [P] of all pairs, kind after kind."""
+def agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Measure how far scores agree with people.
+
+    Args:
+        judgements: of a folder.
+        scores: judge or model -> [P].
+
+    Returns:
+        Judge or model -> `experts` and `crowd`, each with `tau` and the `auc`.
+    """
     figures = {}
-    for kind, part in judgements.answers.items():
-        own, scores = np.split(scores, [len(part.fits)])
-        tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
-        area, size = area_under_curve(own, part.fits)
-        low, high = wilson(area, size)
-        figures[kind] = {
-            "tau": 100 * (tau.c if kind == "experts" else tau.b),
-            "auc": {"value": 100 * area, "low": 100 * low, "high": 100 * high},
-        }
+    for name, values in scores.items():
+        figures[name] = {}
+        rest = values
+        for kind, part in judgements.answers.items():
+            own, rest = np.split(rest, [len(part.fits)])
+            tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
+            figures[name][kind] = {"tau": 100 * (tau.c if kind == "experts" else tau.b), "auc": _area(own, part.fits)}
     return figures
+
+
+def wrong_answer_ranks(judgements: Judgements, split: SplitScores, texts: Sequence[str]) -> np.ndarray:
+    """Return the rank [P] of each pair's caption among all captions of other photographs by the model's scores.
+
+    It is 0 where the split has no such photograph or caption. Captions are found by photograph and words, as the files
+    of data sets number them in ways of their own.
+
+    Args:
+        judgements: of a folder.
+        split: scores of the model.
+        texts: T captions of the split.
+    """
+    names = [image_key(PurePosixPath(file).stem) for file in judgements.files]
+    image_rows = {image: row for row, image in enumerate(split.image_ids)}
+    caption_rows = {}
+    for row, (owner, text) in enumerate(zip(split.caption_image, texts, strict=True)):
+        caption_rows[split.image_ids[owner], *tokenize(text)] = row
+    ranks = []
+    for image, caption in zip(*judgements.pairs, strict=True):
+        row = image_rows.get(names[image])
+        column = caption_rows.get((names[judgements.owners[caption]], *tokenize(judgements.captions[caption])))
+        rank = 0
+        if row is not None and column is not None:
+            above = split.matrix[row] > split.matrix[row, column]
+            rank = 1 + (above & (split.caption_image != row)).sum()
+        ranks.append(rank)
+    return np.array(ranks)
+
+
+def figures_by_rank(
+    judgements: Judgements, ranks: np.ndarray, scores: np.ndarray, sampling: tuple[int, float]
+) -> dict[str, Any]:
+    """Return what people say of the model's wrong answers, by their rank.
+
+    Args:
+        judgements: of a folder.
+        ranks: [P] of `wrong_answer_ranks`.
+        scores: [P] of the judges together.
+        sampling: resampled sets of photographs, and the share of them inside an interval.
+
+    Returns:
+        Ranks -> `experts` and `crowd`, each with the number of `pairs`, the percent that is `right` with its interval
+        over photographs, and the `auc` of the judges, None where all are right or wrong.
+    """
+    figures: dict[str, Any] = {}
+    for kind, part in judgements.answers.items():
+        own_ranks, ranks = np.split(ranks, [len(part.fits)])
+        own_scores, scores = np.split(scores, [len(part.fits)])
+        for first, end in itertools.pairwise(FIRST_RANKS):
+            chosen = (own_ranks >= first) & (own_ranks < end)
+            if chosen.any():
+                fits = part.fits[chosen]
+                right = mean_intervals({"right": 100.0 * fits}, part.images[chosen], *sampling)
+                found = {"pairs": len(fits), "auc": _area(own_scores[chosen], fits)} | as_figures(right)
+                figures.setdefault(f"ranks {first} to {end - 1}", {})[kind] = found
+    return figures
+
+
+def _area(scores: np.ndarray, fits: np.ndarray) -> dict[str, float] | None:
+    """Return the area under the ROC curve in percent, with its interval; None where all fit, or none does."""
+    if fits.all() or not fits.any():
+        return None
+    area, size = area_under_curve(scores, fits)
+    low, high = wilson(area, size)
+    return {"value": 100 * area, "low": 100 * low, "high": 100 * high}
 
 
 def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, files: Sequence[str]) -> np.ndarray:

@@ -14,7 +14,7 @@ from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, called_tables,
 from itrpipe.datasets.formats.tables import packed_tables, read_tables
 from itrpipe.datasets.paths import locate_images
 from itrpipe.datasets.source_files import data_files, files_present
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, MissingInputError, NoCaptionsError, UsageError
 
 _PACKED = re.compile(r"\.(tar\.\w+|tgz|zip)$", re.IGNORECASE)
 """Endings of files that datasets are published in, and that are not read."""
@@ -126,6 +126,7 @@ def recognise(source: Path) -> str:
 
     Raises:
         MissingInputError: none does; the message lists what each looks for.
+        NoCaptionsError: there are photographs alone.
         UsageError: several do; the message names them.
     """
     names = []
@@ -139,15 +140,16 @@ def recognise(source: Path) -> str:
         raise UsageError(f"{source}: could be {' or '.join(names)}; say which with the setting format")
     if is_table(source) or (source.is_dir() and find_tables(source)):
         return "caption_table"
-    for path in [source] if source.is_file() else sorted(source.rglob("*")):
+    files = [source] if source.is_file() else sorted(source.rglob("*"))
+    for path in files:
         if _PACKED.search(path.name):
             raise MissingInputError(
                 f"{path}: compressed files are not read; unpack it, or write its photographs into a folder, with "
                 "captions.csv (file, caption)"
             )
-    for path in sorted(source.iterdir()) if source.is_dir() else [source]:
+    for path in files:
         if path.suffix.lower() in ENDINGS + UNREAD:
-            raise MissingInputError(
+            raise NoCaptionsError(
                 f"{source}: holds photographs, such as {path.name}, and no captions; write captions.csv next to "
                 "them, with the columns file and caption, or search without captions, with a model that is trained on "
                 f"others: `itrpipe index --model NAME --photos {source}`"

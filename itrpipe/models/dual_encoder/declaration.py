@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -61,8 +61,8 @@ class DualEncoder(BackboneSettings):
         description="Width D of a joint space that each side is projected to; 0: no projection.",
     )
     dropout: Dropout = Field(
-        default_factory=lambda values: FROZEN_DROPOUT if values.get("images") in FROZEN else 0.0,
-        description="Dropout of the vectors that are projected; .3 where images are frozen vectors, regions or global.",
+        default=0.0,
+        description="Dropout of the vectors that are projected; .3 where those of images and of captions are frozen.",
     )
     image_pool: Literal["auto", "mean", "cls", "own"] = Field(
         default="auto",
@@ -157,6 +157,23 @@ class DualEncoder(BackboneSettings):
     def pretrained(self) -> dict[str, str]:
         """Both encoders, that of images where it reads pixels."""
         return {name: getattr(self, name) for name in reversed(self.encoders()) if getattr(self, name) != RANDOM}
+
+    def with_frozen(self, sides: tuple[str, ...]) -> Self:
+        """Return the settings for encoders that stay as they are.
+
+        A frozen vision encoder sees photographs without random changes. Where both sides are frozen vectors, a dropout
+        that is not set is `FROZEN_DROPOUT`.
+
+        Args:
+            sides: `vision`, `text` or both: the frozen encoders.
+        """
+        changes: dict[str, Any] = {}
+        if "vision" in sides:
+            changes["augment"] = NO_CHANGES
+        images_are_frozen = "vision" in sides or self.images in FROZEN
+        if images_are_frozen and "text" in sides and "dropout" not in self.model_fields_set:
+            changes["dropout"] = FROZEN_DROPOUT
+        return self.model_copy(update=changes)
 
     @model_validator(mode="after")
     def _fits(self) -> DualEncoder:

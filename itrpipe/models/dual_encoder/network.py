@@ -47,8 +47,6 @@ JOINT = "encoder"
 """Name of the encoder of both sides."""
 CLIP_COLOURS = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 """Mean and deviation of red, green and blue in 0..1. Source: CLIP, also FNE's released code."""
-_IMAGES_AT_ONCE = 64
-"""Outside training; a block of 512 images of 384 pixels would take gigabytes for a ViT's tokens."""
 _BICUBIC = 3
 _OWN = "own"
 
@@ -167,8 +165,7 @@ class TransformerDualEncoder(Base):
         if isinstance(vision, RegionTower):
             vectors = vision(images)
         elif vision is not None and images.pixels is not None:
-            parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
-            vectors = torch.cat([vision.encode_images(part) for part in parts])
+            vectors = vision.encode_images(images.pixels)
         elif self.settings.images == "regions":
             vectors = mean_of_regions(images)
         else:  # of the features, or of the vision encoder itself, where it is frozen

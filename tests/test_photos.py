@@ -1,0 +1,118 @@
+"""The recipe photos: from photographs and captions to a report and a search, and what becomes of photographs alone."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from itrpipe.datasets.definition import load_definition
+from itrpipe.storage.artifact import read_manifest
+from tests.chains import Invoke, done, only, planned, refused
+from tests.conftest import PLACES, SUBJECTS
+
+QUICK = ("-s", "train.epochs=2", "-s", "evaluate.bootstrap_samples=100", "-s", "report.bootstrap_samples=100")
+COPIES = 4
+COUNT = COPIES * len(SUBJECTS) * len(PLACES)
+
+
+def squares(folder: Path) -> list[tuple[Path, str]]:
+    """A photograph of one colour, with a caption, for some of each subject and place."""
+    folder.mkdir(parents=True)
+    rows = []
+    for number, (subject, place, _) in enumerate(itertools.product(SUBJECTS, PLACES, range(COPIES))):
+        path = folder / f"{number:03}.png"
+        shade = number * 255 // COUNT
+        Image.new("RGB", (40, 40), (shade, 255 - shade, 7 * number % 256)).save(path)
+        rows.append((path, f"a {subject} number {number % 10} is on the {place}"))
+    return rows
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with captions.csv."""
+    folder = tmp_path / "My photos"
+    rows = squares(folder)
+    lines = ["file,caption", *(f"{path.name},{caption}" for path, caption in rows)]
+    (folder / "captions.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def encoders(saved_encoders: Path) -> tuple[object, ...]:
+    return "--vision", saved_encoders / "vit", "--text", saved_encoders / "bert"
+
+
+def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
+    source: Path,
+    encoders: tuple[object, ...],
+    data_root: Path,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ["run", "photos", "--source", source, *encoders, "--data", data_root, *QUICK]
+    out = done(invoke(*command))
+    names = load_definition(data_root, "photos").named_trainings()
+    assert sorted(names.values()) == ["first", "second"]
+    report = read_manifest(only(data_root, "report/page"))
+    assert sorted(report.settings["names"]) == sorted([*map(list, names.items())])
+    assert "of the ten hardest are right after all (by its default curve" in out
+    proposed = [shlex.split(line)[2:] for line in out.splitlines() if line.startswith("next: itrpipe ")]
+    assert [words[0] for words in proposed] == ["search", "serve"]
+    found = done(invoke(*proposed[0]))
+    assert f"{COUNT} images ranked by second" in found, "all splits"
+    served: list[Any] = []
+    monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: served.append(site))
+    done(invoke(*proposed[1]))
+    assert served[0].searches.gallery.model.label == "first"
+    for name in names.values():
+        assert planned(done(invoke("train", "--model", name, "--data", data_root, "--dry-run"))) == []
+    again = done(invoke(*command))
+    assert planned(again) == []
+    assert "report: " in again
+
+
+def test_a_table_with_photographs_inside_is_a_source_too_as_it_was_prepared(
+    tmp_path: Path, encoders: tuple[object, ...], data_root: Path, invoke: Invoke
+) -> None:
+    rows = squares(tmp_path / "apart")
+    images = [{"bytes": path.read_bytes(), "path": path.name} for path, _ in rows]
+    table = tmp_path / "photos.parquet"
+    pq.write_table(pa.table({"photo": images, "title": [caption for _, caption in rows]}), table)
+    columns = ["--column", "image=photo", "--column", "captions=title"]
+    done(invoke("prepare", "--dataset", "photos", "--source", table, *columns, "--data", data_root))
+    done(invoke("run", "photos", "--source", table, *encoders, "--data", data_root, *QUICK, "--only", "first"))
+    assert load_definition(data_root, "photos").models["first"].trained
+    assert f"{COUNT} images ranked by first" in done(invoke("search", "a dog", "--model", "first", "--data", data_root))
+
+
+def test_photographs_without_captions_are_indexed_by_the_vision_encoder(
+    tmp_path: Path, encoders: tuple[object, ...], saved_encoders: Path, data_root: Path, invoke: Invoke
+) -> None:
+    folder = tmp_path / "bare"
+    rows = squares(folder / "trip")
+    data = ["--data", data_root]
+    out = done(invoke("run", "photos", "--source", folder, *encoders, *data))
+    assert "captions.csv" in out
+    assert "next: itrpipe search --image FILE" in out
+    photos = ["search", "--photos", folder, *data]
+    assert f"{COUNT} photographs ranked by vit" in done(invoke(*photos, "--image", rows[0][0]))
+    refused(invoke(*photos, "a dog"), 2, "encodes images alone", "--image FILE")
+    joint = saved_encoders / "clip"
+    done(invoke("run", "photos", "--source", folder, "--vision", joint, "--text", joint, *data))
+    assert "photographs ranked by clip" in done(invoke(*photos, "a dog", "--model", joint))
+
+
+def test_encoders_are_taken_by_recipes_that_name_some(
+    source: Path, saved_encoders: Path, data_root: Path, invoke: Invoke
+) -> None:
+    other = invoke("run", "demo", "--vision", saved_encoders / "vit", "--data", data_root)
+    refused(other, 2, "recipe demo names no vision encoder and takes no --vision")
+    absent = invoke("run", "photos", "--source", source, "--text", "/no/such", "--data", data_root)
+    refused(absent, 3, "/no/such is not a folder")
