@@ -1,4 +1,4 @@
-"""Draws `docs/right-answers.svg`: how many of a model's hardest negatives are right, and who can tell which.
+"""Draws `docs/right-answers.svg`: how many of a model's hardest negatives are right, and which judges see it.
 
 .venv/bin/python docs/right_answers.py
 

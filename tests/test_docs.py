@@ -83,7 +83,16 @@ def test_the_drawing_of_gains_shows_what_the_tables_say() -> None:
     over = gains["overall"](found)
     mean = f"gained {over.value:.1f} RSum on average"
     bounds = f"{over.low:+.1f} to {over.high:+.1f}".replace("-", "−")
-    for said in (evidence, (ROOT / "README.md").read_text(encoding="utf-8")):
-        assert mean in said
-        assert bounds in said
+    assert mean in evidence
+    assert bounds in evidence
     assert "**" not in "".join(re.findall(r"^\| [^*\n]*images[^\n]*", page, re.MULTILINE)), "bold is significant"
+
+
+def test_the_drawing_of_right_answers_and_its_page_show_what_the_annotators_said() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "right_answers.py"))
+    right, columns = drawn["read_answers"]()
+    shares, judges = drawn["shares_by_rank"](right, columns["rank"]), drawn["areas"](right, columns)
+    assert drawn["PICTURE"].read_text(encoding="utf-8") == drawn["draw"](shares, judges), "run docs/right_answers.py"
+    page = (ROOT / "docs" / "flickr8k.md").read_text(encoding="utf-8")
+    for ranks, (value, low, high) in shares.items():
+        assert f"| {ranks} | {100 * value:.0f} % | {100 * low:.0f} to {100 * high:.0f} |" in page
