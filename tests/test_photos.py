@@ -66,7 +66,7 @@ def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
     proposed = [shlex.split(line)[2:] for line in out.splitlines() if line.startswith("next: itrpipe ")]
     assert [words[0] for words in proposed] == ["search", "serve"]
     found = done(invoke(*proposed[0]))
-    assert f"{COUNT} images ranked by second" in found, "all splits"
+    assert f"{COUNT} images ranked by first" in found, "all splits"
     served: list[Any] = []
     monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: served.append(site))
     done(invoke(*proposed[1]))
@@ -78,16 +78,17 @@ def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
     assert "report: " in again
 
 
-def test_a_table_with_photographs_inside_is_a_source_too_as_it_was_prepared(
+def test_a_table_with_photographs_inside_and_columns_of_any_name_is_a_source_too(
     tmp_path: Path, encoders: tuple[object, ...], data_root: Path, invoke: Invoke
 ) -> None:
     rows = squares(tmp_path / "apart")
     images = [{"bytes": path.read_bytes(), "path": path.name} for path, _ in rows]
     table = tmp_path / "photos.parquet"
-    pq.write_table(pa.table({"photo": images, "title": [caption for _, caption in rows]}), table)
-    columns = ["--column", "image=photo", "--column", "captions=title"]
-    done(invoke("prepare", "--dataset", "photos", "--source", table, *columns, "--data", data_root))
-    done(invoke("run", "photos", "--source", table, *encoders, "--data", data_root, *QUICK, "--only", "first"))
+    pq.write_table(pa.table({"photo": images, "blurb": [caption for _, caption in rows]}), table)
+    command = ["run", "photos", "--source", table, *encoders, "--data", data_root, *QUICK, "--only", "first"]
+    refused(invoke(*command), 4, "--column captions=COLUMN")
+    done(invoke(*command, "--column", "captions=blurb"))
+    assert planned(done(invoke(*command))) == [], "columns are remembered"
     assert load_definition(data_root, "photos").models["first"].trained
     assert f"{COUNT} images ranked by first" in done(invoke("search", "a dog", "--model", "first", "--data", data_root))
 

@@ -15,6 +15,7 @@ from itrpipe.cli.asked import Asked, whole_file, whole_judges
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.config import EVERYWHERE, Override, parse_override
 from itrpipe.datasets.definition import EMBEDDED, load_definition
+from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.models import NAMING, NamedModel, datasets_of, find_model, models_of
@@ -51,6 +52,9 @@ JudgesOption = Annotated[
         callback=whole_judges,
         help="Says how likely each candidate is right after all, such as captions; repeatable.",
     ),
+]
+ColumnOption = Annotated[
+    Texts, Option(metavar="WHAT=COLUMN", help="Table: column of image, captions, id, split or group; repeatable.")
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print one JSON object.")]
 
@@ -239,6 +243,26 @@ class AskingOptions(ModelOptions):
     """Options of every command that asks a trained model, and trains none unless it is told to."""
 
     no_deps: MakeOption = True
+
+
+def named_columns(options: Iterable[str] | None) -> dict[str, Any]:
+    """Return the settings of `prepare` for the columns that were named.
+
+    Raises:
+        UsageError: one is not of the form WHAT=COLUMN.
+    """
+    settings = {}
+    for option in options or ():
+        what, _, column = option.partition("=")
+        if what not in ColumnSettings.model_fields or not column:
+            known = ", ".join(f"{name}=COLUMN" for name in ColumnSettings.model_fields)
+            raise UsageError(f"--column {option!r} is none of {known}")
+        key = f"columns.{what}"
+        if what == "captions":
+            settings.setdefault(key, []).append(column)
+        elif settings.setdefault(key, column) != column:
+            raise UsageError(f"--column {what} is given twice with different values")
+    return settings
 
 
 def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> list[Override]:

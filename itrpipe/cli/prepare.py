@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Option
 
 from itrpipe.cli.asked import place_of, remembered
-from itrpipe.cli.options import File, Number, PartOption, RunOptions, Text, Texts
+from itrpipe.cli.options import ColumnOption, File, Number, PartOption, RunOptions, Text, named_columns
 from itrpipe.datasets.definition import EMBEDDED, StageDefinition, load_definition
-from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.hub import fetch_source
 from itrpipe.errors import MissingInputError, UsageError
 
@@ -32,17 +31,14 @@ class Prepare(RunOptions):
     test: Annotated[Number, Option(help="scenes: test images.")] = None
     seed: Annotated[Number, Option(help="scenes: seed.")] = None
     part: PartOption = None
-    column: Annotated[
-        Texts,
-        Option(metavar="WHAT=COLUMN", help="Table: column of image, captions, id, split or group; repeatable."),
-    ] = None
+    column: ColumnOption = None
     source: Annotated[File, Option(help="Table or folder of the dataset, or hf:OWNER/NAME.")] = None
     strict: Annotated[bool, Option("--strict", help="Refuse a dataset with images that cannot be used.")] = False
 
     def run(self) -> Path:
         bad_images = "refuse" if self.strict else None
         names = "format", "train", "val", "test", "seed", "part"
-        overrides = self.overrides(*names, bad_images=bad_images, **self._columns())
+        overrides = self.overrides(*names, bad_images=bad_images, **named_columns(self.column))
         definition = load_definition(*self.where)
         defined = definition.prepare
         if self.source is not None:
@@ -57,22 +53,3 @@ class Prepare(RunOptions):
             )
         stage, overrides = remembered("prepare", defined, definition.prepare, overrides)
         return self.run_stage("prepare", overrides, definition=definition.model_copy(update={"prepare": stage}))
-
-    def _columns(self) -> dict[str, Any]:
-        """Return the settings of the columns that were named.
-
-        Raises:
-            UsageError: one is not of the form WHAT=COLUMN.
-        """
-        settings = {}
-        for option in self.column or ():
-            what, _, column = option.partition("=")
-            if what not in ColumnSettings.model_fields or not column:
-                known = ", ".join(f"{name}=COLUMN" for name in ColumnSettings.model_fields)
-                raise UsageError(f"--column {option!r} is none of {known}")
-            key = f"columns.{what}"
-            if what == "captions":
-                settings.setdefault(key, []).append(column)
-            elif settings.setdefault(key, column) != column:
-                raise UsageError(f"--column {what} is given twice with different values")
-        return settings

@@ -7,7 +7,17 @@ from typer import Argument, Option
 
 from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.options import DevicesOption, File, PartOption, PlacedOptions, Text, Texts, overrides_of
+from itrpipe.cli.options import (
+    ColumnOption,
+    DevicesOption,
+    File,
+    PartOption,
+    PlacedOptions,
+    Text,
+    Texts,
+    named_columns,
+    overrides_of,
+)
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.hub import fetch_source
 from itrpipe.errors import NoCaptionsError
@@ -26,6 +36,7 @@ class Run(PlacedOptions):
 
     recipe: Annotated[str, Argument(help="Name in stages/recipes/ or path of a recipe.")]
     source: Annotated[File, Option(help="Folder or table of the dataset, or hf:OWNER/NAME.")] = None
+    column: ColumnOption = None
     vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, instead of the recipe's.")] = None
     text: Annotated[Text, Option(metavar="ID|FOLDER", help="Text encoder, likewise.")] = None
     only: Annotated[Texts, Option(metavar="NAME|[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
@@ -43,6 +54,8 @@ class Run(PlacedOptions):
         overrides = overrides_of(self.settings, {}) + self.placed
         if self.part:
             overrides.append(Override(EVERYWHERE, "part", self.part))
+        for key, column in named_columns(self.column).items():
+            overrides.append(Override("prepare", key, column))
         named = {"vision": self.vision, "text": self.text}
         options = Options(
             source=fetch_source(self.source) if self.source else None,

@@ -45,6 +45,7 @@ _CAPTIONS = (
     "sentences_raw",
     "raw",
     "title",
+    "descriptions",
     "description",
     "comment",
 )
