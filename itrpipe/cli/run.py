@@ -54,12 +54,11 @@ class Run(PlacedOptions):
         overrides = overrides_of(self.settings, {}) + self.placed
         if self.part:
             overrides.append(Override(EVERYWHERE, "part", self.part))
-        for key, column in named_columns(self.column).items():
-            overrides.append(Override("prepare", key, column))
         named = {"vision": self.vision, "text": self.text}
         options = Options(
             source=fetch_source(self.source) if self.source else None,
             encoders={side: whole_file(encoder) for side, encoder in named.items() if encoder},
+            columns=named_columns(self.column),
             overrides=overrides,
             only=self.only or (),
             tiny=self.tiny,

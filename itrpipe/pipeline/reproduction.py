@@ -9,7 +9,7 @@ from itrpipe.analysis.settings import models_label
 from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, scoped_override
 from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition, load_definition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import DataError, ItrpipeError
+from itrpipe.errors import DataError, ItrpipeError, UsageError
 from itrpipe.features.declaration import read_model
 from itrpipe.mining.statistics import judged_sentences
 from itrpipe.models.declaration import backbone_names
@@ -49,6 +49,7 @@ class Options:
         keep_going: go on with other runs where one fails.
         dry_run: print the plan and what it will cost.
         encoders: `vision`, `text` -> hub id or folder in the place of that of the recipe.
+        columns: settings of `prepare` that name columns of the source; later runs remember them.
     """
 
     source: Path | None = None
@@ -58,6 +59,7 @@ class Options:
     keep_going: bool = False
     dry_run: bool = False
     encoders: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -247,6 +249,12 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     recipe = load_recipe(name)
     runs = recipe.chosen(name, options.only)
     definition, places = recipe.sourced(root, name, runs, options.source, options.encoders, tiny=options.tiny)
+    if options.columns:
+        if recipe.source is None or definition.prepare is None:
+            raise UsageError(f"recipe {name} reads no source with columns and takes no --column; leave it out")
+        settings = {**definition.prepare.settings, **options.columns}
+        prepare = definition.prepare.model_copy(update={"settings": settings})
+        definition = definition.model_copy(update={"prepare": prepare})
     if options.tiny:  # beside the data folder, so that neither is taken for the other
         named = root if root.name else root.resolve()
         root = named.with_name(f"{named.name}-tiny")
