@@ -6,6 +6,7 @@ Nothing that takes a while is imported here, where an interrupt would be a trace
 from __future__ import annotations
 
 import atexit
+import gc
 import io
 import os
 import sys
@@ -32,6 +33,7 @@ class Outlet(io.FileIO):
 
 def run() -> None:
     """Runs the command, from its first import on."""
+    gc.set_threshold(10_000)  # by default imports of torch and transformers, which keep what they make, cost a second
     interrupted = False
 
     def end_at_once() -> None:
@@ -39,6 +41,7 @@ def run() -> None:
             os._exit(INTERRUPTED)
 
     atexit.register(end_at_once)  # before all others, and so called after them
+    atexit.register(gc.freeze)  # else Python goes through all that these imports made, for another second
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None:  # closed by `>&-`
