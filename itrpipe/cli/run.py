@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.options import DevicesOption, File, PartOption, PlacedOptions, Text, Texts, overrides_of
+from itrpipe.cli.options import DevicesOption, File, Number, PartOption, PlacedOptions, Text, Texts, overrides_of
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.hub import fetch_source
 from itrpipe.errors import NoCaptionsError
@@ -29,6 +29,7 @@ class Run(PlacedOptions):
     vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, instead of the recipe's.")] = None
     text: Annotated[Text, Option(metavar="ID|FOLDER", help="Text encoder, likewise.")] = None
     only: Annotated[Texts, Option(metavar="NAME|[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
+    seeds: Annotated[Number, Option(min=1, help="Train every run with seeds 0 to N - 1.", metavar="N")] = None
     tiny: Annotated[bool, Option("--tiny", help="Toy models on a few hundred images, in the folder DATA-tiny.")] = False
     keep_going: Annotated[bool, Option("--keep-going", help="Go on when a run fails, and fail at the end.")] = False
     part: PartOption = None
@@ -49,6 +50,7 @@ class Run(PlacedOptions):
             encoders={side: whole_file(encoder) for side, encoder in named.items() if encoder},
             overrides=overrides,
             only=self.only or (),
+            seeds=self.seeds,
             tiny=self.tiny,
             keep_going=self.keep_going,
             dry_run=self.dry_run,

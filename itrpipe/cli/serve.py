@@ -42,6 +42,19 @@ class Serve(SearchOptions):
         missing = [name for name in PACKAGES if find_spec(name) is None]
         if missing:
             raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
+        candidates = None
+        if self.photos is not None:
+            refuse_with_photos({"--split": self.split, "--judge": self.judges})
+            asked = self.indexed(self.photos)
+            if asked is None:
+                return
+        else:
+            self.refuse_opened()
+            asked = self.asked("mine_negatives", judges=self.judges)
+            candidates = open_candidates(asked, self.split, self.judges)
+            if candidates is None:
+                return
+        asked.reporter.say("opening the model and the photographs; the address follows")
         from itrpipe.datasets.decisions import DecisionFile
         from itrpipe.search import serve as pages
         from itrpipe.search.gallery import Gallery
@@ -49,19 +62,11 @@ class Serve(SearchOptions):
 
         reviews = None
         if self.photos is not None:
-            refuse_with_photos({"--split": self.split, "--judge": self.judges})
-            asked = self.indexed(self.photos)
-            if asked is None:
-                return
             gallery = self.gallery(asked, self.photos)
             small = self.data / asked.dataset / PICTURES
             pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
         else:
-            self.refuse_opened()
-            asked = self.asked("mine_negatives", judges=self.judges)
-            candidates = open_candidates(asked, self.split, self.judges)
-            if candidates is None:
-                return
+            assert candidates is not None
             prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
             pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
             model = load(trained.folder, device=self.device or "auto")

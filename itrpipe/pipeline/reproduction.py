@@ -45,6 +45,7 @@ class Options:
         source: folder or file that the user brings, for recipes that need one.
         overrides: from the command line; without a scope they apply to training.
         only: runs to make, as METHOD.BACKBONE, METHOD or .BACKBONE; empty for all of them.
+        seeds: of every run, counted from 0; None for those of the recipe.
         tiny: toy models on whatever data there are, in a data folder of their own.
         keep_going: go on with other runs where one fails.
         dry_run: print the plan and what it will cost.
@@ -54,6 +55,7 @@ class Options:
     source: Path | None = None
     overrides: Sequence[Override] = ()
     only: Sequence[str] = ()
+    seeds: int | None = None
     tiny: bool = False
     keep_going: bool = False
     dry_run: bool = False
@@ -245,6 +247,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         ItrpipeError: with `keep_going`, of the kind of the first failure, when everything else is done.
     """
     recipe = load_recipe(name)
+    if options.seeds is not None:
+        recipe = recipe.with_seeds(options.seeds)
     runs = recipe.chosen(name, options.only)
     definition, places = recipe.sourced(root, name, runs, options.source, options.encoders, tiny=options.tiny)
     if options.tiny:  # beside the data folder, so that neither is taken for the other
@@ -309,6 +313,9 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         load_stage("report").show(folder, whole.reporter)
         for line in whole.judged(finished):
             whole.reporter.say(line)
+        has_one_seed = all(len(each.seeds) == 1 for each in runs)
+        if has_one_seed and len(runs) > 1 and not options.tiny:
+            whole.reporter.say("one seed gives no verdict; the same command with --seeds 5 trains the others as well")
         has_whole_models = len(runs) == len(recipe.run) and not options.tiny
         for command in recipe.next if has_whole_models else ():
             whole.reporter.say(f"next: itrpipe {filled(command, places)}{data_option(root)}")

@@ -21,6 +21,8 @@ from itrpipe.storage.artifact import (
 )
 from itrpipe.storage.locks import is_locked
 
+MINED = "mine_negatives"
+"""Stage of mined lists, and the input by which judged ones name those that were searched."""
 MOST_CHANGES = 6
 """Changes that a reason names at most."""
 
@@ -130,6 +132,27 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
             if state_of(other)[0] == "up to date":
                 found.append(other)
     return found[0] if len(found) == 1 else step
+
+
+def judged_lists(search: Step) -> list[Step]:
+    """Return the finished lists in which judges or people have marked what a search found, the newest first."""
+    manifests = []
+    for manifest in earlier_artifacts(search.location.folder.parent).values():
+        searched = manifest.inputs.get(MINED)
+        of_version = manifest.schema_version == load_stage(manifest.stage).schema_version
+        if searched is not None and searched.fingerprint == search.location.fingerprint and of_version:
+            manifests.append(manifest)
+    judged = []
+    for manifest in sorted(manifests, key=lambda manifest: manifest.finished, reverse=True):
+        step = dataclasses.replace(
+            search,
+            settings=type(search.settings).model_validate(manifest.settings),
+            inputs={**search.inputs, MINED: search},
+            location=dataclasses.replace(search.location, label=manifest.label, fingerprint=manifest.fingerprint),
+        )
+        if state_of(step)[0] == "up to date":
+            judged.append(step)
+    return judged
 
 
 def _made_again(manifest: Manifest, step: Step) -> str:
