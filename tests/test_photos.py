@@ -66,7 +66,7 @@ def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
     proposed = [shlex.split(line)[2:] for line in out.splitlines() if line.startswith("next: itrpipe ")]
     assert [words[0] for words in proposed] == ["search", "serve"]
     found = done(invoke(*proposed[0]))
-    assert f"{COUNT} images ranked by second" in found, "all splits"
+    assert f"{COUNT} images ranked by first" in found, "all splits"
     served: list[Any] = []
     monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: served.append(site))
     done(invoke(*proposed[1]))
@@ -75,6 +75,9 @@ def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
         assert planned(done(invoke("train", "--model", name, "--data", data_root, "--dry-run"))) == []
     again = done(invoke(*command))
     assert planned(again) == []
+    seeds = planned(done(invoke(*command, "--seeds", 2, "--dry-run")))
+    trained = [step for step in seeds if step.startswith("train/")]
+    assert trained == ["train/contrastive-batch.dual-encoder.s1", "train/contrastive.dual-encoder.s1"]
     assert "report: " in again
 
 

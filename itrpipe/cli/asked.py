@@ -24,7 +24,7 @@ from itrpipe.features.declaration import GIVEN, names_a_file, read_model
 from itrpipe.pipeline.models import NAMING, NamedModel, data_option, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import run
-from itrpipe.pipeline.steps import MINED, earlier_artifacts, judged_lists, only_finished
+from itrpipe.pipeline.steps import earlier_artifacts, latest_judged, only_finished
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
@@ -132,20 +132,13 @@ class Asked:
                 scopes = step.need.stage, step.need.conf, None if place == 0 else step.need.stage
                 given = [item.key for item in planner.overrides if item.scope in scopes]
                 self.steps[place] = only_finished(step, given)
-                if step.need.stage == MINED and not {"judges", "decisions"}.intersection(given):
-                    self._take_judged(place)
+                if step.need.stage == "mine_negatives" and not {"judges", "decisions"}.intersection(given):
+                    judged = latest_judged(self.steps[place])
+                    if judged is not None:
+                        judges = judged.settings.model_dump()["judges"]
+                        self.reporter.say(f"lists judged by {' and '.join(judges) or 'people'}; others: --judge")
+                        self.steps[place] = judged
         return self.step
-
-    def _take_judged(self, place: int) -> None:
-        """Take lists that were judged in the place of those that a search found: they say more of the same pairs."""
-        search = self.steps[place]
-        judged = judged_lists(search) if search.state == "up to date" else []
-        if not judged:
-            return
-        self.steps[place] = judged[0]
-        judges = " and ".join(judged[0].settings.model_dump()["judges"]) or "people"
-        others = f", the newest of {len(judged)}; name others by --judge" if len(judged) > 1 else ""
-        self.reporter.say(f"lists judged by {judges}{others}")
 
     @property
     def device(self) -> str:

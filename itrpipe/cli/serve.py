@@ -12,7 +12,6 @@ from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import read_model
-from itrpipe.stages.base import Artifact
 from itrpipe.storage.artifact import PICTURES
 
 PACKAGES = ("starlette", "uvicorn")
@@ -67,14 +66,14 @@ class Serve(SearchOptions):
             pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
         else:
             assert candidates is not None
-            prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
+            prepared = candidates.prepared
             pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
-            model = load(trained.folder, device=self.device or "auto")
+            model = load(candidates.trained, device=self.device or "auto")
             model.label = read_model(asked.step.inputs).model or model.label
             alone = None
             if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
                 alone = "test" if self.split in (None, TRAIN) else self.split
-            gallery = Gallery.of_dataset(model, trained.folder, alone)
+            gallery = Gallery.of_dataset(model, candidates.trained, alone)
             reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
         site = pages.Site(pages.Searches(gallery), pictures, reviews)
         pages.run(site, self.port, not self.no_browser, asked.reporter.say)

@@ -255,11 +255,6 @@ class Recipe(Settings):
         """Return the names of the models that runs train."""
         return [run.name for run in self.run if run.name]
 
-    def with_seeds(self, count: int) -> Recipe:
-        """Return the recipe with the seeds 0 to `count` - 1 for each of its runs."""
-        runs = [run.model_copy(update={"seeds": tuple(range(count))}) for run in self.run]
-        return self.model_copy(update={"run": tuple(runs)})
-
     def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
         """Return the name of the features that a run reads; empty for one that reads photographs."""
         own = for_backbone(self.backbones, run.backbone)

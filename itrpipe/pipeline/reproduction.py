@@ -247,9 +247,9 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         ItrpipeError: with `keep_going`, of the kind of the first failure, when everything else is done.
     """
     recipe = load_recipe(name)
-    if options.seeds is not None:
-        recipe = recipe.with_seeds(options.seeds)
     runs = recipe.chosen(name, options.only)
+    if options.seeds:
+        runs = [each.model_copy(update={"seeds": tuple(range(options.seeds))}) for each in runs]
     definition, places = recipe.sourced(root, name, runs, options.source, options.encoders, tiny=options.tiny)
     if options.tiny:  # beside the data folder, so that neither is taken for the other
         named = root if root.name else root.resolve()
@@ -313,10 +313,9 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         load_stage("report").show(folder, whole.reporter)
         for line in whole.judged(finished):
             whole.reporter.say(line)
-        has_one_seed = all(len(each.seeds) == 1 for each in runs)
-        if has_one_seed and len(runs) > 1 and not options.tiny:
-            whole.reporter.say("one seed gives no verdict; the same command with --seeds 5 trains the others as well")
         has_whole_models = len(runs) == len(recipe.run) and not options.tiny
+        if has_whole_models and len(planned) == len(runs):
+            whole.reporter.say("one seed gives no verdict; the same command with --seeds 5 trains the others as well")
         for command in recipe.next if has_whole_models else ():
             whole.reporter.say(f"next: itrpipe {filled(command, places)}{data_option(root)}")
     evaluations = {}
