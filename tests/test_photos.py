@@ -75,6 +75,9 @@ def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
         assert planned(done(invoke("train", "--model", name, "--data", data_root, "--dry-run"))) == []
     again = done(invoke(*command))
     assert planned(again) == []
+    seeds = planned(done(invoke(*command, "--seeds", 2, "--dry-run")))
+    trained = [step for step in seeds if step.startswith("train/")]
+    assert trained == ["train/contrastive-batch.dual-encoder.s1", "train/contrastive.dual-encoder.s1"]
     assert "report: " in again
 
 

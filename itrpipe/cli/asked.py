@@ -24,7 +24,7 @@ from itrpipe.features.declaration import GIVEN, names_a_file, read_model
 from itrpipe.pipeline.models import NAMING, NamedModel, data_option, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import run
-from itrpipe.pipeline.steps import earlier_artifacts, only_finished
+from itrpipe.pipeline.steps import earlier_artifacts, latest_judged, only_finished
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
@@ -60,7 +60,8 @@ class Asked:
         dry_run: print the plan and what it will cost, and make nothing.
         as_json: the answer is JSON on standard output, and everything else goes to standard error.
         asks: it reads what is there: the only lists, evaluation or sentences of a model are taken whatever their
-            settings, unless the user gave some that differ.
+            settings, unless the user gave some that differ; lists as the last judges marked them, unless the user named
+            judges or decisions.
         definition: what is new about the dataset; remembered once the stage has succeeded with it.
         model: that is trained or read, if it has a name; its settings are among the overrides.
         steps: that were planned.
@@ -131,6 +132,12 @@ class Asked:
                 scopes = step.need.stage, step.need.conf, None if place == 0 else step.need.stage
                 given = [item.key for item in planner.overrides if item.scope in scopes]
                 self.steps[place] = only_finished(step, given)
+                if step.need.stage == "mine_negatives" and not {"judges", "decisions"}.intersection(given):
+                    judged = latest_judged(self.steps[place])
+                    if judged is not None:
+                        judges = judged.settings.model_dump()["judges"]
+                        self.reporter.say(f"lists judged by {' and '.join(judges) or 'people'}; others: --judge")
+                        self.steps[place] = judged
         return self.step
 
     @property

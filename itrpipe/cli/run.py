@@ -11,6 +11,7 @@ from itrpipe.cli.options import (
     ColumnOption,
     DevicesOption,
     File,
+    Number,
     PartOption,
     PlacedOptions,
     Text,
@@ -40,6 +41,7 @@ class Run(PlacedOptions):
     vision: Annotated[Text, Option(metavar="ID|FOLDER", help="Vision encoder, instead of the recipe's.")] = None
     text: Annotated[Text, Option(metavar="ID|FOLDER", help="Text encoder, likewise.")] = None
     only: Annotated[Texts, Option(metavar="NAME|[METHOD][.BACKBONE]", help="Only these runs; repeatable.")] = None
+    seeds: Annotated[Number, Option(min=1, help="Train every run with seeds 0 to N - 1.", metavar="N")] = None
     tiny: Annotated[bool, Option("--tiny", help="Toy models on a few hundred images, in the folder DATA-tiny.")] = False
     keep_going: Annotated[bool, Option("--keep-going", help="Go on when a run fails, and fail at the end.")] = False
     part: PartOption = None
@@ -61,6 +63,7 @@ class Run(PlacedOptions):
             columns=named_columns(self.column),
             overrides=overrides,
             only=self.only or (),
+            seeds=self.seeds,
             tiny=self.tiny,
             keep_going=self.keep_going,
             dry_run=self.dry_run,

@@ -12,7 +12,6 @@ from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import read_model
-from itrpipe.stages.base import Artifact
 from itrpipe.storage.artifact import PICTURES
 
 PACKAGES = ("starlette", "uvicorn")
@@ -42,6 +41,19 @@ class Serve(SearchOptions):
         missing = [name for name in PACKAGES if find_spec(name) is None]
         if missing:
             raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
+        candidates = None
+        if self.photos is not None:
+            refuse_with_photos({"--split": self.split, "--judge": self.judges})
+            asked = self.indexed(self.photos)
+            if asked is None:
+                return
+        else:
+            self.refuse_opened()
+            asked = self.asked("mine_negatives", judges=self.judges)
+            candidates = open_candidates(asked, self.split, self.judges)
+            if candidates is None:
+                return
+        asked.reporter.say("opening the model and the photographs; the address follows")
         from itrpipe.datasets.decisions import DecisionFile
         from itrpipe.search import serve as pages
         from itrpipe.search.gallery import Gallery
@@ -49,27 +61,19 @@ class Serve(SearchOptions):
 
         reviews = None
         if self.photos is not None:
-            refuse_with_photos({"--split": self.split, "--judge": self.judges})
-            asked = self.indexed(self.photos)
-            if asked is None:
-                return
             gallery = self.gallery(asked, self.photos)
             small = self.data / asked.dataset / PICTURES
             pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
         else:
-            self.refuse_opened()
-            asked = self.asked("mine_negatives", judges=self.judges)
-            candidates = open_candidates(asked, self.split, self.judges)
-            if candidates is None:
-                return
-            prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
+            assert candidates is not None
+            prepared = candidates.prepared
             pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
-            model = load(trained.folder, device=self.device or "auto")
+            model = load(candidates.trained, device=self.device or "auto")
             model.label = read_model(asked.step.inputs).model or model.label
             alone = None
             if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
                 alone = "test" if self.split in (None, TRAIN) else self.split
-            gallery = Gallery.of_dataset(model, trained.folder, alone)
+            gallery = Gallery.of_dataset(model, candidates.trained, alone)
             reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
         site = pages.Site(pages.Searches(gallery), pictures, reviews)
         pages.run(site, self.port, not self.no_browser, asked.reporter.say)

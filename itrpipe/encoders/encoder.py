@@ -259,7 +259,9 @@ def open_config(folder: Path, kind: str = "AutoModel") -> Any:
 
     config = _opened("AutoConfig", folder, "a configuration")
     opener = getattr(transformers, kind)
-    config_types = getattr(opener, "_model_mapping", None) or (opener.config_class,)
+    config_types = getattr(opener, "_model_mapping", None)
+    if config_types is None:  # to ask for its truth value would import every network of transformers
+        config_types = (opener.config_class,)
     if type(config) not in config_types:
         raise UsageError(f"{folder}: transformers has no {kind} of type '{config.model_type}'; choose another model")
     vars(config).pop("itrpipe", None)  # of `itrpipe export`, about a model that this one began with

@@ -45,6 +45,7 @@ class Options:
         source: folder or file that the user brings, for recipes that need one.
         overrides: from the command line; without a scope they apply to training.
         only: runs to make, as METHOD.BACKBONE, METHOD or .BACKBONE; empty for all of them.
+        seeds: of every run, counted from 0; None for those of the recipe.
         tiny: toy models on whatever data there are, in a data folder of their own.
         keep_going: go on with other runs where one fails.
         dry_run: print the plan and what it will cost.
@@ -55,6 +56,7 @@ class Options:
     source: Path | None = None
     overrides: Sequence[Override] = ()
     only: Sequence[str] = ()
+    seeds: int | None = None
     tiny: bool = False
     keep_going: bool = False
     dry_run: bool = False
@@ -248,6 +250,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     """
     recipe = load_recipe(name)
     runs = recipe.chosen(name, options.only)
+    if options.seeds:
+        runs = [each.model_copy(update={"seeds": tuple(range(options.seeds))}) for each in runs]
     definition, places = recipe.sourced(root, name, runs, options.source, options.encoders, tiny=options.tiny)
     if options.columns:
         if recipe.source is None or definition.prepare is None:
@@ -318,6 +322,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         for line in whole.judged(finished):
             whole.reporter.say(line)
         has_whole_models = len(runs) == len(recipe.run) and not options.tiny
+        if has_whole_models and len(planned) == len(runs):
+            whole.reporter.say("one seed gives no verdict; the same command with --seeds 5 trains the others as well")
         for command in recipe.next if has_whole_models else ():
             whole.reporter.say(f"next: itrpipe {filled(command, places)}{data_option(root)}")
     evaluations = {}

@@ -50,11 +50,10 @@ _OF_SCHEDULE = {"epochs", "schedule", "warmup_updates", "max_updates", "patience
 _OF_SCHEDULE |= {"decay_at", "decay_every", "decay_factor"}
 """Settings in which a training and its twin on in-batch negatives may differ, beside the loss."""
 _OF_NEGATIVES = {"sentences", "loss.negatives", "loss.teacher", "loss.twins"}
-"""Settings that say which negatives a training has."""
+_OF_NEGATIVES |= {"loss.judged", "loss.drop_above", "loss.judges", f"{MINING}judges"}
+"""Settings that say which negatives a training has, and what it does with those that judges mark."""
 _OPTIONS = {"method": "loss.", "backbone": "model."}
 """Settings whose value decides which options there are -> what the keys of these begin with."""
-_OF_JUDGES = {"loss.judged", "loss.drop_above", "loss.judges", f"{MINING}judges"}
-"""Settings of judges of negatives, and of what a training does with what they mark."""
 _NAMED = 3
 """Models, or settings, that a sentence names."""
 
@@ -282,8 +281,6 @@ def _differing(baseline: Model, model: Model) -> list[str]:
     """
     baseline_values, values = baseline.values, model.values
     skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
-    if baseline.has_idle_judges or model.has_idle_judges:
-        skipped |= _OF_JUDGES
 
     one_sided = baseline_values.keys() ^ values.keys()
     for owner, prefix in _OPTIONS.items():

@@ -287,8 +287,7 @@ def _group(
 def _sections(
     groups: Sequence[Group], data: ShownData, artifacts: Sequence[ChainArtifact], options: ReportSettings
 ) -> Iterator[Section]:
-    chosen = options.examples, options.seed
-    sentences = negatives.written(artifacts, data.gallery, *chosen)
+    sentences = negatives.written(artifacts, data.gallery, options.examples, options.seed)
     details = _measured(groups, discrimination.SHOWN)
     if details:
         details, sentences = [*details, *sentences[1:]], sentences[:1]
@@ -297,10 +296,11 @@ def _sections(
     claim = groups[0].claims[0] if groups[0].claims else None
     series = claim.series if claim else max(groups[0].series, key=rsum_of)
     gallery = data.gallery(series.first.evaluation, series.first.settings["split"])
-    found = [] if gallery is None else retrieval_examples(series, claim and claim.baseline, gallery, *chosen)
+    found = [] if gallery is None else retrieval_examples(series, claim and claim.baseline, gallery, options.examples)
     yield Section("What it finds", found, open=True)
-    hardest = negatives.mined(artifacts, dict(options.names), data.gallery, *chosen)
+    hardest, likely = negatives.mined(artifacts, dict(options.names), data.gallery, options.examples)
     yield Section("The hardest negatives", hardest, open=True)
+    yield Section("Likelier right than not", likely)
     all_scores: list[Part] = []
     for group in groups:
         all_scores += scores.score_tables(group.series, options.published)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.config import conf_title, leaves
+from itrpipe.evaluation.results import FULL
 from itrpipe.evaluation.tables import DASH, Number, Row, Table
 from itrpipe.exporting.places import judge_without_place
 from itrpipe.features.declaration import read_model
+from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
 from itrpipe.judging.shares import RANKS, Share
+from itrpipe.mining.filters import positive_scores
+from itrpipe.mining.judged import LIKELY
 from itrpipe.mining.lists import read_list
-from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
+from itrpipe.mining.statistics import TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
 from itrpipe.report.pictures import SHOWN, Examples, Picture, SplitPictures
@@ -33,6 +36,8 @@ from itrpipe.synthesis.sentences import SentenceFile
 
 TRAIN = "train"
 _LISTS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
+_LIKELIEST = 100
+"""Most pairs that the table of those likelier right than not shows."""
 _HARDEST = 4
 """Sentences of a caption."""
 _REJECTED = {
@@ -81,8 +86,8 @@ class EditedSentences:
 
 
 def mined(
-    artifacts: Iterable[ChainArtifact], names: Mapping[str, str], gallery_of: Galleries, count: int, seed: int
-) -> list[Table | Panels | Examples]:
+    artifacts: Iterable[ChainArtifact], names: Mapping[str, str], gallery_of: Galleries, count: int
+) -> tuple[list[Table | Panels | Examples], list[Table]]:
     """Tell how hard mined candidates are, with examples of the first lists.
 
     Args:
@@ -90,20 +95,24 @@ def mined(
         names: folder of a training artifact -> name of its model, where it has one.
         gallery_of: see `Galleries`.
         count: anchors of each list.
-        seed: of their choice.
+
+    Returns:
+        Tables, plots and examples; and the table of the pairs that judges of these lists call likelier right than not.
     """
     minings, searches = [], []
     for each in artifacts:
         if each.stage == "mine_negatives" and each.manifest is not None:
             minings.append(each)
-            searches += [search.folder for name, search in each.inputs.items() if name == each.stage]
+            if each.stage in each.inputs:
+                searches.append(each.inputs[each.stage].folder)
     minings = [each for each in minings if each.folder not in searches]
     titles, facts = [], []
     for each in minings:
         titles.append(mining_name(each, names))
         facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
 
-    rows, ranked, judges, curves, examples = [], [], [], [], []
+    columns = ["own score", "mined score", "hardest beats own, %"]
+    rows, ranked, judges, curves, examples, likely = [], [], [], [], [], []
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
         name = ", ".join([title, *parts])
         statistics = read_json(mining.opened / STATISTICS)
@@ -122,21 +131,27 @@ def mined(
                 judges += map(judge_without_place, statistics["judged"]["judges"])
         if bins := statistics.get("judged", {}).get("reliability"):
             curves.append(reliability(f"{name}: probabilities checked", bins, f"reliability-{len(curves)}"))
-        gallery = None if examples else gallery_of(mining, TRAIN)
+        # A second model has own scores that nobody keeps, and candidates of no dataset have no pictures.
+        is_hidden = any(map(mining.manifest.settings.get, ("rescore_with", "candidates")))
+        if examples or is_hidden or read_model(mining.inputs).manifest is None:
+            continue
+        gallery = gallery_of(mining, TRAIN)
         if gallery is not None:
-            examples = _mined_examples(name, mining.opened, gallery, count, seed)
+            examples, likely = _mined_examples(name, mining, gallery, count)
     if not rows:
-        return []
-    table = Table(
-        "What was mined",
-        ["own score", "mined score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
-        rows,
+        return [], []
+    note = (
         "Scores are medians over the training set, by the model that mined. Beats own: pairs whose hardest candidate "
-        "scores at least as high; unknown where a margin cut those that do. Also true: candidates that match all the "
-        "same, false negatives, of those that the dataset knows or that people judged before they were dropped.",
-        head="mined by",
+        "scores at least as high; unknown where a margin cut those that do."
     )
-    tables = [table]
+    if any(row.cells[-1] for row in rows):
+        columns += ["hardest also true, %", f"of {TOPS[1]} also true, %"]
+        note += (
+            " Also true: candidates that match all the same, false negatives, of those that the dataset knows or that "
+            "people judged before they were dropped."
+        )
+    rows = [Row(row.name, row.cells[: len(columns)]) for row in rows]
+    tables = [Table("What was mined", columns, rows, note, head="mined by")]
     if ranked:
         by_rank = Table(
             "Right after all, by rank",
@@ -155,7 +170,7 @@ def mined(
             "On the line, as many are right as the judge says."
         )
         plots.append(Panels(curves, {}, note))
-    return [*tables, *plots, *examples]
+    return [*tables, *plots, *examples], likely
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
@@ -171,17 +186,33 @@ def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
     return f"{name}, seed {settings['seed']}" if settings["seed"] else name
 
 
-def _mined_examples(name: str, folder: Path, gallery: SplitPictures, count: int, seed: int) -> list[Examples]:
-    image_list, caption_list = (read_list(folder, direction) for direction in _LISTS)
+def _mined_examples(
+    name: str, mining: ChainArtifact, gallery: SplitPictures, count: int
+) -> tuple[list[Examples], list[Table]]:
+    """Return the anchors whose hardest candidate scores farthest above their own match, of an image the best one.
+
+    A table follows of the pairs that a judge calls likelier right than not, the likeliest first, if there are any.
+    """
+    image_list, caption_list = (read_list(mining.opened, direction) for direction in _LISTS)
     # Candidates are rows of the split without the images that have no features, so ids lead to those of the gallery.
     images = [gallery.image_row[each] for each in image_list.anchor_ids.tolist()]
     captions = [gallery.caption_row[each] for each in caption_list.anchor_ids.tolist()]
+    embeddings = EmbeddingRows.open(read_model(mining.inputs).opened / EMBEDDINGS, TRAIN)
+    owners = embeddings.owners.read()
+    scores = positive_scores(embeddings.images, embeddings.texts, owners)
+    best = np.zeros(len(images), np.int64)
+    by_score = np.argsort(scores, kind="stable")
+    best[owners[by_score]] = by_score  # of the captions of an image the last one stays
+
     examples = []
-    sides = ((True, image_list, images, captions), (False, caption_list, captions, images))
-    for number, (of_images, lists, anchors, others) in enumerate(sides):
+    sides = (
+        ("Hardest captions for images", True, image_list, images, captions, best, scores[best]),
+        ("Hardest images for captions", False, caption_list, captions, images, owners, scores),
+    )
+    for title, of_images, lists, anchors, others, own, own_scores in sides:
         items, chances = [], lists.false_negative_probability
-        for row in np.random.default_rng([seed, 10 + number]).permutation(len(anchors))[:count].tolist():
-            candidates = []
+        for row in np.argsort(own_scores - lists.scores[:, 0], kind="stable")[:count].tolist():
+            candidates = [gallery.candidate(of_images, anchors[row], others[own[row]], 0, float(own_scores[row]))]
             for place, candidate in enumerate(lists.candidates[row, :SHOWN].tolist()):
                 if candidate >= 0:
                     score = float(lists.scores[row, place])
@@ -189,34 +220,61 @@ def _mined_examples(name: str, folder: Path, gallery: SplitPictures, count: int,
                     found = gallery.candidate(of_images, anchors[row], others[candidate], place + 1, score, chance)
                     candidates.append(found)
             items.append(gallery.example(of_images, anchors[row], candidates))
-        note = f"Mined by {name} in the training set; own pairs are left out."
-        title = f"Hardest {list(_LISTS.values())[number]}"
-        examples.append(Examples(title, note, items, of_images, own=not of_images))
-    return examples
+        note = (
+            f"Mined by {name} in the training set. The most confused come first: their hardest candidate scores "
+            "farthest above the own one, of several captions the best. Right with: the probability that the candidate "
+            "is right, too, where a judge was asked."
+        )
+        examples.append(Examples(title, note, items, of_images))
+
+    chances = caption_list.false_negative_probability
+    if chances is None:
+        return examples, []
+    likely = np.argwhere(chances > LIKELY).tolist()
+    likely.sort(key=lambda pair: -chances[*pair])
+    rows = []
+    for row, place in likely[:_LIKELIEST]:
+        image = caption_list.candidates[row, place]
+        photograph = f"{image_list.anchor_ids[image]}: {gallery.split.texts[captions[best[image]]]}"
+        chance = Number(100 * float(chances[row, place]), digits=0)
+        rows.append(Row(gallery.split.texts[captions[row]], [chance], photograph))
+    note = (
+        f"Of {len(likely):,} pairs of the training set, the likeliest by the judge, {_LIKELIEST} at most. Below each "
+        "caption the photograph of another one that it may fit, too, and the best caption of that photograph."
+    )
+    return examples, [Table("", ["right with, %"], rows, note, head="caption")] if rows else []
 
 
-def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
-    """Say how hard the hardest negatives of the first model with mined ones are, and how many are right after all."""
+def hardness(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
+    """Say how hard the hardest negatives of the first model with mined ones are.
+
+    A second sentence says how often the model that mined is wrong on the test set, if it was evaluated there.
+    """
     for each in series:
         mining = each.first.members[0].mining
         if mining is None or mining.manifest is None:
             continue
         statistics = read_json(mining.opened / STATISTICS)
-        beaten, right = [], []
-        for direction in _LISTS:
-            beaten.append(beaten_percent(statistics, direction))
-            right.append(statistics["right_after_all"][direction]["top_1"]["percent"])
-        facts = []
-        if None not in beaten:
-            caption, image = beaten
-            hard = f"the hardest caption scores at least as high as the own one in {caption:.1f} % of the pairs"
-            facts.append(f"{hard}, the hardest image in {image:.1f} %")
-        if None not in right:
-            caption, image = right
-            people = " that people judged" if statistics["judge"] == PEOPLE else ""
-            facts.append(f"{caption:.1f} % and {image:.1f} % of the hardest{people} are right after all")
-        if facts:
-            return [f"Mined by {mining_name(mining, names)}: {'; '.join(facts)}."]
+        caption, image = (beaten_percent(statistics, direction) for direction in _LISTS)
+        if None in (caption, image):
+            continue
+        name = mining_name(mining, names)
+        if len(each.all) > 1 and not mining.manifest.settings["seed"]:
+            name += ", seed 0"
+        training = (
+            f"In the training set, the hardest caption scores at least as high as the own one in {caption:.1f} % of "
+            f"the pairs, the hardest image in {image:.1f} %, by {name}."
+        )
+        for run in (other.first for other in series):
+            if [member.artifact.name for member in run.members] == [read_model(mining.inputs).name]:
+                scores = run.metrics[FULL]
+                test = (
+                    f"In the {run.settings['split']} split, from which it did not learn, it ranks a wrong caption "
+                    f"first for {100 - scores['i2t_r1']['value']:.1f} % of the images, a wrong image for "
+                    f"{100 - scores['t2i_r1']['value']:.1f} % of the captions."
+                )
+                return [training, test]
+        return [training]
     return []
 
 

@@ -107,7 +107,7 @@ class Candidate:
         text: of a caption.
         picture: of an image.
         score: similarity with the query.
-        place: position from 1.
+        place: position from 1; 0 of an own match that stands before what was found.
         mark: whether it is right.
         false_negative: estimated probability, 0..1, that it matches though it counts as a negative; None where nothing
             estimated it.
@@ -129,7 +129,7 @@ class Example:
         text: of the query caption, or an own caption of the query image.
         picture: of the query image, or the own image of the query caption.
         candidates: of it.
-        rank: of the best own match, from 1; None for mined lists, where own pairs are left out.
+        rank: of the best own match, from 1; None for mined lists, which an own match stands before.
         baseline_rank: by the baseline; None where there is none.
     """
 
@@ -232,40 +232,35 @@ class Examples:
         note: below the title.
         items: the queries.
         of_images: they are images, and captions were found; else captions.
-        own: the own image of a caption stands before what was found, as lists of negatives have it not.
     """
 
     title: str
     note: str
     items: Sequence[Example]
     of_images: bool
-    own: bool = False
 
 
-def retrieval_examples(
-    series: Series, baseline: Series | None, gallery: SplitPictures, count: int, seed: int
-) -> list[Examples]:
+def retrieval_examples(series: Series, baseline: Series | None, gallery: SplitPictures, count: int) -> list[Examples]:
     """Queries of both directions, captions for images last, by the first run of a series.
 
-    Beside a baseline those whose right answer moved furthest up or down, by the ratio of its ranks; else half of them
-    answered right at the first place, half not, where there are enough.
+    Beside a baseline those whose right answer moved furthest up or down, by the ratio of its ranks; else those whose
+    right answer ranks last.
 
     Args:
         series: whose rankings are shown.
         baseline: whose rank of the right answer is told beside; or None.
         gallery: of the split it was evaluated on.
         count: queries in each direction.
-        seed: of their choice.
     """
     run = series.first
     examples = []
     titles = {"t2i": "Images found for captions", "i2t": "Captions found for images"}
-    for number, (direction, title) in enumerate(titles.items()):
+    for direction, title in titles.items():
         rank = run.rankings[direction]["rank"].to_numpy()
         if baseline is None:
             before = None
-            chosen = choose(rank == 0, count, np.random.default_rng([seed, number]))
-            note = "Drawn at random: first some with a right answer on top, then some without."
+            chosen = np.argsort(-rank, kind="stable")[:count].tolist()
+            note = "Whose right answer ranks last."
         else:
             before = baseline.first
             chosen = moved(before.rankings[direction]["rank"].to_numpy(), rank, count)
@@ -280,15 +275,6 @@ def moved(before: np.ndarray, after: np.ndarray, count: int) -> list[int]:
     """Return rows of `count` queries, half of them those whose rank fell most as a ratio, then those that rose most."""
     gains = np.log((before + 1.0) / (after + 1.0))
     order = np.argsort(-gains, kind="stable")
-    return _half(order[gains[order] > 0], order[gains[order] < 0][::-1], count)
-
-
-def choose(right: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
-    """Return rows of `count` queries, half of them right, the right ones first; fewer when there are fewer queries."""
-    order = generator.permutation(len(right))
-    return _half(order[right[order]], order[~right[order]], count)
-
-
-def _half(first: np.ndarray, second: np.ndarray, count: int) -> list[int]:
-    wanted = min(len(first), max((count + 1) // 2, count - len(second)))
-    return [*first[:wanted].tolist(), *second[: count - wanted].tolist()]
+    risen, fallen = order[gains[order] > 0], order[gains[order] < 0][::-1]
+    most_risen = min(len(risen), max((count + 1) // 2, count - len(fallen)))
+    return [*risen[:most_risen].tolist(), *fallen[: count - most_risen].tolist()]

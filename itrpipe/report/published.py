@@ -107,7 +107,7 @@ class ReportSettings(Settings):
     Attributes:
         title: of the page; empty for the dataset's name.
         examples: how many retrieval examples, mined negatives and captions with scores of their words.
-        seed: of their choice.
+        seed: of the choice of captions with scores of their words.
         bootstrap_samples: resampled test sets behind an interval over test images.
         interval_level: of paired differences between runs and, over seeds and over test images, between methods.
         published: scores of whichever runs, shown beside the measured ones and compared with them.

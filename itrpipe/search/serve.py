@@ -88,7 +88,7 @@ ORDER_TITLES = {
     CALIBRATION: "calibration: spread over the judge's score",
     SAMPLE: "sample: at random",
     DOUBTFUL: "doubtful: nearest to a probability of one half first",
-    HARMFUL: "harmful: highest score first",
+    HARMFUL: "harmful: farthest above the caption's own picture first",
 }
 _PROPOSALS = ("people at a table", "an animal", "a street at night")
 """Sentences that are proposed where there are no captions."""

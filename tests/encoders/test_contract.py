@@ -47,6 +47,16 @@ def opened(folder: Path) -> Encoder:
     return encoder
 
 
+def test_a_network_is_opened_without_the_configurations_of_all_others(
+    saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def imports_all(*_: Any) -> None:
+        raise AssertionError("transformers imports every network")
+
+    monkeypatch.setattr("transformers.models.auto.auto_factory._LazyAutoMapping.keys", imports_all)
+    opened(saved("bert"))
+
+
 def frames_of(encoder: Encoder) -> Tensor:
     """Make frames of the images."""
     assert encoder.images is not None

@@ -194,6 +194,7 @@ TRIPLET, AOQ = {"method": "triplet", "margin": 0.2}, {"method": "aoq", "margin":
         ((AOQ,), (AOQ | {"depth": 3}, MINE), ["depth (none, 3)"]),
         ((AOQ, MINE), (AOQ, MINE | {"num_texts": 60}), ["mining num_texts (12, 60)"]),
         ((AOQ | {"sentences": "a"},), (AOQ | {"sentences": "b"}, MINE), []),
+        ((AOQ | {"loss": {"judged": "keep"}},), (AOQ | {"loss": {"judged": "weigh"}}, MINE), []),
     ],
 )
 def test_all_in_which_two_trainings_differ_but_their_negatives_is_named(

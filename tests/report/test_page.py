@@ -202,21 +202,21 @@ def test_what_is_to_be_known_before_the_answer_is_used_stands_below_it(copy: Toy
     rising = add(copy, "triplet", "vsrn", trained={**schedule, "validation_images": 9}, history=rows)
     found = copy.report(("triplet.vsepp", "aoq.vsepp", rising))
     first = found.page.all("header")[0].text()
-    longer, mined = found.results["notes"][0]
-    parts = (found.results["answers"][0], longer, mined, "against baseline")
+    longer, mined, tested = found.results["notes"][0]
+    parts = (found.results["answers"][0], longer, mined, tested, "against baseline")
     places = [first.index(part) for part in parts]
     assert places == sorted(places)
     assert "VSRN, first training: validation gained 100.0" in longer
     assert "AOQ" not in longer
     statistics = json.loads((copy.made["mining"] / "statistics.json").read_text())
-    for right in statistics["right_after_all"].values():
-        assert f"{right['top_1']['percent']:.1f} %" in mined
-    # Where nobody judged, there is no number.
-    for right in statistics["right_after_all"].values():
-        right["top_1"] = {"judged": 0, "percent": None}
-    rewrite(copy.made["mining"] / "statistics.json", json.dumps(statistics).encode())
-    (mined,) = copy.report().results["notes"][0]
-    assert "right after all" not in mined
+    assert f"{statistics['hardest_text_beats_own_caption_percent']:.1f} %" in mined
+    recalls = metrics_of(copy, "triplet.vsepp")["full"]  # of the model that mined
+    assert f"a wrong caption first for {100 - recalls['i2t_r1']['value']:.1f} % of the images" in tested
+
+
+def test_of_several_seeds_the_mining_names_its_own(seeded: Toy) -> None:
+    mined, _ = seeded.report(("triplet.vsepp", "aoq.vsepp", "aoq.vsepp.s1")).results["notes"][0]
+    assert mined.endswith("by VSE++, seed 0.")
 
 
 def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> None:

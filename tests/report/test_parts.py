@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.datasets.truth import TRUTH_FILE
+from itrpipe.features.embeddings import EMBEDDINGS, pair_scores, read_embeddings
 from itrpipe.mining.lists import PROBABILITY
 from itrpipe.report import negatives
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, build, change, rewrite, with_sentences
@@ -63,8 +64,39 @@ def test_mined_candidates_are_shown_and_counted_whichever_images_mining_did_with
         said = [
             f"a plain caption of {each[:-2]}" if each[-1] == "1" else f"{HOSTILE} {int(each[6:9])}" for each in texts
         ]
-        assert [each.text() for each in article.all("span", "text")] == said
+        assert [each.text() for each in article.all("span", "text")][1:] == said  # behind the own caption
     assert not {each.attributes["alt"] for each in shown.all("img")} & set(LEFT_OUT)
+
+
+def test_the_most_confused_come_first_with_their_own_score(toy: Toy, done: Report) -> None:
+    of_images, of_captions = lists_of(toy)
+    embeddings = read_embeddings(toy.made["triplet"] / EMBEDDINGS, "train")
+    own = pair_scores(embeddings.images, embeddings.texts, embeddings.measure)[embeddings.caption_image, range(80)]
+    best = own.reshape(40, 2).max(axis=1)  # of the captions of each image
+    articles = section(done, "the-hardest-negatives").all("article")
+    assert len(articles) == 8
+    for scores, hardest, shown in ((best, of_images, articles[:4]), (own, of_captions, articles[4:])):
+        first = np.array([row[0] for row in hardest["scores"]], np.float32)
+        for row, article in zip(np.argsort(scores - first, kind="stable"), shown, strict=False):
+            own_one, hardest_one, *_ = article.all("li")
+            assert own_one.attributes["class"].strip() == "own"
+            for line, score in ((own_one, scores[row]), (hardest_one, first[row])):
+                assert line.all("span", "score")[0].text() == f"{score:.3f}".replace("-", "−")
+
+
+def test_lists_of_a_second_model_have_no_own_scores_and_are_not_shown(copy: Toy) -> None:
+    change(copy.made["mining"], "exact", settings={"rescore_with": "scan"})
+    assert not section(copy.report(), "the-hardest-negatives").all("article")
+
+
+def test_columns_without_a_number_are_left_out(copy: Toy) -> None:
+    path = copy.made["mining"] / "statistics.json"
+    statistics = json.loads(path.read_text())
+    for right in statistics["right_after_all"].values():
+        right |= {"top_1": {"judged": 0, "percent": None}, "top_10": {"judged": 0, "percent": None}}
+    rewrite(path, json.dumps(statistics).encode())
+    cells = table(copy.report(), "What was mined")["VSE++: captions for images"]
+    assert {*cells} == {"own score", "mined score", "hardest beats own, %"}
 
 
 def change_list(toy: Toy, name: str, column: str, change: Callable[[pa.Table], pa.Array]) -> None:
@@ -85,9 +117,18 @@ def test_candidates_come_with_their_probability_to_be_right(copy: Toy) -> None:
 
     for name in LISTS:
         change_list(copy, name, PROBABILITY, probabilities)
-    for article in section(copy.report(examples=2), "the-hardest-negatives").all("article"):
+    report = copy.report(examples=2)
+    for article in section(report, "the-hardest-negatives").all("article"):
         shown = [each.text() for each in article.all("span", "chance")]
-        assert shown[:4] == [f"likely also right: {each}" for each in ("97 %", "50 %", "< 1 %", "0 %")]
+        assert shown[:4] == [f"right with {each}" for each in ("97 %", "50 %", "< 1 %", "0 %")]
+    # Of each of the 80 captions one image is likelier right than not.
+    likely = section(report, "likelier-right-than-not").all("tbody")[0].all("tr")
+    assert len(likely) == 80
+    _, of_captions = lists_of(copy)
+    for row, caption, images in zip(likely, of_captions["anchor_id"], of_captions["candidate_rows"], strict=True):
+        assert caption.partition("#")[0] in row.text("") or caption.endswith("#0")
+        assert row.all("span", "label")[0].text().startswith(f"train-{images[0]:03d}: ")
+        assert row.all("td")[0].text() == "97"
 
 
 def test_judged_lists_tell_the_share_that_is_right_at_each_rank(copy: Toy) -> None:

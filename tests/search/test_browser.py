@@ -143,6 +143,7 @@ def test_search(browser: Any, address: str, tmp_path: Path) -> None:
 
 def test_review(browser: Any, address: str, decided: DecisionFile) -> None:
     first = first_visit(browser, address)
+    assert not one(browser, "#own").is_displayed(), "what the judge compares"
     press(browser, "y")
     assert browser.switch_to.active_element.get_attribute("name") == "reviewer"
     assert not answers(decided, "ada")

@@ -76,6 +76,9 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *SETTINGS]
     done(invoke("serve", *scenes, *JUDGE, "--no-browser", "--make"))
     judged_in_the_browser(sites[-1], 20)
+    out = done(invoke("export-negatives", *scenes, "--to", root.parent / "negatives"))
+    assert f"lists judged by {JUDGE[1]}" in out
+    assert "that the judge takes for right answers" in out
     file = root / "scenes" / "decisions.parquet"
     judged(sites[-1].reviews.candidates, DecisionFile(file))
     out = done(invoke("review", *scenes, *JUDGE, "--json"))
@@ -90,6 +93,8 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     outcome = invoke("mine-negatives", *scenes, *JUDGE, "--decisions", file)
     folder, out = made(outcome), outcome.out
     assert "cut by decisions" in out
+    latest = done(invoke("review", *scenes))
+    assert f"lists judged by {JUDGE[1]}" in latest
     assert re.search(r"[\d.]+ % of the hardest are right after all", out)
     verdicts = DecisionFile(file).read().verdicts
     for direction, other in (("texts_for_images", "images_for_texts"), ("images_for_texts", "texts_for_images")):
