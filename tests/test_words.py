@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EVIDENCE = ("all-runs.md", "combinations.md", "results.md", "leaky-protocol.md", "when-negatives-pay.md")
+EVIDENCE = ("all-runs.md", "flickr8k.md", "combinations.md", "results.md", "leaky-protocol.md", "when-negatives-pay.md")
 SILENT = r"^```.*?^```|<!-- itrpipe report .*?<!-- end of|`[^`\n]*`|!\[[^\]]*\]|“[^”]*”"
 """Code, tables that a report has written, names, pictures and quotations."""
 INTERVAL = r"[(,]\s?(?:95 % [\w\s]*?)?[−+]?\d+(?:\.\d+)?\sto\s[−+]?\d+(?:\.\d+)?\)"
