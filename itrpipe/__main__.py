@@ -6,7 +6,6 @@ Nothing that takes a while is imported here, where an interrupt would be a trace
 from __future__ import annotations
 
 import atexit
-import gc
 import io
 import os
 import sys
@@ -40,7 +39,6 @@ def run() -> None:
             os._exit(INTERRUPTED)
 
     atexit.register(end_at_once)  # before all others, and so called after them
-    atexit.register(gc.freeze)  # else Python goes through all that these imports made, for another second
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None:  # closed by `>&-`
