@@ -197,7 +197,11 @@ def link_files(source: Path, target: Path) -> None:
     Args:
         source: folder of files that nothing changes in place.
         target: folder that is not there yet.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
     """
+    source.stat()  # a folder that is missing has no files, which would pass for an empty one
     for path in sorted(source.rglob("*")):
         if path.is_dir():
             continue

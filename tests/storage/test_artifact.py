@@ -442,6 +442,8 @@ def test_files_of_a_folder_are_linked_or_copied_where_that_cannot_be(
     source = tmp_path / "source" / "inner" / "file"
     source.parent.mkdir(parents=True)
     source.write_bytes(b"content")
+    with pytest.raises(FileNotFoundError):
+        disk.link_files(tmp_path / "absent", tmp_path / "target")
     disk.link_files(tmp_path / "source", tmp_path / "target")
     found = tmp_path / "target" / "inner" / "file"
     assert (found.read_bytes(), found.samefile(source)) == (b"content", links)
