@@ -51,12 +51,6 @@ _COMPILED_FROM = 2_000
 """Steps of a training from which on compiling pays."""
 _WORDS_OF_A_TILE = 8
 
-_ONCE = {
-    "vision": "without twins, some of which are mirror images",
-    "text": "with another train.model.text_pool than mean-all",
-}
-"""Side -> settings with which its frozen encoder reads everything once."""
-
 
 def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], CaptionTokens]:
     """Return model, method, splits and what reads captions, from the settings and inputs of a job.
@@ -103,9 +97,11 @@ def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], Capti
         new = settings.loss.heads - methods()[start.manifest.settings["method"]].heads
         if new:
             model.derive_heads(new)  # pyright: ignore[reportCallIssue]
-    for side in settings.frozen:
-        if side not in settings.encoded_once() and settings.loss.trains:
-            job.reporter.say(f"  the frozen {side} encoder runs in every step; it would read all once {_ONCE[side]}")
+    if "text" in settings.frozen and "text" not in settings.encoded_once() and settings.loss.trains:
+        job.reporter.say(
+            "  the frozen text encoder runs in every step; it would read all captions once with another "
+            "train.model.text_pool than mean-all"
+        )
     method = build(settings.loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
     return model, method, splits, tokens
 
@@ -232,7 +228,7 @@ def method_inputs(
         inputs["sentences"] = sentences
         if isinstance(loss, WithTwins) and loss.twins:
             if not mirrors:
-                job.warn("twins that are mirror images are left out: this model does not see where things are")
+                job.warn("twins that are mirror images are left out: this training cannot mirror images")
             if not (sentences.twins >= 0).any():
                 raise UsageError(
                     f"sentences = {settings.sentences} has no twins that this model can read; give --set "

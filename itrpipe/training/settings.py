@@ -31,7 +31,7 @@ from itrpipe.engine.run import Device, MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.judging.declaration import LOCAL_JUDGE, LOCAL_JUDGES, judge_names
-from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, WithTwins, method_package, methods
+from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, method_package, methods
 from itrpipe.mining.settings import MiningSettings
 from itrpipe.models.declaration import (
     BACKBONES,
@@ -315,8 +315,6 @@ class TrainSettings(Settings):
             return found
         for side in self.frozen:
             encoder = self.model.encoder_alone(side)
-            if side == "vision" and isinstance(self.loss, WithTwins) and self.loss.twins:
-                continue  # some twins are mirror images
             if encoder and self.start_from:
                 encoder = {f"start_{name}": getattr(self, name) for name in OF_START}
                 encoder["start_from"] = self.start_from

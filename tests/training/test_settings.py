@@ -35,3 +35,10 @@ def test_heads_have_dropout_where_both_sides_are_frozen(freeze: str, model: dict
     assert settings.model.dropout == share
     again: Any = TrainSettings.model_validate(settings.model_dump(mode="json"))
     assert again.model.dropout == share
+
+
+def test_a_frozen_vision_encoder_reads_photographs_once_where_twins_are_drawn() -> None:
+    dumped = of_a_dual_encoder("vision").model_dump(mode="json")
+    twins = {"sentences": "twins", "loss": dumped["loss"] | {"twins": 0.5}}
+    settings: Any = TrainSettings.model_validate(dumped | twins)
+    assert list(settings.encoded_once()) == ["vision"]
