@@ -3,7 +3,8 @@
 .venv/bin/python docs/right_answers.py
 
 `docs/hard-negatives.csv` holds 480 pairs of a photograph and a caption of another one, drawn at random by direction and
-rank from the lists of a model: what two annotators said of each, and the scores of the model and of three judges.
+rank from the lists of a model: what two annotators said of each, the scores of the model and of three judges, and the
+probability to be right by the default curve of the judge `captions`. Scores of captions and graphs are raw ones.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ JUDGES = {
     "graphs": "their scene graphs",
     "model": "the model's own score",
 }
+PROBABILITY = "captions_probability"
 WRONG, INK, OURS, OWN = "#d0d7de", "#1f2328", "#0969da", "#8c959f"
 _DRAWS, _HEIGHT = 2_000, 330
 Figure = tuple[float, float, float]
@@ -36,7 +38,7 @@ def read_answers() -> tuple[np.ndarray, dict[str, np.ndarray]]:
     with ANSWERS.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["first"] == row["second"] != "unsure"]
     right = np.array([row["first"] == "fits" for row in rows])
-    columns = {name: np.array([float(row[name]) for row in rows]) for name in ("rank", *JUDGES)}
+    columns = {name: np.array([float(row[name]) for row in rows]) for name in ("rank", *JUDGES, PROBABILITY)}
     return right, columns
 
 
@@ -55,6 +57,35 @@ def shares_by_rank(right: np.ndarray, ranks: np.ndarray) -> dict[str, Figure]:
         own = right[(ranks >= first) & (ranks <= last)]
         shares[name] = with_interval(lambda rows, own=own: float(own[rows].mean()), len(own))
     return shares
+
+
+def expected_by_rank(columns: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return the mean probability by the judge `captions` of each group of ranks."""
+    ranks, probabilities = columns["rank"], columns[PROBABILITY]
+    return {
+        name: float(probabilities[(ranks >= first) & (ranks <= last)].mean()) for name, (first, last) in RANKS.items()
+    }
+
+
+def in_lists(right: np.ndarray, columns: dict[str, np.ndarray]) -> dict[str, Figure]:
+    """Return how well the judge `captions` marks lists of 60, of which the deep ranks are the most.
+
+    A pair counts as often as lists have pairs of its group of ranks for each that was drawn.
+    """
+    ranks, marked = columns["rank"], columns[PROBABILITY] > 0.5
+    weights = np.zeros(len(ranks))
+    for first, last in RANKS.values():
+        own = (ranks >= first) & (ranks <= last)
+        weights[own] = (last - first + 1) / own.sum()
+
+    def share(part: np.ndarray, whole: np.ndarray) -> Figure:
+        return with_interval(lambda rows: float(np.average(part[rows], weights=(weights * whole)[rows])), len(right))
+
+    return {
+        "marked": share(marked, np.ones(len(right))),
+        "of the marked right": share(right, marked),
+        "of the right marked": share(marked, right),
+    }
 
 
 def areas(right: np.ndarray, columns: dict[str, np.ndarray]) -> dict[str, Figure]:
@@ -114,8 +145,12 @@ def _line(x: float, y: float, to_x: float, to_y: float) -> str:
 if __name__ == "__main__":
     right, columns = read_answers()
     shares, judges = shares_by_rank(right, columns["rank"]), areas(right, columns)
+    expected = expected_by_rank(columns)
     for name, (value, low, high) in shares.items():
-        print(f"rank {name:<6} {100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})")
+        told = f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+        print(f"rank {name:<6} {told}; by the judge {100 * expected[name]:.0f} %")
+    for name, (value, low, high) in in_lists(right, columns).items():
+        print(f"in lists of 60, {name}: {100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})")
     for name, (value, low, high) in judges.items():
         print(f"{name:<11} {value:.2f} ({low:.2f} to {high:.2f})")
     PICTURE.write_text(draw(shares, judges), encoding="utf-8")
