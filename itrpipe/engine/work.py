@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from rich.console import Console
+
 from itrpipe.errors import UsageError
+from itrpipe.progress import Reporter, Task
 from itrpipe.storage.disk import AGAIN, check_stamp
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-
-    from itrpipe.progress import Reporter, Task
 
 ARRAYS = ".arrays"
 CUDA = "cuda"
@@ -69,7 +70,7 @@ class Work(ABC, Generic[Worker]):
     key: str = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what workers are told."""
+        """Return the attributes that are sent to workers."""
         return {name: value for name, value in self.__dict__.items() if name not in self.untold}
 
     @abstractmethod
@@ -82,7 +83,7 @@ class Work(ABC, Generic[Worker]):
 
     @abstractmethod
     def make(self, worker: Worker, part: Part, path: Path) -> None:
-        """Writes the file of a part, whole or not at all, and nothing else."""
+        """Write the file of a part, whole or not at all, and nothing else."""
 
     def keeps(self, path: Path) -> bool:
         """Return whether a file of an earlier run still counts.
@@ -90,7 +91,10 @@ class Work(ABC, Generic[Worker]):
         Raises:
             DataError: it is not as it was written.
         """
-        check_stamp(path, AGAIN, None if self.suffix == ARRAYS else path.read_bytes())  # others are small
+        content = None
+        if self.suffix != ARRAYS:  # other files are small
+            content = path.read_bytes()
+        check_stamp(path, AGAIN, content)
         return True
 
 
@@ -110,12 +114,12 @@ class Made(NamedTuple):
 
 @dataclass
 class Runner:
-    """Makes maps in this process, in a folder that no later run goes on from.
+    """Make maps in this process, in a folder that no later run goes on from.
 
     Args:
         folder: of the files of parts, and of what is joined of them.
         reporter: shows the progress; None where nobody looks.
-        warn: is told what is to be warned of.
+        warn: called with the text of a warning.
     """
 
     folder: Path
@@ -123,11 +127,11 @@ class Runner:
     warn: Callable[[str], object]
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
-        """Makes every part of a map.
+        """Make every part of a map.
 
         Args:
             work: the map.
-            name: of its folder.
+            name: beginning of the names of its files.
             more: another map follows that needs this one.
         """
         parts = work.parts()
@@ -136,35 +140,35 @@ class Runner:
         rows = sum(part.rows for part in parts)
         with self.task(work.title, rows, work.unit) as task:
             for part in parts:
-                paths.append(self.folder / f"{name}-{part.name}")
-                work.make(worker, part, paths[-1])
+                path = self.folder / f"{name}-{part.name}"
+                work.make(worker, part, path)
+                paths.append(path)
                 task.advance(part.rows)
         return Made(paths, rows)
 
-    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task | _Unseen]:
-        """Shows the progress of a job."""
-        return self.reporter.task(name, total, unit) if self.reporter else nullcontext(_Unseen())
-
-
-class _Unseen:
-    """A task whose progress nobody sees."""
-
-    def advance(self, count: int = 1, note: str = "") -> None: ...
+    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
+        """Show the progress of a job."""
+        # A console that took itself for a terminal would swallow what the user prints meanwhile.
+        reporter = self.reporter or Reporter(Console(quiet=True, force_terminal=False))
+        return reporter.task(name, total, unit)
 
 
 def numbered(contents: Iterable[tuple[int, Any]]) -> list[Part]:
-    """Parts of so many rows with such contents, named by their number, in order also where a folder is listed."""
+    """Return parts named by their number, which sorts as the parts do, from pairs of a number of rows and a content."""
     return [Part(f"{number:06}", rows, content) for number, (rows, content) in enumerate(contents)]
 
 
 def cut(items: Sequence[Any] | np.ndarray, size: int) -> list[Part]:
-    """Parts of so many consecutive items, the last of fewer perhaps."""
-    pieces = (items[start : start + size] for start in range(0, len(items), size))
-    return numbered((len(own), own) for own in pieces)
+    """Return parts of `size` consecutive items each; the last one may have fewer."""
+    contents = []
+    for start in range(0, len(items), size):
+        piece = items[start : start + size]
+        contents.append((len(piece), piece))
+    return numbered(contents)
 
 
 def resolve_device(device: str) -> str:
-    """`auto` becomes `cuda` where there is one, else `cpu`.
+    """Return `cuda` or `cpu`: the device that is named, or for `auto` a GPU where there is one.
 
     On a GPU, cuDNN is told for this process to keep single precision: by itself it multiplies in TF32, which keeps 10
     bits of a factor, and the same captions would score differently by 1e-4 in another batch.
@@ -188,5 +192,7 @@ def resolve_device(device: str) -> str:
 
 
 def to_device(indices: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Indices of the host on a device, copied beside what the host does next."""
-    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
+    """Copy indices from the host to a device; the host does not wait for the copy to a GPU."""
+    if device.type == "cuda":
+        return indices.pin_memory().to(device, non_blocking=True)
+    return indices.to(device)
