@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from rich.console import Console
-
 from itrpipe.errors import UsageError
-from itrpipe.progress import Reporter, Task
 from itrpipe.storage.disk import AGAIN, check_stamp
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from itrpipe.progress import Reporter, Task
 
 ARRAYS = ".arrays"
 CUDA = "cuda"
@@ -148,6 +147,10 @@ class Runner:
 
     def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
         """Show the progress of a job."""
+        from rich.console import Console
+
+        from itrpipe.progress import Reporter
+
         # A console that took itself for a terminal would swallow what the user prints meanwhile.
         reporter = self.reporter or Reporter(Console(quiet=True, force_terminal=False))
         return reporter.task(name, total, unit)

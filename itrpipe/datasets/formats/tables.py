@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from itrpipe.datasets.archives import ARROW, PARQUET
-from itrpipe.datasets.formats.base import FoundImage, Read, identified
+from itrpipe.datasets.formats.base import FoundImage, Read, give_ids
 from itrpipe.datasets.formats.columns import ROW_ID, Columns, ColumnSettings, address_line, choose_columns
 from itrpipe.datasets.formats.splits import split_in_name, split_of_word
 from itrpipe.datasets.formats.table_files import ColumnTable, TextTable, open_table
-from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, Table, find_tables
+from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, SourceTable, find_tables
 from itrpipe.datasets.paths import image_key
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.printable import printable
@@ -25,12 +25,12 @@ _SHOWN = 60
 
 
 def read_tables(source: Path, settings: ColumnSettings) -> Read:
-    """Reads a table of captions, or all those of a source, as `find_tables` finds them.
+    """Read a table of captions, or all those of a source, as `find_tables` finds them.
 
     A row has a photograph or the path of one, captions, and optionally an id, `split` or `group`; see
     `choose_columns`. Files lie beside the table or above their folder `images/`; those that `metadata.csv` names, in
     its own folder. Photographs inside a table have the path `FILE.parquet/COLUMN/ROW`. An image is called as the table
-    names it, see `identified`. It has the one split and group that its rows name, and a group is in one split, too.
+    names it, see `give_ids`. It has the one split and group that its rows name, and a group is in one split, too.
 
     Raises:
         DataError: a value is none of its column, rows contradict each other, or none has a photograph and a caption.
@@ -43,11 +43,11 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
     root = source if source.is_dir() else source.parent
     images = []
     captions = []
-    row_of = {}
+    places = {}  # key of an image -> its place in `images`
     left_out = {"no photograph": [], "no caption": []}
     has_splits = False
     kinds = set()
-    column_notes = {}
+    notes = []
     for table in tables:
         file = open_table(table.path)
         if not file.names:
@@ -56,7 +56,8 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
         reader = _RowReader(path, root, table, file, columns)
         kinds.add(reader.is_inside)
         has_splits |= bool(columns.split)
-        column_notes[columns.note] = None
+        if columns.note and columns.note not in notes:
+            notes.append(columns.note)
         unit = file.unit
         if table.path != path:
             unit = f"{table.path.relative_to(root).as_posix()}: {file.unit}"
@@ -70,22 +71,22 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
                 left_out["no caption"].append(where)
                 continue
             image = reader.image(where, number, row)
-            place = row_of.setdefault(reader.key(image), len(images))
+            place = places.setdefault(reader.key(image), len(images))
             if place < len(images):
-                images[place] = _joined(path, images[place], image)
+                images[place] = _merged(path, images[place], image)
             else:
                 images.append(image)
-            captions += [(place, text) for text in texts]
+            for text in texts:
+                captions.append((place, text))
     _refuse_divided_groups(path, images)
     if len(kinds) > 1:
         raise DataError(f"{source}: some of its tables hold photographs, others name files; prepare one kind")
-    notes = [*filter(None, column_notes)]
-    for lacks, rows in left_out.items():
+    for missing, rows in left_out.items():
         if rows:
-            notes.append(f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out")
+            notes.append(f"{len(rows):,} rows have {missing}, such as {rows[0]}, and are left out")
     if not images:
         raise DataError(f"{path}: holds no images with captions ({'; '.join(notes) or 'no rows'}); name another source")
-    content = identified(images, captions, notes, are_ids=bool(settings.id), has_splits=has_splits)
+    content = give_ids(images, captions, notes, are_ids=bool(settings.id), has_splits=has_splits)
     return content._replace(path=path)
 
 
@@ -115,13 +116,13 @@ class _RowReader:
         path: of the table or of the source, for messages.
         root: of the dataset.
         table: the file and its split.
-        file: the same, opened.
-        columns: what they hold.
+        file: the opened file.
+        columns: names of its columns by what they hold.
     """
 
     path: Path
     root: Path
-    table: Table
+    table: SourceTable
     file: TextTable | ColumnTable
     columns: Columns
 
@@ -192,8 +193,7 @@ class _RowReader:
                 if text is not None:
                     texts.append(self._text(where, {column: text}, column))
         if len(self.columns.captions) > 1:
-            # Cells are left empty where a photograph has fewer captions.
-            texts = [text for text in texts if text]
+            return list(filter(None, texts))  # cells are left empty where a photograph has fewer captions
         return texts
 
     def _text(self, where: str, row: Mapping[str, Any], column: str, *, is_name: bool = False) -> str:
@@ -207,7 +207,7 @@ class _RowReader:
         return value
 
     def _listed(self, where: str, cell: str, column: str) -> str | list[str]:
-        """Return the texts that a cell lists, as JSON or Python writes it; a cell that lists none, as it is."""
+        """Return the texts of a cell that holds a list, written as JSON or Python does; any other cell as it is."""
         is_json = True
         try:
             values = json.loads(cell)
@@ -227,8 +227,8 @@ class _RowReader:
         return values
 
 
-def _joined(path: Path, first: FoundImage, other: FoundImage) -> FoundImage:
-    """Return the image that two rows are of.
+def _merged(path: Path, first: FoundImage, other: FoundImage) -> FoundImage:
+    """Return the one image that two rows name.
 
     Raises:
         DataError: they give it two splits, groups or ids.
