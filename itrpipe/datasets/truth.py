@@ -21,7 +21,8 @@ from itrpipe.storage.tables import read_table, rows_of, write_table
 TRUTH_FILE = "truth.parquet"
 DECIDED = "decided.parquet"
 """Beside mined lists: the pairs of the training set that were decided when they were mined."""
-FITS, DIFFERS = "fits", "differs"
+FITS = "fits"
+DIFFERS = "differs"
 _SCHEMA = pa.schema({"caption_id": pa.string(), "true_image_ids": pa.list_(pa.string())})
 _DECIDED = pa.schema({"image_id": pa.string(), "caption_id": pa.string(), "verdict": pa.string()})
 _REMEDY = "run `itrpipe prepare` again"
@@ -49,13 +50,14 @@ class PairSet:
         return self.places(captions, images) >= 0
 
     def places(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Return the place of each pair of rows among them, of the shape that both broadcast to; -1 of another pair."""
+        """Return the place of each pair of rows in the set, of the shape that both broadcast to; -1 of other pairs."""
         codes = captions.astype(np.int64) * self.images + images
         if not len(self):
             return np.full(codes.shape, -1)
         places = np.searchsorted(self.codes, codes).clip(max=len(self) - 1)
-        is_one = (self.codes[places] == codes) & (images >= 0) & (images < self.images)  # else of another pair
-        return np.where(is_one, places, -1)
+        is_image = (images >= 0) & (images < self.images)  # or the code would be that of another pair
+        is_member = (self.codes[places] == codes) & is_image
+        return np.where(is_member, places, -1)
 
     @property
     def caption_rows(self) -> np.ndarray:
@@ -88,13 +90,13 @@ class PairSet:
 
 
 def write_truth(folder: Path, true_images: Mapping[str, Sequence[str]]) -> None:
-    """Write the file.
+    """Write the file of true pairs.
 
     Args:
         folder: the prepared dataset.
         true_images: caption_id -> ids of all images of the same split that the caption describes.
     """
-    columns = {"caption_id": list(true_images), "true_image_ids": [list(ids) for ids in true_images.values()]}
+    columns = {"caption_id": list(true_images), "true_image_ids": list(map(list, true_images.values()))}
     pq.write_table(pa.table(columns, schema=_SCHEMA), folder / TRUTH_FILE)
 
 
@@ -125,9 +127,10 @@ def rows_of_ids(
     pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows [P] of captions and images of pairs of ids of image and caption; -1 of ids that are not there."""
-    names = np.array(list(pairs), dtype=str).reshape(-1, 2)
-    captions = rows_of(pa.array(names[:, 1]), pa.array(caption_ids))
-    return captions, rows_of(pa.array(names[:, 0]), pa.array(image_ids))
+    ids = np.array(list(pairs), dtype=str).reshape(-1, 2)
+    captions = rows_of(pa.array(ids[:, 1]), pa.array(caption_ids))
+    images = rows_of(pa.array(ids[:, 0]), pa.array(image_ids))
+    return captions, images
 
 
 def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
@@ -157,9 +160,13 @@ class Decided:
             verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict.
             image_ids, caption_ids: of all images and captions.
         """
-        fits = [pair for pair, verdict in verdicts.items() if verdict == FITS]
-        differs = [pair for pair, verdict in verdicts.items() if verdict == DIFFERS]
-        return cls(pair_set(fits, image_ids, caption_ids), pair_set(differs, image_ids, caption_ids))
+        pairs = {FITS: [], DIFFERS: []}
+        for pair, verdict in verdicts.items():
+            if verdict in pairs:
+                pairs[verdict].append(pair)
+        fits = pair_set(pairs[FITS], image_ids, caption_ids)
+        differs = pair_set(pairs[DIFFERS], image_ids, caption_ids)
+        return cls(fits, differs)
 
     @classmethod
     def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
@@ -178,10 +185,12 @@ class Decided:
         return cls.of(verdicts, image_ids, caption_ids)
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
-        """Write them beside mined lists, by their ids."""
-        fits, differs = self.fits, self.differs
-        images = image_ids[np.append(fits.image_rows, differs.image_rows)]
-        captions = caption_ids[np.append(fits.caption_rows, differs.caption_rows)]
-        verdicts = [FITS] * len(fits) + [DIFFERS] * len(differs)
-        columns = {"image_id": images.tolist(), "caption_id": captions.tolist(), "verdict": verdicts}
+        """Write the decided pairs beside mined lists, by their ids."""
+        image_rows = np.append(self.fits.image_rows, self.differs.image_rows)
+        caption_rows = np.append(self.fits.caption_rows, self.differs.caption_rows)
+        columns = {
+            "image_id": image_ids[image_rows].tolist(),
+            "caption_id": caption_ids[caption_rows].tolist(),
+            "verdict": [FITS] * len(self.fits) + [DIFFERS] * len(self.differs),
+        }
         write_table(folder / DECIDED, pa.table(columns, schema=_DECIDED))
