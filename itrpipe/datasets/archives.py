@@ -238,7 +238,7 @@ def _open_arrow(archive: Path) -> CellTable:
 
 @contextlib.contextmanager
 def _reasons_of_damage() -> Iterator[None]:
-    """Turn what Arrow raises over a damaged file into one line; errors of the disk and of memory pass."""
+    """Turn errors of Arrow over a damaged file into one line; errors of the disk and of memory pass."""
     import pyarrow as pa
 
     try:

@@ -73,7 +73,7 @@ class Annotations:
 
 
 def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
-    """Return the annotations without images that have no caption, after refusing what cannot be used.
+    """Return the annotations without images that have no caption, and refuse those that cannot be used.
 
     Args:
         annotations: as read.
@@ -162,9 +162,9 @@ def hash_split(keys: Iterable[str], val: float, test: float, seed: int) -> dict[
     the one whose hash is nearest.
 
     Args:
-        keys: of images or groups; may repeat.
+        keys: keys of images or groups, which may repeat.
         val: share of the split val, 0..1.
-        test: share of the split test, 0..1, less than what val leaves.
+        test: share of the split test, 0..1; val and test together are less than 1.
         seed: another seed is another split.
 
     Returns:

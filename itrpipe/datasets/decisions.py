@@ -1,4 +1,4 @@
-"""Decisions of people about pairs of an image and a caption of others: their file, and what was decided.
+"""Decisions of people about pairs of an image and a caption of another image: their file, and the verdicts.
 
 `decisions.parquet` has one row for each judgement. Rows are added and never changed. Pairs are named by their ids, so
 that decisions outlive the models and lists that they were made over. Columns:
@@ -7,7 +7,7 @@ that decisions outlive the models and lists that they were made over. Columns:
     reviewer    name of who judged
     image_id, caption_id
     answer      fits, differs, unsure, or undone, which takes the reviewer's last answer on the pair back
-    model       whose list held the pair
+    model       model whose list held the pair
     source      artifact that holds the list
     drawn       the order in which the pair came
 
@@ -121,7 +121,7 @@ class Decisions:
         return verdicts
 
     def digest(self) -> str:
-        """Return the digest of the pairs that are decided: nothing else changes what is made with them."""
+        """Return the digest of the pairs that are decided; nothing else matters to the steps that read them."""
         decided = []
         for (image, caption), verdict in sorted(self.verdicts.items()):
             if verdict in (FITS, DIFFERS):
@@ -159,7 +159,7 @@ class DecisionFile:
         """Add rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
 
         Raises:
-            DataError: what is there is damaged.
+            DataError: the file is damaged.
             DiskFullError, UnavailableError: nothing could be written.
         """
         self._change(pa.Table.from_pylist(list(map(asdict, decisions)), schema=SCHEMA))

@@ -136,7 +136,8 @@ def read_judgements(folder: str) -> Judgements:
         table = _read_table(root, source.names, ("image", "caption_id", *source.columns))
         images = np.array(table["image"].to_pylist())
         rows = rows_of(table["caption_id"], captions["caption_id"])
-        values = np.stack([table[name] for name in source.columns[: source.answers]], axis=1)
+        columns = source.columns[: source.answers]
+        values = np.stack([table[name] for name in columns], axis=1)
         is_valid = ((values >= source.low) & (values <= source.high)).all(axis=1)
         is_valid &= (rows >= 0) & np.isin(images, owners)
         if not is_valid.all():
@@ -146,8 +147,8 @@ def read_judgements(folder: str) -> Judgements:
                 f"{root}: {source.names[1]} has {printable(row)}: an answer is no number from {source.low} to "
                 f"{source.high}, or {_CAPTIONS[1]} lacks the caption or captions of the photograph; get the files again"
             )
-        others = images != owners[rows]
-        pairs[kind] = images[others], rows[others], values[others]
+        is_other = images != owners[rows]
+        pairs[kind] = images[is_other], rows[is_other], values[is_other]
 
     named = []  # photographs in pairs, and those whose captions are in pairs
     for images, rows, _ in pairs.values():
@@ -159,13 +160,16 @@ def read_judgements(folder: str) -> Judgements:
         fits = values.mean(axis=1) >= ANSWER_FILES[kind].fits
         if len(set(fits.tolist())) < 2:
             raise DataError(f"{root}: by {ANSWER_FILES[kind].names[1]} all pairs fit, or none does; get the file again")
-        answers[kind] = JudgedPairs(np.searchsorted(files, images), np.searchsorted(kept, rows), values, fits)
+        image_rows = np.searchsorted(files, images)
+        caption_rows = np.searchsorted(kept, rows)
+        answers[kind] = JudgedPairs(image_rows, caption_rows, values, fits)
     texts = captions["caption"].take(kept).to_pylist()
-    return Judgements(root, files.tolist(), texts, np.searchsorted(files, owners[kept]), answers)
+    owner_rows = np.searchsorted(files, owners[kept])
+    return Judgements(root, files.tolist(), texts, owner_rows, answers)
 
 
 def _read_table(root: Path, names: Sequence[str], columns: Sequence[str]) -> pa.Table:
-    """Read columns of a file of tabs: those that the header of a `.tsv` names, or all of a published one.
+    """Read columns of a file of tabs; a `.tsv` has a header, a published file has exactly these columns.
 
     Raises:
         MissingInputError: there is no such file.

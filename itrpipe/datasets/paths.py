@@ -125,7 +125,7 @@ class ImageRoot:
     """
 
     def __init__(self, root: Path, source: Path) -> None:
-        """Remembers the root and the data file that errors name."""
+        """Remember the root and the data file that errors name."""
         self.root = root
         self._source = source
         self._real_root = os.path.realpath(root)

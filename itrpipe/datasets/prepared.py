@@ -43,7 +43,7 @@ def write_prepared(folder: Path, annotations: Annotations, facts: Mapping[str, I
         annotations: checked, so that every caption has its image.
         facts: of `image_check.check_images`, for every image.
     """
-    images = {"image_id": [], "file": [], "split": [], "width": [], "height": [], "sha256": []}
+    images = {name: [] for name in _IMAGES.names}
     for image in annotations.images:
         image_facts = facts[image.file]
         images["image_id"].append(image.image_id)
@@ -53,7 +53,8 @@ def write_prepared(folder: Path, annotations: Annotations, facts: Mapping[str, I
         images["height"].append(image_facts.height)
         images["sha256"].append(image_facts.sha256)
     caption_ids, owners, texts = zip(*annotations.captions, strict=True)
-    write_tables(folder, images, caption_ids, texts, rows_of(pa.array(owners), pa.array(images["image_id"])))
+    owner_rows = rows_of(pa.array(owners), pa.array(images["image_id"]))
+    write_tables(folder, images, caption_ids, texts, owner_rows)
 
 
 def write_tables(
@@ -64,8 +65,8 @@ def write_tables(
     Args:
         folder: exists; files of the same names are replaced.
         images: columns of N images; `file`, `sha256`, `width` and `height` may be missing.
-        caption_ids: of T captions.
-        texts: of each; its words are written with it.
+        caption_ids: ids of T captions.
+        texts: text of each; its words are written with it.
         owners: row of the image of each caption, int [T].
     """
     columns = dict(images)
@@ -148,7 +149,8 @@ class Split:
     @cached_property
     def captions_of_image(self) -> np.ndarray:
         """Return offsets, int64 [N + 1]: the captions of image i are rows `offsets[i]` to `offsets[i + 1] - 1`."""
-        return np.searchsorted(self.caption_image, np.arange(len(self.images) + 1)).astype(np.int64)
+        image_rows = np.arange(len(self.images) + 1)
+        return np.searchsorted(self.caption_image, image_rows).astype(np.int64)
 
     def without(self, image_ids: Sequence[str]) -> Split:
         """Return the split without some images and their captions.
@@ -156,17 +158,18 @@ class Split:
         Raises:
             DataError: no image would be left.
         """
-        kept = ~pc.field("image_id").isin(pa.array(image_ids, pa.string()))
-        images = self.images.filter(kept)
+        is_kept = ~pc.field("image_id").isin(pa.array(image_ids, pa.string()))
+        images = self.images.filter(is_kept)
         if not len(images):
             raise DataError(f"split {self.name!r}: none of its {len(self.images):,} images is left; extract them first")
-        return Split(self.name, images, self.captions.filter(kept))
+        captions = self.captions.filter(is_kept)
+        return Split(self.name, images, captions)
 
     def share(self, share: float) -> Split:
         """Return a share of the images with their captions; smaller shares lie within larger ones, for every seed.
 
         Args:
-            share: of the images, 0..1; one of them at least.
+            share: part of the images to keep, 0..1; one image at least.
         """
         if share == 1.0:
             return self
@@ -212,7 +215,10 @@ class PreparedDataset:
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the number of images and of captions by split."""
-        return {name: (len(split.images), len(split.captions)) for name, split in self.splits.items()}
+        counts = {}
+        for name, split in self.splits.items():
+            counts[name] = len(split.images), len(split.captions)
+        return counts
 
     def column(self, name: str) -> list[Any]:
         """Return a column of `images.parquet`, such as `image_id` or `file`, over the images of all splits."""
@@ -251,8 +257,10 @@ def texts_of(folder: Path, split: str, caption_ids: Rows) -> Iterator[str]:
     start = 0
     for batch in file.batches(_ROWS_AT_ONCE, ["caption_id", "split", "text"]):
         rows = batch.filter(pc.field("split") == split)
-        next_ids = pa.array(caption_ids.read(start, start + len(rows)).tolist(), pa.binary()).cast(_TEXT)
-        texts = rows["text"].filter(pc.is_in(rows["caption_id"], next_ids)).to_pylist()  # pyright: ignore
+        ids = caption_ids.read(start, start + len(rows)).tolist()
+        next_ids = pa.array(ids, pa.binary()).cast(_TEXT)
+        is_wanted = pc.is_in(rows["caption_id"], next_ids)  # pyright: ignore
+        texts = rows["text"].filter(is_wanted).to_pylist()
         start += len(texts)
         yield from texts
 
@@ -264,8 +272,8 @@ def given_split(
 
     Args:
         captions: T sentences.
-        image_ids: of the images; where captions belong to none, an id that there is nothing of.
-        name: of the split, for messages.
+        image_ids: ids of the images; where captions belong to none, any id.
+        name: name of the split, for messages.
         what: option of a caption, for the message, where `{}` stands for its row.
 
     Raises:

@@ -74,7 +74,7 @@ def data_files(source: Path, names: Sequence[str], *, by_year: bool = False) -> 
     Args:
         source: the file itself, under any name, or a folder that holds exactly one file of `names`.
         names: file names or patterns that the format goes by.
-        by_year: whether the folder may hold several whose names end in the same year.
+        by_year: whether the folder may hold several files, whose names end in one year.
 
     Raises:
         MissingInputError: there is no such file.
@@ -128,7 +128,7 @@ def load_json(path: Path, kind: TypeAdapter[Kind]) -> Kind:
 
     Args:
         path: the file.
-        kind: of its content.
+        kind: type of its content.
 
     Raises:
         DataError: the file is not UTF-8, not JSON or of another kind; the message names the place and the value.
@@ -138,7 +138,7 @@ def load_json(path: Path, kind: TypeAdapter[Kind]) -> Kind:
 
 
 def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
-    """Yields the rows of a table with the line where each ends.
+    """Yield the rows of a table with the line where each ends.
 
     A `.jsonl` has one object in each line; empty lines are skipped. A `.json` is a list, whose elements are numbered
     from 0, or an object, whose values have keys. Anything else is a table with a header, in letters of any case. Tabs
@@ -148,7 +148,7 @@ def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
 
     Args:
         path: the table.
-        kind: of a row.
+        kind: type of a row.
 
     Raises:
         DataError: the file is not UTF-8 or malformed, or a row is of another kind.

@@ -77,8 +77,10 @@ def read_tar_member(archive: Path, name: str) -> bytes:
     row = bisect_left(names, name, key=lambda scalar: scalar.as_py())
     if row == len(names) or names[row].as_py() != name:
         raise DataError(f"is not in {archive.name}")
+    size = index["size"][row].as_py()
+    offset = index["offset"][row].as_py()
     with archive.open("rb", buffering=0) as stream:
-        return os.pread(stream.fileno(), index["size"][row].as_py(), index["offset"][row].as_py())
+        return os.pread(stream.fileno(), size, offset)
 
 
 def _index(archive: Path) -> pa.Table:
@@ -128,9 +130,10 @@ def _read_index(archive: Path) -> pa.Table:
     schema = pa.schema({"name": pa.string(), "offset": pa.int64(), "size": pa.int64()})
     index = pa.table({"name": names, "offset": offsets, "size": sizes}, schema=schema).sort_by("name")
     sorted_names = index["name"]
-    doubled = pc.index(pc.call_function("equal", [sorted_names[1:], sorted_names[:-1]]), True).as_py()
-    if doubled >= 0:
-        raise DataError(f"holds {sorted_names[doubled]} twice; give each file a name of its own")
+    is_repeated = pc.call_function("equal", [sorted_names[1:], sorted_names[:-1]])
+    row = pc.index(is_repeated, True).as_py()
+    if row >= 0:
+        raise DataError(f"holds {sorted_names[row]} twice; give each file a name of its own")
     return index
 
 

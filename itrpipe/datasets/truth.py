@@ -1,7 +1,7 @@
 """Pairs of an image and a caption that is true of it: the file `truth.parquet` of a dataset, and people's decisions.
 
 Only the embedded dataset `scenes` has the file. Every other dataset takes a caption's own image for the only true
-one, which is what makes its false negatives invisible until people judge them.
+one, which makes its false negatives invisible until people judge them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ DECIDED = "decided.parquet"
 """Beside mined lists: the pairs of the training set that were decided when they were mined."""
 FITS = "fits"
 DIFFERS = "differs"
-_SCHEMA = pa.schema({"caption_id": pa.string(), "true_image_ids": pa.list_(pa.string())})
-_DECIDED = pa.schema({"image_id": pa.string(), "caption_id": pa.string(), "verdict": pa.string()})
+_TEXT = pa.string()
+_SCHEMA = pa.schema({"caption_id": _TEXT, "true_image_ids": pa.list_(_TEXT)})
+_DECIDED = pa.schema({"image_id": _TEXT, "caption_id": _TEXT, "verdict": _TEXT})
 _REMEDY = "run `itrpipe prepare` again"
 
 
@@ -80,9 +81,11 @@ class PairSet:
         """
         texts = Ragged.of_owners(self.image_rows, self.images, self.caption_rows)
         images = Ragged.of_owners(self.caption_rows, captions, self.image_rows)
+        most_texts = int(texts.counts.max(initial=1))
+        most_images = int(images.counts.max(initial=1))
         return {
-            "texts_for_images": texts.padded(int(texts.counts.max(initial=1)), -1),
-            "images_for_texts": images.padded(int(images.counts.max(initial=1)), -1),
+            "texts_for_images": texts.padded(most_texts, -1),
+            "images_for_texts": images.padded(most_images, -1),
         }
 
     def __len__(self) -> int:
@@ -105,7 +108,7 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
 
     Args:
         folder: the prepared dataset.
-        image_ids, caption_ids: whose rows are returned.
+        image_ids, caption_ids: ids of the images and captions; pairs are returned as rows of these.
 
     Raises:
         DataError: the file is damaged or lacks a caption.
@@ -115,12 +118,14 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
         return None
     table = read_table(path, _SCHEMA, _REMEDY)
     rows = rows_of(pa.array(caption_ids.tolist(), pa.string()), table["caption_id"])
-    if (rows < 0).any():
-        raise DataError(f"{path} lacks caption {caption_ids[rows < 0][0]!r}; {_REMEDY}")
+    is_missing = rows < 0
+    if is_missing.any():
+        raise DataError(f"{path} lacks caption {caption_ids[is_missing][0]!r}; {_REMEDY}")
     lists = table["true_image_ids"].combine_chunks().take(pa.array(rows))
     captions = np.repeat(np.arange(len(rows)), lists.value_lengths().to_numpy())
     images = rows_of(lists.flatten(), pa.array(image_ids.tolist(), pa.string()))
-    return PairSet.of(captions[images >= 0], images[images >= 0], len(image_ids))
+    is_known = images >= 0
+    return PairSet.of(captions[is_known], images[is_known], len(image_ids))
 
 
 def rows_of_ids(
@@ -136,8 +141,8 @@ def rows_of_ids(
 def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
     """Return pairs of ids of image and caption as rows of these images and captions; those of others are left out."""
     captions, images = rows_of_ids(pairs, image_ids, caption_ids)
-    known = (images >= 0) & (captions >= 0)
-    return PairSet.of(captions[known], images[known], len(image_ids))
+    is_known = (images >= 0) & (captions >= 0)
+    return PairSet.of(captions[is_known], images[is_known], len(image_ids))
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ class Decided:
 
         Args:
             verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict.
-            image_ids, caption_ids: of all images and captions.
+            image_ids, caption_ids: ids of all images and captions.
         """
         pairs = {FITS: [], DIFFERS: []}
         for pair, verdict in verdicts.items():

@@ -1,4 +1,4 @@
-"""Words of a caption, as the papers cut them, and their ids, as the recurrent text encoders read them.
+"""Cuts captions into words as the papers do, and gives the words ids for the recurrent text encoders.
 
 A vocabulary is built from captions, or read in the form in which SCAN published its own.
 """
@@ -175,7 +175,7 @@ def tell_unknown_words(job: Any, split: str, percent: int) -> None:
     Args:
         job: see `itrpipe.stages.base.Job`.
         split: its name.
-        percent: of the words.
+        percent: share of the words that are unknown.
     """
     job.metrics[UNKNOWN_WORDS.format(split)] = percent
     if percent > _MOST_UNKNOWN:

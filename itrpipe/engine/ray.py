@@ -42,9 +42,9 @@ def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
     """Connect to a cluster, or to one of this machine alone that ends with the connection.
 
     Args:
-        ray: of `load_ray`.
-        address: of the cluster; empty starts one.
-        workers: cores of the one that is started; 0 for those of the machine.
+        ray: the library, see `load_ray`.
+        address: address of the cluster; empty starts one.
+        workers: cores of the cluster that is started; 0 for all that this process may use.
 
     Raises:
         UnavailableError: there is no cluster at that address.
@@ -118,7 +118,7 @@ def nodes(ray: Any, root: Path) -> Iterator[Node]:
     """Yield the machines of the connected cluster.
 
     Args:
-        ray: of `load_ray`.
+        ray: the library, see `load_ray`.
         root: the data folder.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -122,9 +122,9 @@ class OthersMissing(Exception):  # noqa: N818 - no error: this job is done
     """This job has made its share of a map, and what follows needs the shares of other jobs.
 
     Attributes:
-        share: that is made.
+        share: share that is made.
         rows: units of the map in this share.
-        unit: what these are, in the plural.
+        unit: name of the units, in the plural.
         paths: files of all parts of the map.
         more: whether another map follows, which jobs can share again.
     """
@@ -153,10 +153,10 @@ def make_parts(
 
     Args:
         work: the map.
-        folder: of the files of its parts, for nothing else.
+        folder: folder for the files of its parts and nothing else.
         execution: where they are made, and which share of them.
         reporter: shows the progress.
-        warn: is told what was damaged.
+        warn: called with a line about damaged files.
         more: another map of the same stage needs this one.
 
     Raises:
@@ -206,7 +206,7 @@ def make_parts(
 
 
 def _record_division(work: Work, folder: Path, share: PartShare | None, reporter: Reporter) -> None:
-    """Record what the parts in a folder depend on, and remove parts that depend on something else.
+    """Record the key of the parts in a folder, and remove parts that were made under another key.
 
     Raises:
         DataError: there are such parts, and other jobs may be at work on them.
@@ -277,10 +277,10 @@ class Host(Generic[Worker]):
 
     Args:
         work: the map.
-        cores: that the process may use.
+        cores: cores that the process may use.
 
     Attributes:
-        parts: how many it makes at the same time.
+        parts: number of parts that it makes at the same time.
     """
 
     def __init__(self, work: Work[Worker], cores: int = 1) -> None:
@@ -378,7 +378,7 @@ class MakerPool:
         count: how many there are, at most.
         room: parts that one holds: one more than it works at, so that it never waits.
         begin: makes another one, in the place of this number.
-        remedy: what to do where none of them begins.
+        remedy: advice for the message, if none of them begins.
     """
 
     count: int
@@ -395,7 +395,7 @@ class MakerPool:
         be the cause. One that kills again and again is given up.
 
         Args:
-            title: of the map.
+            title: name of the map, for messages.
             tasks: the parts to make.
             reporter: is told of deaths.
 
@@ -487,7 +487,7 @@ def local_makers(work: Work, execution: MapExecution, parts: int) -> Iterator[Ma
 
     Args:
         work: the map.
-        execution: says in how many processes; 1 makes them in this one, 0 what suits the work.
+        execution: number of processes; 1 makes the parts in this one, 0 takes as many as suit the work.
         parts: how many there are to make.
     """
     gpus = []

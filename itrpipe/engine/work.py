@@ -28,9 +28,9 @@ class Part:
     """One part of a map, which depends on the data alone, never on who makes it.
 
     Attributes:
-        name: of its file, without the suffix.
-        rows: how many units it holds.
-        content: what the worker is told of it beside the description of the map; it is pickled.
+        name: name of its file, without the suffix.
+        rows: number of units that it holds.
+        content: data for the worker beside the description of the map; it is pickled.
     """
 
     name: str
@@ -42,17 +42,17 @@ class Work(ABC, Generic[Worker]):
     """A map over data. It is pickled to whoever makes its parts, so it describes and holds nothing that is open.
 
     Attributes:
-        title: what is being done, for people.
-        unit: what parts hold, in the plural.
-        suffix: of the files of parts.
+        title: name of the map, for people, such as `checking images`.
+        unit: name of the units that parts hold, in the plural.
+        suffix: ending of the files of parts.
         overlap: parts that one worker makes at the same time, in threads: more than 1 where reading and computing take
             turns.
         in_one_thread: whether a part is computed by torch on the processor, and so by one thread, because its bytes may
             depend on their number. A process then makes as many more parts at the same time as it has further cores.
-        cores: that this process may use; its host knows.
+        cores: cores that this process may use; its host sets them.
         device: where a worker computes: `cpu`, `cuda`, or `auto` for a GPU where there is one. A worker has a GPU for
             itself.
-        key: what the parts depend on beside the fingerprint of the artifact.
+        key: text that changes with everything that the parts depend on, beside the fingerprint of the artifact.
         on_every_core: whether a process for every core suits it on this machine, since it is Python all through.
         untold: names of attributes that a worker opens itself, or that parts tell it of as far as it needs them.
     """
@@ -74,11 +74,11 @@ class Work(ABC, Generic[Worker]):
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
-        """All parts, in the order of the data."""
+        """Return all parts, in the order of the data."""
 
     @abstractmethod
     def open(self) -> Worker:
-        """Open what makes parts, such as a model; called once in every process."""
+        """Open the worker that makes parts, such as a model; called once in every process."""
 
     @abstractmethod
     def make(self, worker: Worker, part: Part, path: Path) -> None:
@@ -103,7 +103,7 @@ class Made(NamedTuple):
     Attributes:
         paths: files of all parts, in their order; each was made in this run or compared with its checksum.
         rows: units that this run made.
-        seconds: that it took.
+        seconds: duration of the run.
     """
 
     paths: list[Path]
@@ -116,7 +116,7 @@ class Runner:
     """Make maps in this process, in a folder that no later run goes on from.
 
     Args:
-        folder: of the files of parts, and of what is joined of them.
+        folder: folder for the files of parts, and for files that are joined of them.
         reporter: shows the progress; None where nobody looks.
         warn: called with the text of a warning.
     """

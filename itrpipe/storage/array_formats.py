@@ -317,7 +317,7 @@ class _ParquetColumn:
         self._first_row = math.inf
 
     def _batches(self, rows: int) -> Iterator[Any]:
-        """Yield the column, up to so many rows at a time."""
+        """Yield the column, up to `rows` rows at a time."""
         import pyarrow.parquet as pq
 
         for path in self._paths:

@@ -42,7 +42,7 @@ class Rows(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """Rows first."""
+        """Shape of all rows; the first number counts them."""
         ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -63,7 +63,7 @@ def read_from_stream(stream: IO[bytes], offset: int, start: int, dtype: np.dtype
         offset: byte where the array begins.
         start: first row to read.
         dtype: type of a number.
-        shape: of the rows to read.
+        shape: shape of the rows to read.
 
     Raises:
         EOFError: the file ends before.
@@ -87,10 +87,10 @@ class StoredRows:
 
     Attributes:
         path: the file.
-        offset: of the first row, bytes.
+        offset: byte where the first row begins.
         dtype: type of a number.
-        shape: rows first.
-        name: of the array in the file, empty where it is alone.
+        shape: shape of all rows; the first number counts them.
+        name: name of the array in the file; empty where the file has one array alone.
     """
 
     path: Path
@@ -101,7 +101,7 @@ class StoredRows:
 
     @property
     def where(self) -> str:
-        """The file, and the array's name in it, for messages."""
+        """Return the file, and the array's name in it, for messages."""
         return array_place(self.path, self.name)
 
     def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -111,8 +111,9 @@ class StoredRows:
             DataError: the file ends before.
         """
         rows = range(self.shape[0])[start:stop]
+        shape = (len(rows), *self.shape[1:])
         with reading(self.where, "an array", FETCH_AGAIN), self.path.open("rb") as file:
-            return read_from_stream(file, self.offset, start, self.dtype, (len(rows), *self.shape[1:]))
+            return read_from_stream(file, self.offset, start, self.dtype, shape)
 
     def mapped(self, mode: Literal["c", "r"] = "c") -> np.memmap:
         """Map all rows; those of mode "c" can be written to, in memory alone, since torch wants them so."""
@@ -200,7 +201,7 @@ class JoinedRows:
 
 
 def runs(rows: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields the first position and the one behind the last of every run of consecutive rows [n] int64."""
+    """Yield the first position and the one behind the last of every run of consecutive rows [n] int64."""
     starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1).tolist()
     yield from zip(starts, [*starts[1:], len(rows)], strict=False)
 
@@ -235,30 +236,32 @@ class ArrayWriter:
     def __init__(self, file: IO[bytes], arrays: Mapping[str, tuple[Any, Shape]], facts: Any) -> None:
         self._file = file
         self._facts = facts
-        end = 0
         self._arrays: dict[str, tuple[int, np.dtype, Shape]] = {}
+        offset = 0
         for name, (kind, shape) in arrays.items():
             dtype = np.dtype(kind).newbyteorder("<")
-            self._arrays[name] = end, dtype, shape
-            end += dtype.itemsize * math.prod(shape)
-        self._room = len(self._header()) + _ROOM
+            self._arrays[name] = offset, dtype, shape
+            offset += dtype.itemsize * math.prod(shape)
+        self._header_bytes = len(self._header()) + _ROOM
 
     def write(self, name: str, start: int, rows: np.ndarray) -> None:
         """Write rows of an array, from row `start` on."""
-        begin, dtype, shape = self._arrays[name]
+        offset, dtype, shape = self._arrays[name]
         row_bytes = dtype.itemsize * math.prod(shape[1:])
-        self._file.seek(_LENGTH + self._room + begin + start * row_bytes)
+        self._file.seek(_LENGTH + self._header_bytes + offset + start * row_bytes)
         self._file.write(_bytes_of(np.ascontiguousarray(rows, dtype)))
 
     def append(self, name: str, rows: np.ndarray) -> None:
         """Append rows to the array that lies last in the file."""
-        begin, dtype, (count, *rest) = self._arrays[name]
+        offset, dtype, shape = self._arrays[name]
+        count = shape[0]
         self.write(name, count, rows)
-        self._arrays[name] = begin, dtype, (count + len(rows), *rest)
+        self._arrays[name] = offset, dtype, (count + len(rows), *shape[1:])
 
     def finish(self, path: Path) -> None:
         """Write the header, with a checksum of the whole file, which lies at `path`."""
-        header = self._room.to_bytes(_LENGTH, "little") + self._header().ljust(self._room)
+        header = self._header_bytes.to_bytes(_LENGTH, "little")
+        header += self._header().ljust(self._header_bytes)
         self._file.seek(0)
         self._file.write(header)
         self._file.flush()
@@ -268,8 +271,8 @@ class ArrayWriter:
     def _header(self) -> bytes:
         facts = json.dumps(self._facts, sort_keys=True)
         header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": facts}}
-        for name, (begin, dtype, shape) in self._arrays.items():
-            header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": [begin]}
+        for name, (offset, dtype, shape) in self._arrays.items():
+            header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": [offset]}
         return json.dumps(header).encode()
 
 
@@ -302,7 +305,7 @@ class ArrayFile(dict[str, StoredRows]):
         UnavailableError: it cannot be read now.
 
     Attributes:
-        facts: what was kept beside the arrays.
+        facts: JSON that was kept beside the arrays.
     """
 
     def __init__(self, path: Path) -> None:
@@ -420,7 +423,8 @@ class Ragged:
         counts = self.counts
         if width is None:
             width = int(counts.max(initial=0))
-        table = np.full((len(self), width, *self.values.shape[1:]), fill, dtype=self.values.dtype)
+        shape = (len(self), width, *self.values.shape[1:])
+        table = np.full(shape, fill, dtype=self.values.dtype)
         kept = np.minimum(counts, width)
         is_kept = np.arange(width) < kept[:, None]
         table[is_kept] = self.values[run_indices(self.offsets[:-1], kept)]

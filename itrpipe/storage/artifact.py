@@ -6,13 +6,13 @@ written last and the folder renamed, so a reader never sees half an artifact, an
 leaves a `.partial` folder from which the same command goes on. An artifact that is made again, because something
 that it reads was, takes the place of the earlier one, which stays beside it as `<name>.replaced`.
 
-What damage is, is decided here: a file that is absent, has invalid content, or another digest than its manifest says.
-A file that cannot be read now is not damaged. Whoever reads files of an artifact opens it before, once: `open_artifact`
-compares all of them with the manifest, and what reads rows or tables looks at no manifest.
+A file is damaged if it is absent, has invalid content, or another digest than its manifest says. A file that cannot be
+read now is not damaged. Whoever reads files of an artifact opens it before, once: `open_artifact` compares all of them
+with the manifest, and readers of rows or tables look at no manifest.
 
 Hashing 30 GB of features takes minutes; looking at their size and times takes no time at all. So small files are hashed
 whenever their artifact is opened, and a large one, like a source, once for as long as its size, modification time and
-inode stay as they are. What is known of a dataset's large files lies in `data/<dataset>/checked.json`.
+inode stay as they are. Digests of a dataset's large files are kept in `data/<dataset>/checked.json`.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class InputArtifact(BaseModel, extra="forbid", frozen=True):
     """The artifact that was read under one input name.
 
     Attributes:
-        stage, name, fingerprint: what it was.
-        digest: of all its files, see `Manifest.digest`.
-        files: digest of each file that lies in no folder of it.
+        stage, name, fingerprint: stage, folder name and fingerprint of the artifact.
+        digest: digest of all its files, see `Manifest.digest`.
+        files: digest of each file that lies in the artifact's folder itself.
         made: its execution settings and versions, which may differ between artifacts of one fingerprint.
     """
 
@@ -135,7 +135,7 @@ class InputArtifact(BaseModel, extra="forbid", frozen=True):
 
 
 class Manifest(BaseModel, extra="forbid", frozen=True):
-    """Everything needed to know what an artifact is and how it came to be.
+    """Record of an artifact: its settings, sources, inputs and files, and how it was made.
 
     Attributes:
         settings: the settings that determine the result; they are part of the fingerprint.
@@ -273,8 +273,8 @@ def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
 
     Args:
         folder: finished artifact that was made from the input.
-        manifest: of that artifact.
-        name: of the input.
+        manifest: its manifest.
+        name: name of the input.
     """
     record = manifest.inputs[name]
     return folder.parents[1] / record.stage / record.name

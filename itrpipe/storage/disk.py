@@ -134,7 +134,7 @@ def read_json(path: Path) -> Any:
 
 
 def unavailable(error: BaseException, path: Path | None = None) -> ItrpipeError | None:
-    """Return the error that tells a user what cannot be read or written now, and what to do.
+    """Return the error that tells a user which file cannot be read or written now, and the remedy.
 
     Args:
         error: any error; those of the operating system are recognised.
@@ -189,7 +189,7 @@ def reading(where: Path | str, what: str, remedy: str) -> Iterator[None]:
 
     Raises:
         UnavailableError: it cannot be read now.
-        DataError: it is not what it should be.
+        DataError: it is damaged, or another kind of file.
     """
     try:
         yield
@@ -259,11 +259,11 @@ def make_folder(path: Path) -> None:
 
 
 def require_writable(path: Path, option: str) -> None:
-    """Check before a long job that a file can be written at its end; what lies there stays as it is.
+    """Check before a long job that a file can be written at its end; a file that lies there stays as it is.
 
     Args:
         path: the file.
-        option: that names it, for the message.
+        option: option that names it, for the message.
 
     Raises:
         MissingInputError: there is no folder for it.
@@ -318,7 +318,7 @@ def check_stamp(path: Path, remedy: str, content: bytes | None = None) -> None:
 
     Args:
         path: the file.
-        remedy: what to do when it is damaged.
+        remedy: advice for the message, if it is damaged.
         content: all of it, where it was read already; otherwise the stamp has to stand near its beginning.
 
     Raises:
@@ -365,7 +365,7 @@ def read_stamped_json(path: Path, remedy: str, *, strict: bool = True) -> dict[s
 
     Args:
         path: the file.
-        remedy: what to do when it is damaged.
+        remedy: advice for the message, if it is damaged.
         strict: refuse a file without a stamp, which somebody may have written by hand.
 
     Raises:

@@ -40,7 +40,7 @@ def locked(
     Args:
         location: the artifact.
         on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
-        part: of the artifact that this process makes while others make other parts; empty for all of it.
+        part: name of the part that this process makes while others make other parts; empty for the whole artifact.
         for_parts: wait for those who make parts, too: they are about to end.
 
     Raises:

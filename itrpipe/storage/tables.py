@@ -21,7 +21,7 @@ class TableFile:
     Args:
         path: the file.
         expected: its schema, or names of columns that it has at least.
-        remedy: what to do about a file that is not there, damaged or of another version.
+        remedy: advice for the message, if the file is not there, damaged or of another version.
 
     Raises:
         MissingInputError: there is no such file.
@@ -29,8 +29,7 @@ class TableFile:
         UnavailableError: it cannot be read now.
 
     Attributes:
-        schema: of the file.
-        facts: text that was kept with the table.
+        schema: columns of the file and their types, without metadata.
     """
 
     def __init__(self, path: Path, expected: pa.Schema | Sequence[str], remedy: str) -> None:
@@ -41,8 +40,6 @@ class TableFile:
         with reading(self.path, "a table", self._remedy):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             self.schema = self._file.schema_arrow.remove_metadata()
-            metadata = self._file.metadata.metadata or {}
-            self.facts = {key.decode(): text.decode() for key, text in metadata.items() if key != b"ARROW:schema"}
         if isinstance(expected, pa.Schema):
             is_expected = self.schema.equals(expected)
         else:
@@ -53,10 +50,6 @@ class TableFile:
 
     def __len__(self) -> int:
         return self._file.metadata.num_rows
-
-    def sizes(self) -> list[int]:
-        """Return the number of rows of each row group."""
-        return [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
 
     def read(self, columns: Sequence[str] | None = None, group: int | None = None) -> pa.Table:
         """Read all rows or those of one row group, of all columns unless some are named.
@@ -122,7 +115,8 @@ def write_arrow(path: Path, table: pa.Table) -> None:
         DiskFullError: no space is left.
     """
     metadata = dict(table.schema.metadata or {})
-    table = table.replace_schema_metadata({**metadata, CHECKSUM: STAMP_HERE})
+    metadata[CHECKSUM] = STAMP_HERE
+    table = table.replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)

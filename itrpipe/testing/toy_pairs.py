@@ -57,15 +57,15 @@ class ToyPairs:
     """N images with two captions each; captions stand in the order of their images.
 
     Args:
-        seed: of all features and words.
+        seed: seed of all features and words.
         images: N.
         uneven: whether images differ in their number of regions.
 
     Attributes:
         caption_image: [T] int64, row of the image of each caption.
         num_images, num_captions: N and T.
-        limits, masks, sentences: what methods may read beside the pairs, see `itrpipe.methods.declaration.INPUTS`; so
-            are `lists()` and `matching`.
+        limits, masks, sentences: inputs that methods may read beside the pairs, as are `lists()` and `matching`; see
+            `itrpipe.methods.declaration.INPUTS`.
     """
 
     def __init__(self, seed: int = 0, images: int = 12, uneven: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Datasets as their sources hold them: which format a source has, and what is read of it."""
+"""Recognises the format of a dataset and reads its images and captions: `read_annotations`."""
 
 import re
 from pathlib import Path
@@ -132,7 +132,7 @@ def recognise(source: Path) -> str:
     """Return the name of the one format that recognises the source.
 
     Raises:
-        MissingInputError: none does; the message lists what each looks for.
+        MissingInputError: none does; the message lists the files that each looks for.
         NoCaptionsError: there are photographs alone.
         UsageError: several do; the message names them.
     """

@@ -1,4 +1,4 @@
-"""Columns of a table: which of them hold photographs, captions, ids, splits and groups."""
+"""Recognises the columns of a table that hold photographs, captions, ids, splits and groups: `choose_columns`."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -79,7 +79,7 @@ class ColumnSettings(Settings):
 
 
 class Columns(NamedTuple):
-    """Columns of one table by what they hold, empty where it has none, and a note if others could hold captions."""
+    """Names of the columns of one table, empty where it has none, and a note if other columns could hold captions."""
 
     image: str
     captions: tuple[str, ...]

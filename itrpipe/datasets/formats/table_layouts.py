@@ -1,4 +1,4 @@
-"""Tables of a source: which of its files they are, and which split a table is."""
+"""Finds the tables of a source, and the split of each by its name: `find_tables`."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def called_tables(source: Path) -> list[Path]:
 
 
 def find_tables(source: Path) -> list[SourceTable]:
-    """Find the tables of a source: the file itself, or what lies in the folder.
+    """Find the tables of a source: the file itself, or files in the folder.
 
     Taken are the first of: `captions.csv` and its kind; `metadata.csv` or `.jsonl`, also in folders of splits; Parquet
     and Arrow anywhere below; the only other table, or one for each split.
@@ -104,7 +104,8 @@ def _column_tables(source: Path) -> list[SourceTable]:
         if DEFINITION in names and "prepare" in folders:
             folders.clear()  # a data folder of this program, which may lie below the photographs
             continue
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and not name.endswith(PARTIAL))
+        kept = [name for name in folders if not name.startswith(".") and not name.endswith(PARTIAL)]
+        folders[:] = sorted(kept)
         place = Path(folder)
         if _SPLITS in names:
             for split in load_json(place / _SPLITS, OBJECT).get("splits", []):
@@ -142,7 +143,8 @@ def _refuse_gaps(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         match = _NUMBERED.fullmatch(name)
         if match:
-            numbers.setdefault((match["name"], match["count"]), set()).add(int(match["number"]))
+            present = numbers.setdefault((match["name"], match["count"]), set())
+            present.add(int(match["number"]))
     for (name, count), present in numbers.items():
         missing = sorted(set(range(int(count))) - present)
         if missing:

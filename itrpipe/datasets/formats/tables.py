@@ -1,4 +1,4 @@
-"""Tables of photographs and captions: what their rows say."""
+"""Reads images and captions from the rows of tables: `read_tables`."""
 
 import ast
 import json
@@ -158,7 +158,8 @@ class _RowReader:
                 split = split_of_word(self._text(where, row, columns.split).strip())
         group = ""
         if columns.group and row[columns.group] is not None:
-            group = unicodedata.normalize("NFC", self._text(where, row, columns.group, is_name=True).strip())
+            name_of_group = self._text(where, row, columns.group, is_name=True)
+            group = unicodedata.normalize("NFC", name_of_group.strip())
         if self.table.is_metadata and split is None and not columns.split:
             split = split_in_name(PurePosixPath(name).parent.as_posix())
         image = FoundImage(image_id, name, split, where, self._folder, group)
