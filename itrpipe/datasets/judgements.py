@@ -180,11 +180,11 @@ def _read_table(root: Path, names: Sequence[str], columns: Sequence[str]) -> pa.
 
     path = data_files(root, names)[0]
     types = dict.fromkeys(columns, pa.float64()) | dict.fromkeys(_TEXTS, pa.string())
-    names = None if path.suffix == ".tsv" else columns
+    header = None if path.suffix == ".tsv" else columns
     try:
         return csv.read_csv(
             path,
-            csv.ReadOptions(column_names=names),
+            csv.ReadOptions(column_names=header),
             csv.ParseOptions(delimiter="\t", quote_char=False),
             csv.ConvertOptions(include_columns=columns, column_types=types),
         )

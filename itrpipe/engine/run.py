@@ -25,12 +25,12 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Generic, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
 from itrpipe.config import Settings
-from itrpipe.engine.work import CUDA, Made, Part, Runner, Work, Worker, resolve_device
+from itrpipe.engine.work import CUDA, Made, Part, Runner, Work, resolve_device
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, memory_gib, note_memory
@@ -270,7 +270,7 @@ class Maps(Runner):
 # Makers of parts
 
 
-class Host(Generic[Worker]):
+class Host:
     """Makes parts in a process.
 
     It opens the work when the first part comes, so that an error of opening is the answer to that part.
@@ -283,9 +283,9 @@ class Host(Generic[Worker]):
         parts: number of parts that it makes at the same time.
     """
 
-    def __init__(self, work: Work[Worker], cores: int = 1) -> None:
+    def __init__(self, work: Work, cores: int = 1) -> None:
         self._work = work
-        self._worker: Worker | None = None
+        self._worker = None
         self._opening = threading.Lock()
         self._in_one_thread = work.in_one_thread and resolve_device(work.device) == "cpu"
         work.cores = cores
@@ -494,8 +494,10 @@ def local_makers(work: Work, execution: MapExecution, parts: int) -> Iterator[Ma
     if resolve_device(work.device) == CUDA:
         import torch
 
+        gpus = list(map(str, range(torch.cuda.device_count())))
         visible = os.environ.get(GPUS)
-        gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+        if visible:
+            gpus = visible.split(",")
     workers = execution.workers or len(gpus)
     if not workers:
         workers = usable_cores() if work.on_every_core else 1
@@ -513,7 +515,10 @@ def local_makers(work: Work, execution: MapExecution, parts: int) -> Iterator[Ma
     at_once = Host(work, cores).parts
 
     def begin(number: int) -> Maker:
-        environment = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
+        environment = {
+            "OMP_NUM_THREADS": str(cores),
+            "MKL_NUM_THREADS": str(cores),
+        }
         if gpus:
             environment[GPUS] = gpus[number % len(gpus)]
         return _OtherProcess(pickled, at_once, cores, environment)

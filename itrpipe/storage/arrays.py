@@ -373,7 +373,7 @@ class Ragged:
         """Cut values into lists of these lengths, int [n]; without values each gets its own index."""
         offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         if values is None:
-            values = np.arange(offsets[-1])
+            return cls(offsets, np.arange(offsets[-1]))
         return cls(offsets, values)
 
     @classmethod

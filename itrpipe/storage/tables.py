@@ -27,9 +27,6 @@ class TableFile:
         MissingInputError: there is no such file.
         DataError: it is damaged or has other columns.
         UnavailableError: it cannot be read now.
-
-    Attributes:
-        schema: columns of the file and their types, without metadata.
     """
 
     def __init__(self, path: Path, expected: pa.Schema | Sequence[str], remedy: str) -> None:
@@ -39,13 +36,14 @@ class TableFile:
         self._remedy = remedy
         with reading(self.path, "a table", self._remedy):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
-            self.schema = self._file.schema_arrow.remove_metadata()
+            schema = self._file.schema_arrow.remove_metadata()
         if isinstance(expected, pa.Schema):
-            is_expected = self.schema.equals(expected)
+            is_expected = schema.equals(expected)
         else:
-            is_expected = set(expected) <= set(self.schema.names)
+            missing = set(expected).difference(schema.names)
+            is_expected = not missing
         if not is_expected:
-            columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
+            columns = ", ".join(f"{field.name} {field.type}" for field in schema)
             raise DataError(f"{path} has other columns than this version writes ({columns}); {remedy}")
 
     def __len__(self) -> int:
