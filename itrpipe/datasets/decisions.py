@@ -178,16 +178,16 @@ class DecisionFile:
     def _change(self, rows: pa.Table, *, merging: bool = False) -> int:
         make_folder(self.path.parent)
         with changing(self.path):
-            known = self.read().rows
-            whole = pa.concat_tables([known, rows])
+            before = self.read().rows
+            after = pa.concat_tables([before, rows])
             if merging:
                 # A row is one judgement: who, when and about what. Files that were merged before share some.
-                whole = whole.group_by(SCHEMA.names, use_threads=False).aggregate([])
-                whole = whole.sort_by([("at", "ascending"), ("reviewer", "ascending")])
-            added = len(whole) - len(known)
+                after = after.group_by(SCHEMA.names, use_threads=False).aggregate([])
+                after = after.sort_by([("at", "ascending"), ("reviewer", "ascending")])
+            added = len(after) - len(before)
             if added:
                 buffer = io.BytesIO()
-                pq.write_table(whole.combine_chunks(), buffer, compression="zstd", write_page_checksum=True)
+                pq.write_table(after.combine_chunks(), buffer, compression="zstd", write_page_checksum=True)
                 write_bytes(self.path, buffer.getvalue())
             return added
 

@@ -34,12 +34,12 @@ def given_vectors(images: ArrayLike, texts: ArrayLike, owners: ArrayLike) -> tup
     )
 
 
-def given_array(name: str, given: Any, axes: int, kinds: str, what: str, dtype: DTypeLike) -> np.ndarray:
+def given_array(name: str, values: Any, axes: int, kinds: str, what: str, dtype: DTypeLike) -> np.ndarray:
     """Return a list, array or tensor as an array.
 
     Args:
         name: for messages.
-        given: its values.
+        values: list, array or tensor.
         axes: number of axes that it has to have.
         kinds: NumPy's letters of the types that are allowed.
         what: description of the array that is expected, for messages.
@@ -48,12 +48,12 @@ def given_array(name: str, given: Any, axes: int, kinds: str, what: str, dtype: 
     Raises:
         DataError: it has another number of axes, another kind of number, or nothing in it.
     """
-    if hasattr(given, "detach"):  # a tensor; nothing here imports torch
-        tensor = given.detach().cpu()
+    if hasattr(values, "detach"):  # a tensor; nothing here imports torch
+        tensor = values.detach().cpu()
         if tensor.is_floating_point():
             tensor = tensor.float()  # NumPy has no bfloat16
-        given = tensor.numpy()
-    array = np.asarray(given)
+        values = tensor.numpy()
+    array = np.asarray(values)
     if array.ndim != axes or array.dtype.kind not in kinds or not array.size:
         raise DataError(f"{name} are {array.dtype} {list(array.shape)} and not {what}")
     return array.astype(dtype, copy=False)

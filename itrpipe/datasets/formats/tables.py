@@ -113,8 +113,8 @@ class _RowReader:
     """Reads the rows of one table.
 
     Attributes:
-        path: of the table or of the source, for messages.
-        root: of the dataset.
+        path: path of the table or of the source, for messages.
+        root: folder that the paths of images are relative to.
         table: the file and its split.
         file: the opened file.
         columns: names of its columns by what they hold.
@@ -139,27 +139,28 @@ class _RowReader:
             DataError: the photograph lies elsewhere, or a value is no text.
         """
         columns = self.columns
-        text = self._text(where, row, columns.image)
-        if _ADDRESS.match(text) and not self.is_inside:
-            raise DataError(address_line(self.table.path, columns.image))
-        if text.startswith("/") and columns.image in self.file.pictures and not self.is_inside:
-            raise DataError(
-                f"{self.path}: {where}: the photograph lies elsewhere ({printable(text)}); write the dataset with "
-                "`save_to_disk` of `datasets`, which takes photographs along"
-            )
+        text = self._text(where, columns.image, row[columns.image])
+        if not self.is_inside:
+            if _ADDRESS.match(text):
+                raise DataError(address_line(self.table.path, columns.image))
+            if text.startswith("/") and columns.image in self.file.pictures:
+                raise DataError(
+                    f"{self.path}: {where}: the photograph lies elsewhere ({printable(text)}); write the dataset with "
+                    "`save_to_disk` of `datasets`, which takes photographs along"
+                )
         name = image_key(text)
         image_id = name
         if columns.id:
-            image_id = self._text(where, row, columns.id, is_name=True)
+            image_id = self._text(where, columns.id, row[columns.id], is_name=True)
         split = self.table.split
         if columns.split:
-            split = None
-            if row[columns.split] is not None:
-                split = split_of_word(self._text(where, row, columns.split).strip())
+            split = row[columns.split]
+            if split is not None:
+                split = split_of_word(self._text(where, columns.split, split).strip())
         group = ""
         if columns.group and row[columns.group] is not None:
-            name_of_group = self._text(where, row, columns.group, is_name=True)
-            group = unicodedata.normalize("NFC", name_of_group.strip())
+            group = self._text(where, columns.group, row[columns.group], is_name=True)
+            group = unicodedata.normalize("NFC", group.strip())
         if self.table.is_metadata and split is None and not columns.split:
             split = split_in_name(PurePosixPath(name).parent.as_posix())
         image = FoundImage(image_id, name, split, where, self._folder, group)
@@ -192,19 +193,18 @@ class _RowReader:
                 # A sentence of Karpathy's is an object with its words.
                 text = item.get("raw") if isinstance(item, dict) else item
                 if text is not None:
-                    texts.append(self._text(where, {column: text}, column))
+                    texts.append(self._text(where, column, text))
         if len(self.columns.captions) > 1:
             return list(filter(None, texts))  # cells are left empty where a photograph has fewer captions
         return texts
 
-    def _text(self, where: str, row: Mapping[str, Any], column: str, *, is_name: bool = False) -> str:
-        """Return the text of a cell, or the whole number that it may be as a name."""
-        value = row[column]
+    def _text(self, where: str, column: str, value: Any, *, is_name: bool = False) -> str:
+        """Return the value of a cell if it is a text; a name may be a whole number, too."""
         if is_name and type(value) is int:
             return str(value)
         if not isinstance(value, str):
-            shown = printable(repr(value)[:_SHOWN])
-            raise DataError(f"{self.path}: {where} {column} is {shown}, expected text")
+            excerpt = printable(repr(value)[:_SHOWN])
+            raise DataError(f"{self.path}: {where} {column} is {excerpt}, expected text")
         return value
 
     def _listed(self, where: str, cell: str, column: str) -> str | list[str]:
