@@ -167,8 +167,12 @@ def make_parts(
     make_folder(folder)
     share = part_share(execution)
     _record_division(work, folder, share, reporter)
-    tasks = [(part, folder / f"{part.name}{work.suffix}") for part in work.parts()]
-    paths = [path for _, path in tasks]
+    tasks = []
+    paths = []
+    for part in work.parts():
+        path = folder / f"{part.name}{work.suffix}"
+        tasks.append((part, path))
+        paths.append(path)
     if share is not None:
         tasks = tasks[share.number - 1 :: share.count]
 

@@ -158,7 +158,10 @@ class Runner:
 
 def numbered(contents: Iterable[tuple[int, Any]]) -> list[Part]:
     """Return parts named by their number, which sorts as the parts do, from pairs of a number of rows and a content."""
-    return [Part(f"{number:06}", rows, content) for number, (rows, content) in enumerate(contents)]
+    parts = []
+    for number, (rows, content) in enumerate(contents):
+        parts.append(Part(f"{number:06}", rows, content))
+    return parts
 
 
 def cut(items: Sequence[Any] | np.ndarray, size: int) -> list[Part]:
