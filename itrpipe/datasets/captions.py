@@ -73,7 +73,7 @@ class Annotations:
 
 
 def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
-    """Return the annotations without images that have no caption, and refuse those that cannot be used.
+    """Refuse annotations that cannot be used, and return the others without images that have no caption.
 
     Args:
         annotations: as read.
@@ -87,8 +87,31 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
             characters, unknown split names, captions that show nothing or hold a NUL, or are of an image that is not
             there. One line lists all of these with counts and first examples.
     """
-    images = annotations.images
-    captions = annotations.captions
+    problems = []
+    if not annotations.captions:
+        problems.append("holds no captions")
+    for description, examples in _mistakes(annotations.images, annotations.captions).items():
+        if examples:
+            problems.append(_count(examples, description))
+    if problems:
+        raise DataError(f"{source}: {'; '.join(problems)}; correct the source")
+
+    captioned_ids = {caption.image_id for caption in annotations.captions}
+    captioned = []
+    bare_ids = []
+    for image in annotations.images:
+        if image.image_id in captioned_ids:
+            captioned.append(image)
+        else:
+            bare_ids.append(image.image_id)
+    if not bare_ids:
+        return annotations
+    note = f"{source}: {_count(bare_ids, 'images without captions')} dropped"
+    return replace(annotations, images=captioned, notes=(*annotations.notes, note))
+
+
+def _mistakes(images: Sequence[ImageRecord], captions: Sequence[CaptionRecord]) -> dict[str, list[str]]:
+    """Return descriptions of mistakes, and examples of each; none of a mistake that was not made."""
     image_ids = []
     files = []
     splits = Counter()
@@ -96,11 +119,12 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
         image_ids.append(image.image_id)
         files.append(image.file)
         splits[image.split] += 1
-    known_ids = set(image_ids)
     unknown_splits = []
     for name, count in splits.items():
         if name not in ("", *SPLITS):
             unknown_splits.append(f"{name!r} of {count:,} images")
+
+    known_ids = set(image_ids)
     caption_ids = []
     strays = []
     blank = []
@@ -111,7 +135,7 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
             strays.append(name)
         if not is_readable(caption.text):
             blank.append(name)
-    mistakes = {
+    return {
         "files that are several images": repeated(files),
         f"split names other than {', '.join(SPLITS)}": unknown_splits,
         "captions of images that are not there": strays,
@@ -121,27 +145,6 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
         "duplicate caption ids": repeated(caption_ids),
         f"caption ids that {UNUSABLE_ID}": _unusable_ids(caption_ids),
     }
-    problems = []
-    if not captions:
-        problems.append("holds no captions")
-    for description, examples in mistakes.items():
-        if examples:
-            problems.append(_count(examples, description))
-    if problems:
-        raise DataError(f"{source}: {'; '.join(problems)}; correct the source")
-
-    captioned_ids = {caption.image_id for caption in captions}
-    captioned = []
-    bare_ids = []
-    for image in images:
-        if image.image_id in captioned_ids:
-            captioned.append(image)
-        else:
-            bare_ids.append(image.image_id)
-    if not bare_ids:
-        return annotations
-    note = f"{source}: {_count(bare_ids, 'images without captions')} dropped"
-    return replace(annotations, images=captioned, notes=(*annotations.notes, note))
 
 
 def is_id(text: str) -> bool:

@@ -212,22 +212,24 @@ def _open_hdf5(path: Path, remedy: str) -> NamedArrays:
     file.visititems_links(lambda name, link: links.update({name: link}))  # follows no link to another file
     for name, link in links.items():
         if isinstance(link, h5py.ExternalLink):
-            raise _outside_error(path, name, link.filename)
+            raise DataError(
+                f"{path}: '{name}' lies in the file {link.filename!r}, which is never read; copy the values over"
+            )
     openers = {}
     for name in links:
         dataset = file.get(name)  # soft links may lead nowhere
-        if isinstance(dataset, h5py.Dataset):
-            properties = dataset.id.get_create_plist()
-            if properties.get_layout() == h5py.h5d.VIRTUAL:
-                raise _outside_error(path, name, dataset.virtual_sources()[0].file_name)
-            if properties.get_external_count():
-                raise _outside_error(path, name, os.fsdecode(properties.get_external(0)[0]))
-            openers[name] = partial(_open_hdf5_dataset, path, file, name)
+        if not isinstance(dataset, h5py.Dataset):
+            continue
+        properties = dataset.id.get_create_plist()
+        other = None
+        if properties.get_layout() == h5py.h5d.VIRTUAL:
+            other = dataset.virtual_sources()[0].file_name
+        elif properties.get_external_count():
+            other = os.fsdecode(properties.get_external(0)[0])
+        if other is not None:
+            raise DataError(f"{path}: '{name}' lies in the file {other!r}, which is never read; copy the values over")
+        openers[name] = partial(_open_hdf5_dataset, path, file, name)
     return NamedArrays(path, remedy, openers, file)
-
-
-def _outside_error(path: Path, name: str, other: str) -> DataError:
-    return DataError(f"{path}: '{name}' lies in the file {other!r}, which is never read; copy the values over")
 
 
 def _open_hdf5_dataset(path: Path, file: h5py.File, name: str) -> FileRows:
@@ -238,8 +240,10 @@ def _open_hdf5_dataset(path: Path, file: h5py.File, name: str) -> FileRows:
     dtype = np.dtype(dataset.dtype.str)
     shape = dataset.shape or ()
     if dataset.chunks:
-        chunks = math.prod(-(-extent // size) for extent, size in zip(shape, dataset.chunks, strict=True))
-        if dataset.id.get_num_chunks() < chunks:  # HDF5 would read zeros in their place
+        expected = 1
+        for extent, size in zip(shape, dataset.chunks, strict=True):
+            expected *= math.ceil(extent / size)
+        if dataset.id.get_num_chunks() < expected:  # HDF5 would read zeros in their place
             raise ValueError("chunks of it are missing; it is damaged, or was not written to its end")
     if dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype):
         texts = dataset.asstr("utf-8")

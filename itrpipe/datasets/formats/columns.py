@@ -100,7 +100,7 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
 
     Args:
         path: the table, for messages.
-        names: of its columns.
+        names: names of its columns.
         pictures: columns that hold bytes; true where a path stands beside them, which photographs alone have.
         settings: columns that the user has named.
 
@@ -141,17 +141,7 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
             f"{path}: no column is known to hold {' or '.join(lacking)} among {listing}; name it with "
             f"{' '.join(lacking.values())}"
         )
-    id_column = ""
-    if settings.id:
-        id_column = named_column(settings.id)
-    else:
-        for name in _ID:
-            column = columns.get(name, image)
-            if column != image:
-                id_column = column
-                break
-        if not id_column and image in pictures:
-            id_column = columns.get(ROW_ID, "")
+    id_column = named_column(settings.id) if settings.id else _id_column(columns, pictures, image)
     split = named_column(settings.split) if settings.split else columns.get("split", "")
     group = named_column(settings.group) if settings.group else columns.get("group", "")
     return Columns(image, captions, id_column, split, group, note)
@@ -180,6 +170,16 @@ def _image_column(columns: Mapping[str, str], pictures: Mapping[str, bool]) -> s
     if len(with_path) == 1:
         return with_path[0]
     return recognised[0] if recognised else ""
+
+
+def _id_column(columns: Mapping[str, str], pictures: Mapping[str, bool], image: str) -> str:
+    """Return the column of ids of photographs; empty where there is none."""
+    for name in _ID:
+        if name in columns and columns[name] != image:
+            return columns[name]
+    if image in pictures:
+        return columns.get(ROW_ID, "")
+    return ""
 
 
 def _caption_columns(columns: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
