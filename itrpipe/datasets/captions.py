@@ -186,12 +186,13 @@ def hash_split(keys: Iterable[str], val: float, test: float, seed: int) -> dict[
             splits[key] = "val"
         else:
             splits[key] = "test"
-    for name, share, middle in (("train", train, train / 2), ("val", val, train + val / 2), ("test", test, 1)):
+    shares = {"train": train, "val": val, "test": test}
+    middles = {"train": train / 2, "val": train + val / 2, "test": 1}
+    for name, middle in middles.items():
         counts = Counter(splits.values())
         movable = [key for key in positions if counts[splits[key]] > 1]
-        if share and movable and name not in counts:
-            nearest = min(movable, key=lambda key: abs(positions[key] - middle))
-            splits[nearest] = name
+        if shares[name] and movable and name not in counts:
+            splits[min(movable, key=lambda key: abs(positions[key] - middle))] = name
     return splits
 
 

@@ -57,7 +57,7 @@ ANSWER_FILES = {
 }
 
 
-class JudgedPairs(NamedTuple):
+class AnsweredPairs(NamedTuple):
     """Pairs with people's answers about them.
 
     Attributes:
@@ -87,7 +87,7 @@ class Judgements(NamedTuple):
     files: list[str]
     captions: list[str]
     owners: np.ndarray
-    answers: dict[str, JudgedPairs]
+    answers: dict[str, AnsweredPairs]
 
     @property
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +162,7 @@ def read_judgements(folder: str) -> Judgements:
             raise DataError(f"{root}: by {ANSWER_FILES[kind].names[1]} all pairs fit, or none does; get the file again")
         image_rows = np.searchsorted(files, images)
         caption_rows = np.searchsorted(kept, rows)
-        answers[kind] = JudgedPairs(image_rows, caption_rows, values, fits)
+        answers[kind] = AnsweredPairs(image_rows, caption_rows, values, fits)
     texts = captions["caption"].take(kept).to_pylist()
     owner_rows = np.searchsorted(files, owners[kept])
     return Judgements(root, files.tolist(), texts, owner_rows, answers)

@@ -62,7 +62,10 @@ def check_method(build: BuildMethod, build_model: BuildModel) -> None:
 
 def losses_are_finite_numbers(build: BuildMethod, build_model: BuildModel) -> None:
     """Every loss is a finite number in single precision at least, of any batch, also of one image's captions alone."""
-    for captions in (np.arange(8), np.array([0, 3]), np.array([0, 1]), np.array([4, 5, 4])):
+    two_images = np.array([0, 3])
+    one_image = np.array([0, 1])
+    repeated = np.array([4, 5, 4])
+    for captions in (np.arange(8), two_images, one_image, repeated):
         for epoch in (0, _LATE):
             method, model = _ready(build, build_model)
             for name, loss in _step(method, model, captions, epoch).items():
