@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from itrpipe.datasets.decisions import UNSURE, Decisions, Judgement, unknown_pairs
+from itrpipe.datasets.decisions import UNSURE, Decision, Decisions, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import DIFFERS, FITS, Decided, PairSet, rows_of_ids
 from itrpipe.errors import UsageError
@@ -231,10 +231,10 @@ class Queue:
         is_answered[places[places >= 0]] = True
         return self.places[~is_answered[self.places]][:count].tolist()
 
-    def judgement(self, place: int, reviewer: str, answer: str) -> Judgement:
+    def judgement(self, place: int, reviewer: str, answer: str) -> Decision:
         """Return what is written of an answer."""
         own = self.candidates
-        return Judgement(reviewer, *own.ids(place), answer, own.model, own.source, self.order)
+        return Decision(reviewer, *own.ids(place), answer, own.model, own.source, self.order)
 
 
 def _in_turn(strata: np.ndarray, lots: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Export
 from itrpipe.cli.options import overrides_of
 from itrpipe.config import load_declaration, parse_override
-from itrpipe.datasets.decisions import DecisionFile, Judgement
+from itrpipe.datasets.decisions import Decision, DecisionFile
 from itrpipe.datasets.definition import remember_model
 from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.models import define_model
@@ -118,7 +118,7 @@ def test_command_on_scenes_plans_with_all_its_settings(line: str, invoke: Invoke
     for option in {"--model", "--like"}.intersection(arguments):
         tell(tmp_path, arguments[arguments.index(option) + 1])
     if DECISIONS in line:
-        DecisionFile(tmp_path / DECISIONS).add([Judgement("ada", "image", "caption", "fits")])
+        DecisionFile(tmp_path / DECISIONS).add([Decision("ada", "image", "caption", "fits")])
         arguments = [each.replace(DECISIONS, str(tmp_path / DECISIONS)) for each in arguments]
     outcome = invoke(*arguments, "--data", tmp_path, *([] if "--dry-run" in arguments else ["--dry-run"]))
     assert outcome.code == 0, outcome.err

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe import review
-from itrpipe.datasets.decisions import SCHEMA, DecisionFile, Decisions, Judgement, decisions_digest, read_decisions
+from itrpipe.datasets.decisions import SCHEMA, Decision, DecisionFile, Decisions, decisions_digest, read_decisions
 from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.judging.calibration import LEAST
@@ -31,9 +31,9 @@ def file(tmp_path: Path) -> DecisionFile:
     return DecisionFile(tmp_path / "mine" / "decisions.parquet")
 
 
-def judged(reviewer: str, answers: dict[str, str]) -> list[Judgement]:
+def judged(reviewer: str, answers: dict[str, str]) -> list[Decision]:
     """Answers by the caption, each of another image."""
-    return [Judgement(reviewer, f"image of {caption}", caption, answer) for caption, answer in answers.items()]
+    return [Decision(reviewer, f"image of {caption}", caption, answer) for caption, answer in answers.items()]
 
 
 def verdicts(decisions: Decisions) -> dict[str, str]:
@@ -76,7 +76,7 @@ def test_only_what_is_decided_changes_what_is_made_with_it(file: DecisionFile) -
     before = decisions_digest(str(file.path))
     file.add(judged("bob", {"1": "fits", "3": "unsure"}))
     assert decisions_digest(str(file.path)) == before
-    file.add([Judgement("ada", "image", "4", "fits", source="evaluate/x")])
+    file.add([Decision("ada", "image", "4", "fits", source="evaluate/x")])
     assert decisions_digest(str(file.path), training=True) == before
     assert decisions_digest(str(file.path)) != before
 
@@ -133,9 +133,9 @@ def test_a_table_of_text_holds_decisions(file: DecisionFile, tmp_path: Path) -> 
 def test_two_processes_lose_no_row_and_a_kill_at_most_the_one_being_written(file: DecisionFile) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from itrpipe.datasets.decisions import DecisionFile, Judgement\n"
+        "from itrpipe.datasets.decisions import DecisionFile, Decision\n"
         "for number in range(10**6):\n"
-        "    DecisionFile(Path(sys.argv[1])).add([Judgement(sys.argv[2], 'image', str(number), 'fits')])\n"
+        "    DecisionFile(Path(sys.argv[1])).add([Decision(sys.argv[2], 'image', str(number), 'fits')])\n"
         "    print(number + 1, flush=True)\n"
     )
     command, names = [sys.executable, "-c", script, str(file.path)], ("ada", "bob")

@@ -130,10 +130,9 @@ def read_member(archive: Path, name: str) -> bytes | str:
     if archive.suffix.lower() == TAR:
         return read_tar_member(archive, name)
     table = open_cells(archive)
-    asked, _, number = name.rpartition("/")
-    # Paths out of data files are in the form NFC.
+    normalised, _, number = unicodedata.normalize("NFC", name).rpartition("/")  # as paths out of data files are
     columns = {unicodedata.normalize("NFC", column): column for column in table.schema.names}
-    column = columns.get(unicodedata.normalize("NFC", asked))
+    column = columns.get(normalised)
     if column is None or not _ROW.fullmatch(number) or int(number) >= table.starts[-1]:
         names = ", ".join(table.schema.names)
         raise DataError(f"is not in {archive.name}, which has {table.starts[-1]:,} rows of {names}")
@@ -168,7 +167,7 @@ class CellTable:
 
 
 def open_cells(archive: Path) -> CellTable:
-    """Return a table as it is now; errors as of `members`."""
+    """Open a table, once for as long as it stays unchanged; errors as of `members`."""
     status = archive.stat()
     return _opened_table(archive, status.st_mtime_ns, status.st_size)
 
@@ -188,15 +187,19 @@ def _open_parquet(archive: Path) -> CellTable:
     with pq.ParquetFile(archive) as file:
         metadata = file.metadata
         schema = file.schema_arrow
-    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    starts = [0]
+    for group in range(metadata.num_row_groups):
+        starts.append(starts[-1] + metadata.row_group(group).num_rows)
 
     def read(column: str, group: int) -> pa.ChunkedArray:
         # A file of its own for every read, since one must not be read by several threads.
-        checked = {"metadata": metadata, "page_checksum_verification": True}
-        with _reasons_of_damage(), pq.ParquetFile(archive, **checked) as file:
+        with (
+            _reasons_of_damage(),
+            pq.ParquetFile(archive, metadata=metadata, page_checksum_verification=True) as file,
+        ):
             return file.read_row_group(group, [column], use_threads=False).column(0)
 
-    return CellTable(schema, list(accumulate(counts, initial=0)), read)
+    return CellTable(schema, starts, read)
 
 
 def _open_arrow(archive: Path) -> CellTable:
@@ -235,7 +238,7 @@ def _open_arrow(archive: Path) -> CellTable:
 
 @contextlib.contextmanager
 def _reasons_of_damage() -> Iterator[None]:
-    """Turn what Arrow raises over a damaged file into one line; errors of the disk and of memory pass."""
+    """Turn errors of Arrow over a damaged file into one line; errors of the disk and of memory pass."""
     import pyarrow as pa
 
     try:
@@ -246,7 +249,7 @@ def _reasons_of_damage() -> Iterator[None]:
         raise DataError(f"cannot be read ({reason_of(error)}); {FETCH_AGAIN}") from error
 
 
-class _Recent:
+class _RecentPieces:
     """The pieces of tables that were read last, for all threads of a process.
 
     Args:
@@ -282,5 +285,5 @@ class _Recent:
         self.__init__(self._limit)
 
 
-_recent = _Recent(RECENT_BYTES)
+_recent = _RecentPieces(RECENT_BYTES)
 os.register_at_fork(after_in_child=_recent.forget)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -41,7 +42,7 @@ class Pair(NamedTuple):
         caption: is true of the image.
         negative: is not.
         category: of which results are reported; empty where there are none.
-        group: what a macro accuracy is the mean over, or which pairs make one example; empty: none.
+        group: pairs of a group make one example, or one term of a macro accuracy; empty where there are none.
         box: part of the image that is looked at; None: all of it.
     """
 
@@ -70,8 +71,8 @@ class Named(NamedTuple):
     """A benchmark as a user names it.
 
     Attributes:
-        name: of `SUITES`, `flickr8k-judgements`, or `scenes`.
-        folder: that is read; empty for `scenes`.
+        name: one of `SUITES`, `flickr8k-judgements`, or `scenes`.
+        folder: folder of its files; empty for `scenes`.
     """
 
     name: str
@@ -88,7 +89,8 @@ def named(text: str) -> Named:
     known = (*SUITES, JUDGEMENTS, EMBEDDED)
     if name not in known:
         raise ValueError(unknown("benchmark", name, known))
-    if not (text == EMBEDDED if name == EMBEDDED else folder):
+    is_complete = text == EMBEDDED if name == EMBEDDED else bool(folder)
+    if not is_complete:
         raise ValueError(f"{text!r}: {EMBEDDED} takes no folder, others are read from files; give NAME=FOLDER")
     return Named(name, folder)
 
@@ -99,12 +101,12 @@ def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: see `named`; or one is given twice.
     """
-    ordered = {}
-    for name, text in sorted((named(text).name, text) for text in texts):
-        if name in ordered:
-            raise ValueError(f"{text!r} names {name} a second time; evaluate with one at a time")
-        ordered[name] = text
-    return tuple(ordered.values())
+    ordered = sorted(texts, key=lambda text: (named(text).name, text))
+    for first, second in pairwise(ordered):
+        name = named(second).name
+        if name == named(first).name:
+            raise ValueError(f"{second!r} names {name} a second time; evaluate with one at a time")
+    return tuple(ordered)
 
 
 def read_benchmark(benchmark: Named) -> Benchmark:
@@ -114,16 +116,22 @@ def read_benchmark(benchmark: Named) -> Benchmark:
         MissingInputError: its folder, one of its files or an image is not there.
         DataError: a file is malformed, there is no pair in it, or a path leaves the folder.
     """
-    root, suite = Path(benchmark.folder).expanduser(), SUITES[benchmark.name]
+    root = Path(benchmark.folder).expanduser()
+    suite = SUITES[benchmark.name]
     if not root.is_dir():
         raise MissingInputError(f"--benchmark {benchmark.name}: {root} is no folder; name the one with its files")
     pairs = []
     for category, (names, record) in suite.files.items():
-        own = []
+        pairs_of_file = []
+        groups = Counter()
         for number, row in rows(data_files(root, names)[0], TypeAdapter(record)):
-            own += row.pairs(f"{category}/{number}".removeprefix("/"), category)
-        cases = Counter(pair.group for pair in own)
-        pairs += [pair if cases[pair.group] >= record.fewest else pair._replace(group="") for pair in own]
+            for pair in row.pairs(f"{category}/{number}".removeprefix("/"), category):
+                pairs_of_file.append(pair)
+                groups[pair.group] += 1
+        for pair in pairs_of_file:
+            if groups[pair.group] < record.fewest:
+                pair = pair._replace(group="")
+            pairs.append(pair)
     for pair in pairs:
         if pair.caption == pair.negative:
             raise DataError(
@@ -132,10 +140,11 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     twice = repeated(pair.id for pair in pairs)
     if twice:
         raise DataError(f"{root}: pair {twice[0]} is given twice; an example has one line")
-    first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
-    found = locate_all_images(root, list(first), list(first.values()), suite.folders)
-    place = dict(zip(first, found, strict=True))
-    return Benchmark(root, [pair._replace(file=place[pair.file]) for pair in pairs])
+    first_pairs = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
+    files = list(first_pairs)
+    located = locate_all_images(root, files, list(first_pairs.values()), suite.folders)
+    paths = dict(zip(files, located, strict=True))
+    return Benchmark(root, [pair._replace(file=paths[pair.file]) for pair in pairs])
 
 
 def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
@@ -144,20 +153,20 @@ def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
     Raises:
         MissingInputError, DataError: see `read_benchmark` and `read_judgements`.
     """
-    found = {}
+    digests = {}
     for benchmark in map(named, texts):
         name = benchmark.name
         if not benchmark.folder:
-            found[f"benchmark {name}"] = EMBEDDED_VERSION
-            continue
-        if name == JUDGEMENTS:
-            found |= read_judgements(benchmark.folder).digests(cache)
-            continue
-        root, pairs = read_benchmark(benchmark)
-        found[f"benchmark {name}"] = hashlib.sha256("\n".join(map(repr, pairs)).encode()).hexdigest()
-        files = [root / file for file in dict.fromkeys(pair.file for pair in pairs)]
-        found[f"benchmark {name} images"] = cache.combined(files, root, f"hashing {name}")
-    return found
+            digests[f"benchmark {name}"] = EMBEDDED_VERSION
+        elif name == JUDGEMENTS:
+            digests |= read_judgements(benchmark.folder).digests(cache)
+        else:
+            root, pairs = read_benchmark(benchmark)
+            lines = "\n".join(map(repr, pairs))
+            files = {root / pair.file for pair in pairs}
+            digests[f"benchmark {name}"] = hashlib.sha256(lines.encode()).hexdigest()
+            digests[f"benchmark {name} images"] = cache.combined(files, root, f"hashing {name}")
+    return digests
 
 
 def _readable(text: str) -> str:
@@ -166,9 +175,11 @@ def _readable(text: str) -> str:
     return text
 
 
-def _numbered(value: Any) -> Any:
-    """Sentences by what distinguishes the ids of their pairs: nothing where there is one, else their number."""
-    return {f".{number}": each for number, each in enumerate(value)} if isinstance(value, list) else {"": value}
+def _negatives_by_suffix(value: Any) -> Any:
+    """Return negatives by the suffix that their number adds to the id of the row; a single one adds none."""
+    if not isinstance(value, list):
+        return {"": value}
+    return {f".{number}": negative for number, negative in enumerate(value)}
 
 
 Sentence = Annotated[str, AfterValidator(_readable)]
@@ -199,7 +210,7 @@ class _Aro(_Row):
     read: their negatives are shuffled anew in every run, by a parser of English.
 
     Attributes:
-        group: pattern of what a macro accuracy is the mean over.
+        group: pattern of the names of groups; a macro accuracy is the mean over groups.
 
     Source: ARO (Yuksekgonul et al., ICLR 2023).
     """
@@ -214,8 +225,9 @@ class _Aro(_Row):
     group: ClassVar[str]
 
     def pairs(self, name: str, category: str) -> list[Pair]:
-        left, top, width, height = map(round, (self.bbox_x, self.bbox_y, self.bbox_w, self.bbox_h))
-        box = left, top, left + width, top + height
+        left = round(self.bbox_x)
+        top = round(self.bbox_y)
+        box = left, top, left + round(self.bbox_w), top + round(self.bbox_h)
         group = self.group.format(self)
         return [Pair(name, self.image_path, self.true_caption, self.false_caption, category, group, box)]
 
@@ -261,11 +273,12 @@ class _Winoground(_Row):
 
     def pairs(self, name: str, category: str) -> list[Pair]:
         sides = (self.image_0, self.caption_0, self.caption_1), (self.image_1, self.caption_1, self.caption_0)
-        found = []
-        for number, (image, caption, negative) in enumerate(sides):
-            file = image if PurePosixPath(image).suffix else f"{image}.png"
-            found.append(Pair(f"{self.id}/{number}", file, caption, negative, self.collapsed_tag, self.id))
-        return found
+        pairs = []
+        for number, (file, caption, negative) in enumerate(sides):
+            if not PurePosixPath(file).suffix:
+                file += ".png"
+            pairs.append(Pair(f"{self.id}/{number}", file, caption, negative, self.collapsed_tag, self.id))
+        return pairs
 
 
 class _Own(_Row):
@@ -273,7 +286,7 @@ class _Own(_Row):
 
     file: str
     caption: Sentence
-    negative: Annotated[dict[str, Sentence], BeforeValidator(_numbered), Field(min_length=1)]
+    negative: Annotated[dict[str, Sentence], BeforeValidator(_negatives_by_suffix), Field(min_length=1)]
     category: Annotated[str | None, AfterValidator(lambda text: _readable(text) if text else "")] = ""
 
     def pairs(self, name: str, category: str) -> list[Pair]:
@@ -297,7 +310,6 @@ class Suite(NamedTuple):
     measures: tuple[str, ...] = ("pairs",)
 
 
-_CATEGORIES = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
 SUITES = {
     "aro": Suite(
         {
@@ -307,6 +319,17 @@ SUITES = {
         measures=("pairs", "macro"),
     ),
     "local": Suite({"": (("benchmark.jsonl", "benchmark.json", "benchmark.csv"), _Own)}, ("", "images")),
-    "sugarcrepe": Suite({each: ((f"{each}.json",), _SugarCrepe) for each in _CATEGORIES}, ("val2017", "images", "")),
+    "sugarcrepe": Suite(
+        {
+            "add_att": (("add_att.json",), _SugarCrepe),
+            "add_obj": (("add_obj.json",), _SugarCrepe),
+            "replace_att": (("replace_att.json",), _SugarCrepe),
+            "replace_obj": (("replace_obj.json",), _SugarCrepe),
+            "replace_rel": (("replace_rel.json",), _SugarCrepe),
+            "swap_att": (("swap_att.json",), _SugarCrepe),
+            "swap_obj": (("swap_obj.json",), _SugarCrepe),
+        },
+        ("val2017", "images", ""),
+    ),
     "winoground": Suite({"": (("examples.jsonl",), _Winoground)}, measures=("examples",)),
 }

@@ -73,7 +73,7 @@ class Annotations:
 
 
 def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
-    """Returns the annotations without images that have no caption, after refusing what cannot be used.
+    """Refuse annotations that cannot be used, and return the others without images that have no caption.
 
     Args:
         annotations: as read.
@@ -87,36 +87,64 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
             characters, unknown split names, captions that show nothing or hold a NUL, or are of an image that is not
             there. One line lists all of these with counts and first examples.
     """
-    images, captions = annotations.images, annotations.captions
-    known = {image.image_id for image in images}
-    found: dict[str, list[str]] = {"files that are several images": repeated(image.file for image in images)}
-    splits = found[f"split names other than {', '.join(SPLITS)}"] = []
-    for name, count in Counter(image.split for image in images).items():
+    problems = []
+    if not annotations.captions:
+        problems.append("holds no captions")
+    for description, examples in _mistakes(annotations.images, annotations.captions).items():
+        if examples:
+            problems.append(_count(examples, description))
+    if problems:
+        raise DataError(f"{source}: {'; '.join(problems)}; correct the source")
+
+    captioned_ids = {caption.image_id for caption in annotations.captions}
+    captioned = []
+    bare_ids = []
+    for image in annotations.images:
+        if image.image_id in captioned_ids:
+            captioned.append(image)
+        else:
+            bare_ids.append(image.image_id)
+    if not bare_ids:
+        return annotations
+    note = f"{source}: {_count(bare_ids, 'images without captions')} dropped"
+    return replace(annotations, images=captioned, notes=(*annotations.notes, note))
+
+
+def _mistakes(images: Sequence[ImageRecord], captions: Sequence[CaptionRecord]) -> dict[str, list[str]]:
+    """Return descriptions of mistakes, and examples of each; none of a mistake that was not made."""
+    image_ids = []
+    files = []
+    splits = Counter()
+    for image in images:
+        image_ids.append(image.image_id)
+        files.append(image.file)
+        splits[image.split] += 1
+    unknown_splits = []
+    for name, count in splits.items():
         if name not in ("", *SPLITS):
-            splits.append(f"{name!r} of {count:,} images")
-    strays = found["captions of images that are not there"] = []
-    blank = found["captions that show nothing or hold a NUL"] = []
+            unknown_splits.append(f"{name!r} of {count:,} images")
+
+    known_ids = set(image_ids)
+    caption_ids = []
+    strays = []
+    blank = []
     for caption in captions:
+        caption_ids.append(caption.caption_id)
         name = f"{caption.caption_id} of {caption.image_id}"
-        if caption.image_id not in known:
+        if caption.image_id not in known_ids:
             strays.append(name)
         if not is_readable(caption.text):
             blank.append(name)
-    for what, records in (("image", images), ("caption", captions)):
-        ids = [record[0] for record in records]
-        found[f"duplicate {what} ids"] = repeated(ids)
-        found[f"{what} ids that {UNUSABLE_ID}"] = [repr(each[:20]) for each in ids if not is_id(each)]
-    problems = [] if captions else ["holds no captions"]
-    problems += [_count(values, what) for what, values in found.items() if values]
-    if problems:
-        raise DataError(f"{source}: {'; '.join(problems)}; correct the source")
-    captioned = {caption.image_id for caption in captions}
-    kept = [image for image in images if image.image_id in captioned]
-    if len(kept) == len(images):
-        return annotations
-    bare = [image.image_id for image in images if image.image_id not in captioned]
-    note = f"{source}: {_count(bare, 'images without captions')} dropped"
-    return replace(annotations, images=kept, notes=(*annotations.notes, note))
+    return {
+        "files that are several images": repeated(files),
+        f"split names other than {', '.join(SPLITS)}": unknown_splits,
+        "captions of images that are not there": strays,
+        "captions that show nothing or hold a NUL": blank,
+        "duplicate image ids": repeated(image_ids),
+        f"image ids that {UNUSABLE_ID}": _unusable_ids(image_ids),
+        "duplicate caption ids": repeated(caption_ids),
+        f"caption ids that {UNUSABLE_ID}": _unusable_ids(caption_ids),
+    }
 
 
 def is_id(text: str) -> bool:
@@ -126,7 +154,7 @@ def is_id(text: str) -> bool:
 
 def is_readable(text: str) -> bool:
     """Return whether a text has a character that one can see, and no NUL."""
-    return "\0" not in text and any(each.isprintable() and each not in _BLANK for each in text)
+    return "\0" not in text and any(character.isprintable() and character not in _BLANK for character in text)
 
 
 def hash_split(keys: Iterable[str], val: float, test: float, seed: int) -> dict[str, str]:
@@ -137,37 +165,47 @@ def hash_split(keys: Iterable[str], val: float, test: float, seed: int) -> dict[
     the one whose hash is nearest.
 
     Args:
-        keys: of images or groups; may repeat.
+        keys: keys of images or groups, which may repeat.
         val: share of the split val, 0..1.
-        test: share of the split test, 0..1, less than what val leaves.
+        test: share of the split test, 0..1; val and test together are less than 1.
         seed: another seed is another split.
 
     Returns:
         Split name by key.
     """
-    splits, positions, train = {}, {}, 1 - val - test
+    train = 1 - val - test
+    splits = {}
+    positions = {}
     for key in keys:
         digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
-        position = positions[key] = int.from_bytes(digest[:8], "big") / 2**64
-        splits[key] = "test"
+        position = int.from_bytes(digest[:8], "big") / 2**64
+        positions[key] = position
         if position < train:
             splits[key] = "train"
         elif position < 1 - test:  # so that test = 0 leaves nothing to rounding in train + val
             splits[key] = "val"
-    for name, share, middle in (("train", train, train / 2), ("val", val, train + val / 2), ("test", test, 1)):
+        else:
+            splits[key] = "test"
+    shares = {"train": train, "val": val, "test": test}
+    middles = {"train": train / 2, "val": train + val / 2, "test": 1}
+    for name, middle in middles.items():
         counts = Counter(splits.values())
         movable = [key for key in positions if counts[splits[key]] > 1]
-        if share and movable and name not in counts:
+        if shares[name] and movable and name not in counts:
             splits[min(movable, key=lambda key: abs(positions[key] - middle))] = name
     return splits
 
 
-def _count(values: Sequence[str], what: str) -> str:
+def _count(values: Sequence[str], description: str) -> str:
     """Return a count with its first examples: `12 empty captions (3, 8, 9, ...)`."""
-    shown = list(map(printable, values[:_EXAMPLES]))
+    examples = list(map(printable, values[:_EXAMPLES]))
     if len(values) > _EXAMPLES:
-        shown.append("...")
-    return f"{len(values):,} {what} ({', '.join(shown)})"
+        examples.append("...")
+    return f"{len(values):,} {description} ({', '.join(examples)})"
+
+
+def _unusable_ids(ids: Sequence[str]) -> list[str]:
+    return [repr(text[:20]) for text in ids if not is_id(text)]
 
 
 def repeated(values: Iterable[str]) -> list[str]:

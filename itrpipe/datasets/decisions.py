@@ -1,4 +1,4 @@
-"""Decisions of people about pairs of an image and a caption of others: their file, and what was decided.
+"""Decisions of people about pairs of an image and a caption of another image: their file, and the verdicts.
 
 `decisions.parquet` has one row for each judgement. Rows are added and never changed. Pairs are named by their ids, so
 that decisions outlive the models and lists that they were made over. Columns:
@@ -7,7 +7,7 @@ that decisions outlive the models and lists that they were made over. Columns:
     reviewer    name of who judged
     image_id, caption_id
     answer      fits, differs, unsure, or undone, which takes the reviewer's last answer on the pair back
-    model       whose list held the pair
+    model       model whose list held the pair
     source      artifact that holds the list
     drawn       the order in which the pair came
 
@@ -46,18 +46,24 @@ DISPUTED = "disputed"
 _EVALUATED = "evaluate/"
 """Beginning of the source of judgements on the rankings of an evaluation."""
 SCHEMA = pa.schema(
-    [
-        ("at", pa.timestamp("us", tz="UTC")),
-        *((name, pa.string()) for name in ("reviewer", "image_id", "caption_id", "answer", "model", "source", "drawn")),
-    ]
+    {
+        "at": pa.timestamp("us", tz="UTC"),
+        "reviewer": pa.string(),
+        "image_id": pa.string(),
+        "caption_id": pa.string(),
+        "answer": pa.string(),
+        "model": pa.string(),
+        "source": pa.string(),
+        "drawn": pa.string(),
+    }
 )
 _ANSWERS = {FITS: FITS, "yes": FITS, "1": FITS, DIFFERS: DIFFERS, "no": DIFFERS, "0": DIFFERS, UNSURE: UNSURE}
-"""What tables say -> the answer."""
+"""Word in a table -> the answer that it stands for."""
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """One row; see the module."""
+class Decision:
+    """One answer of a reviewer about a pair: a row of the file, whose columns the module describes."""
 
     reviewer: str
     image_id: str
@@ -81,32 +87,32 @@ class Decisions:
 
     @cached_property
     def of_training(self) -> Decisions:
-        """Return those not made on rankings of an evaluation, on whose images and captions nothing is trained."""
+        """Return the judgements without those on rankings of an evaluation, on whose pairs nothing may be trained."""
         is_evaluated = pc.starts_with(pc.field("source"), _EVALUATED)  # pyright: ignore[reportAttributeAccessIssue]
         return Decisions(self.rows.filter(~is_evaluated))
 
     @cached_property
     def answers(self) -> dict[str, dict[tuple[str, str], str]]:
         """Return reviewer -> ids of image and caption -> the last answer, the latest last, without undone ones."""
-        found = {}
+        answers = {}
         for row in self.rows.to_pylist():
-            own = found.setdefault(row["reviewer"], {})
+            answers_of_reviewer = answers.setdefault(row["reviewer"], {})
             pair = row["image_id"], row["caption_id"]
-            own.pop(pair, None)
+            answers_of_reviewer.pop(pair, None)
             if row["answer"] != UNDONE:
-                own[pair] = row["answer"]
-        return {name: own for name, own in sorted(found.items()) if own}
+                answers_of_reviewer[pair] = row["answer"]
+        return {reviewer: answers[reviewer] for reviewer in sorted(answers) if answers[reviewer]}
 
     @cached_property
     def verdicts(self) -> dict[tuple[str, str], str]:
-        """Return ids of image and caption -> what all reviewers together say of the pair.
+        """Return ids of image and caption -> the verdict of all reviewers together.
 
-        That is `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure` where
+        It is `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure` where
         nobody was sure.
         """
         verdicts = {}
-        for own in self.answers.values():
-            for pair, answer in own.items():
+        for answers_of_reviewer in self.answers.values():
+            for pair, answer in answers_of_reviewer.items():
                 earlier = verdicts.setdefault(pair, answer)
                 if earlier == UNSURE:
                     verdicts[pair] = answer
@@ -115,9 +121,12 @@ class Decisions:
         return verdicts
 
     def digest(self) -> str:
-        """Return the digest of the pairs that are decided: nothing else changes what is made with them."""
-        lines = sorted((*pair, verdict) for pair, verdict in self.verdicts.items() if verdict in (FITS, DIFFERS))
-        return hashlib.sha256(repr(lines).encode()).hexdigest()
+        """Return the digest of the pairs that are decided; nothing else matters to the steps that read them."""
+        decided = []
+        for (image, caption), verdict in sorted(self.verdicts.items()):
+            if verdict in (FITS, DIFFERS):
+                decided.append((image, caption, verdict))
+        return hashlib.sha256(repr(decided).encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -146,14 +155,14 @@ class DecisionFile:
         """
         return read_decisions(self.path) if self.path.exists() else Decisions(SCHEMA.empty_table())
 
-    def add(self, judgements: Sequence[Judgement]) -> None:
+    def add(self, decisions: Sequence[Decision]) -> None:
         """Add rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
 
         Raises:
-            DataError: what is there is damaged.
+            DataError: the file is damaged.
             DiskFullError, UnavailableError: nothing could be written.
         """
-        self._change(pa.Table.from_pylist([asdict(each) for each in judgements], schema=SCHEMA))
+        self._change(pa.Table.from_pylist(list(map(asdict, decisions)), schema=SCHEMA))
 
     def merge(self, others: Iterable[Decisions]) -> int:
         """Add the judgements of other files that are not here yet, in the order of their times.
@@ -161,21 +170,24 @@ class DecisionFile:
         Returns:
             How many were added.
         """
-        return self._change(pa.concat_tables([SCHEMA.empty_table(), *(each.rows for each in others)]), merging=True)
+        tables = [SCHEMA.empty_table()]
+        for other in others:
+            tables.append(other.rows)
+        return self._change(pa.concat_tables(tables), merging=True)
 
     def _change(self, rows: pa.Table, *, merging: bool = False) -> int:
         make_folder(self.path.parent)
         with changing(self.path):
-            known = self.read().rows
-            whole = pa.concat_tables([known, rows])
+            before = self.read().rows
+            after = pa.concat_tables([before, rows])
             if merging:
                 # A row is one judgement: who, when and about what. Files that were merged before share some.
-                whole = whole.group_by(SCHEMA.names, use_threads=False).aggregate([])
-                whole = whole.sort_by([("at", "ascending"), ("reviewer", "ascending")])
-            added = len(whole) - len(known)
+                after = after.group_by(SCHEMA.names, use_threads=False).aggregate([])
+                after = after.sort_by([("at", "ascending"), ("reviewer", "ascending")])
+            added = len(after) - len(before)
             if added:
                 buffer = io.BytesIO()
-                pq.write_table(whole.combine_chunks(), buffer, compression="zstd", write_page_checksum=True)
+                pq.write_table(after.combine_chunks(), buffer, compression="zstd", write_page_checksum=True)
                 write_bytes(self.path, buffer.getvalue())
             return added
 
@@ -187,15 +199,19 @@ def unknown_pairs(decisions: Decisions, prepared: Path) -> int:
     captions: set[str] = set()
     for split in dataset.splits.values():
         captions.update(split.caption_ids.tolist())
-    return sum(image not in images or caption not in captions for image, caption in decisions.verdicts)
+    unknown = 0
+    for image, caption in decisions.verdicts:
+        if image not in images or caption not in captions:
+            unknown += 1
+    return unknown
 
 
 def decisions_digest(path: str, *, training: bool = False) -> str:
-    """Return what a step that reads decisions is made from: what was decided, and nothing else of the file.
+    """Return the digest of a file of decisions for a step that reads them; only the verdicts count.
 
     Args:
         path: as users name it.
-        training: leave out what was decided on rankings of an evaluation, see `Decisions.of_training`.
+        training: leave out decisions on rankings of an evaluation, see `Decisions.of_training`.
 
     Raises:
         MissingInputError, DataError: see `read_decisions`.
@@ -207,7 +223,7 @@ def decisions_digest(path: str, *, training: bool = False) -> str:
 
 
 def _answer(text: str) -> str:
-    """Return the answer that a table means.
+    """Return the answer that a word in a table stands for.
 
     Raises:
         ValueError: it means none.
@@ -229,13 +245,13 @@ class _Row(BaseModel):
 
 def _read_rows(path: Path) -> Decisions:
     """Read a table of decisions. A later row counts as a later answer."""
-    judgements = []
+    decisions = []
     for number, (_, row) in enumerate(table_rows(path, TypeAdapter(_Row))):
         # Times that come again with the file, so that its rows are merged once.
         at = datetime.fromtimestamp(number, UTC)
         reviewer = row.reviewer or path.stem
-        judgements.append(asdict(Judgement(reviewer, row.image_id, row.caption_id, row.answer, at=at)))
-    return Decisions(pa.Table.from_pylist(judgements, schema=SCHEMA))
+        decisions.append(asdict(Decision(reviewer, row.image_id, row.caption_id, row.answer, at=at)))
+    return Decisions(pa.Table.from_pylist(decisions, schema=SCHEMA))
 
 
 def read_decisions(path: Path) -> Decisions:

@@ -33,7 +33,7 @@ class StageDefinition(BaseModel):
         conf: name of the configuration.
         source: absolute path of the file or folder it reads, None for the embedded dataset.
         settings: values given on the command line, by dotted key.
-        artifact: of embeddings the folder that was made of them last.
+        artifact: of embeddings, the folder that was made of them last.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -86,7 +86,10 @@ class DatasetDefinition(BaseModel):
 
     def adding(self, **entries: dict[str, Any]) -> DatasetDefinition:
         """Return the definition with further entries in its dictionaries; each replaces one of the same key."""
-        return self.model_copy(update={field: {**getattr(self, field), **own} for field, own in entries.items()})
+        update = {}
+        for field, added in entries.items():
+            update[field] = {**getattr(self, field), **added}
+        return self.model_copy(update=update)
 
     def named_trainings(self) -> dict[str, str]:
         """Return the name of the model of each training artifact by its folder; of equal models the first one."""
@@ -111,7 +114,7 @@ class DatasetDefinition(BaseModel):
             MissingInputError: the dataset has none.
             UsageError: it has several.
         """
-        features = [*self.features] or [*unasked]
+        features = list(self.features) or list(unasked)
         if len(features) == 1:
             return features[0]
         if features:
@@ -123,14 +126,15 @@ class DatasetDefinition(BaseModel):
 
 
 def check_name(name: str) -> str:
-    """Return the name of a dataset, of features or of a model if it can be a folder name.
+    """Check that the name of a dataset, of features or of a model can be a folder name, and return it.
 
     Raises:
         UsageError: it holds a separator, begins with a dot, is empty or too long.
     """
     if not _NAME.fullmatch(name):
-        shown = name if len(name) <= LONGEST_NAME else f"{name[:20]}…"
-        raise UsageError(f"name {shown!r} must be letters, digits, '.', '_', '+', '@' and '-', {LONGEST_NAME} at most")
+        if len(name) > LONGEST_NAME:
+            name = f"{name[:20]}…"
+        raise UsageError(f"name {name!r} must be letters, digits, '.', '_', '+', '@' and '-', {LONGEST_NAME} at most")
     return name
 
 
@@ -148,17 +152,17 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
         return DatasetDefinition()
     remedy = f"remove it and run `itrpipe prepare --dataset {dataset}` and `itrpipe extract` as at first"
     with reading(path, "what is known of a dataset", remedy):
-        # Who has written it by hand gives it no checksum.
+        # A definition that was written by hand has no checksum.
         return DatasetDefinition.model_validate(read_stamped_json(path, remedy, strict=False))
 
 
 def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], DatasetDefinition]) -> None:
-    """Change what is known of a dataset; every writer goes through here, so that none undoes what another has written.
+    """Change the definition of a dataset; every writer goes through here, so that none undoes the work of another.
 
     Args:
         root: the data folder.
         dataset: its name.
-        change: of the definition as it is now, whatever it was when a run began.
+        change: function of the current definition, which may differ from the one that a run began with.
 
     Raises:
         DataError: the file is corrupt.
@@ -166,8 +170,8 @@ def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], Dat
     """
     path = root / check_name(dataset) / DEFINITION
     if path.exists():
-        now = load_definition(root, dataset)
-        if change(now) == now:
+        definition = load_definition(root, dataset)
+        if change(definition) == definition:
             return  # also where nothing can be written
     make_folder(path.parent)
     with changing(path):
@@ -175,7 +179,7 @@ def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], Dat
 
 
 def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str, conf: str) -> None:
-    """Save what `definition` says of one stage.
+    """Save the part of `definition` that belongs to one stage.
 
     Args:
         root: the data folder.
@@ -196,7 +200,7 @@ def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str
 
 
 def remember_model(root: Path, dataset: str, name: str, model: ModelDefinition) -> None:
-    """Save what a named model is."""
+    """Save the definition of a named model."""
     redefine(root, dataset, lambda now: now.adding(models={name: model}))
 
 

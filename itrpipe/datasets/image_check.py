@@ -1,4 +1,7 @@
-"""Return whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
+"""Checks that image files are there and decode, and finds those of equal pixels.
+
+`check_images` collects facts about every file; the other functions draw splits and merge equal pictures by these facts.
+"""
 
 import hashlib
 from collections import Counter
@@ -96,7 +99,8 @@ def check_images(
     Returns:
         Facts and reasons by file, in the order of the files.
     """
-    facts, problems = {}, {}
+    facts = {}
+    problems = {}
     for path in make(ImageChecking(root, files)).paths:
         for file, outcome in read_stamped_json(path, AGAIN)["files"]:
             if isinstance(outcome, list):
@@ -138,7 +142,7 @@ def draw_splits(
 
 
 def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
-    """Returns a key for every file, equal for files of equal pixels.
+    """Return a key for every file, equal for files of equal pixels.
 
     Files are decoded whole only where they have equal samples and other bytes, such as other metadata.
 
@@ -149,20 +153,21 @@ def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
     Raises:
         DataError: a file was changed since it was checked.
     """
-    contents = dict.fromkeys((each.sha256, each.sample) for each in facts.values())
-    files_of = Counter(sample for _, sample in contents)
+    contents = {(file_facts.sha256, file_facts.sample) for file_facts in facts.values()}
+    contents_of = Counter(sample for _, sample in contents)
     keys = {}
-    for file, each in facts.items():
-        keys[file] = each.sample
-        if files_of[each.sample] > 1:
+    for file, file_facts in facts.items():
+        if contents_of[file_facts.sample] > 1:
             keys[file] = _hash(read_rgb(root / file))
+        else:
+            keys[file] = file_facts.sample
     return keys
 
 
 def merge_equal_pictures(
     annotations: Annotations, keys: Mapping[str, str]
 ) -> tuple[Annotations, list[Repeat], list[Repeat]]:
-    """Makes one image of photographs with equal pixels in one split, unless the dataset is a published one.
+    """Make one image of photographs with equal pixels in one split, unless the dataset is a published one.
 
     A picture that is there a thousand times gives a thousand pairs, not a million.
 
@@ -171,13 +176,14 @@ def merge_equal_pictures(
         keys: of `picture_keys`.
 
     Returns:
-        The annotations, in which an image has the captions of all its photographs; photographs that joined another,
-        behind this one; and images that stay beside an equal one, behind this one.
+        The annotations, in which an image has the captions of all its photographs; pairs of an image and a photograph
+        that was merged into it; and pairs of an image and an equal one that stays beside it.
     """
     first = {}
     first_of_split = {}
     owners = {}
-    joined, apart = [], []
+    joined = []
+    apart = []
     for image in annotations.images:
         key = keys[image.file]
         earlier = first.setdefault(key, image)
@@ -192,12 +198,15 @@ def merge_equal_pictures(
     if not joined:
         return annotations, joined, apart
     images = [image for image in annotations.images if owners[image.image_id] is image]
-    captions = [each._replace(image_id=owners[each.image_id].image_id) for each in annotations.captions]
+    captions = []
+    for caption in annotations.captions:
+        owner = owners[caption.image_id]
+        captions.append(caption._replace(image_id=owner.image_id))
     return replace(annotations, images=images, captions=captions), joined, apart
 
 
 def inspect_picture(content: bytes) -> ImageFacts:
-    """Decodes an image, and of a JPEG no more than an eighth of its size in grey, which takes half the time.
+    """Decode an image, and of a JPEG no more than an eighth of its size in grey, which takes half the time.
 
     Raises:
         DataError: no image, or one that `itrpipe.datasets.pictures.decode_rgb` refuses.

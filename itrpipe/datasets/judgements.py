@@ -32,15 +32,15 @@ _CAPTIONS = ("captions.tsv", "Flickr8k.token.txt")
 _TEXTS = ("image", "caption_id", "caption")
 
 
-class Source(NamedTuple):
-    """Files of one kind of answers.
+class AnswerFile(NamedTuple):
+    """File of one kind of answers.
 
     Attributes:
-        names: that the file goes by.
-        columns: behind image and caption.
-        answers: number of the first of these, which count.
-        low, high: bounds of a number.
-        fits: mean from which on a caption counts as right.
+        names: names that the file may have.
+        columns: names of the columns behind image and caption.
+        answers: number of columns that hold answers; they are the first of `columns`.
+        low, high: bounds of an answer.
+        fits: mean answer from which on a caption counts as right.
     """
 
     names: tuple[str, str]
@@ -51,14 +51,14 @@ class Source(NamedTuple):
     fits: float
 
 
-SOURCES = {
-    "experts": Source(("expert.tsv", "ExpertAnnotations.txt"), ("rating_1", "rating_2", "rating_3"), 3, 1, 4, 3.0),
-    "crowd": Source(("crowd.tsv", "CrowdFlowerAnnotations.txt"), ("share_yes", "yes", "no"), 1, 0, 1, 0.5),
+ANSWER_FILES = {
+    "experts": AnswerFile(("expert.tsv", "ExpertAnnotations.txt"), ("rating_1", "rating_2", "rating_3"), 3, 1, 4, 3.0),
+    "crowd": AnswerFile(("crowd.tsv", "CrowdFlowerAnnotations.txt"), ("share_yes", "yes", "no"), 1, 0, 1, 0.5),
 }
 
 
-class Answers(NamedTuple):
-    """People's answers about pairs.
+class AnsweredPairs(NamedTuple):
+    """Pairs with people's answers about them.
 
     Attributes:
         images, captions: int64 [P] rows.
@@ -80,14 +80,14 @@ class Judgements(NamedTuple):
         files: N names of photographs, which need not be there.
         captions: T texts: all captions of these photographs.
         owners: int64 [T], row of each one's photograph.
-        answers: by the names of `SOURCES`.
+        answers: by the names of `ANSWER_FILES`.
     """
 
     root: Path
     files: list[str]
     captions: list[str]
     owners: np.ndarray
-    answers: dict[str, Answers]
+    answers: dict[str, AnsweredPairs]
 
     @property
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -107,10 +107,12 @@ class Judgements(NamedTuple):
         return locate_all_images(self.root, self.files, self.files, folders) if folders else []
 
     def digests(self, cache: DigestCache) -> dict[str, str]:
-        """Return the digest of all files that are read, whose place does not count."""
-        files = [self.root / file for file in self.photographs()]
-        for names in (_CAPTIONS, *(source.names for source in SOURCES.values())):
-            files += data_files(self.root, names)
+        """Return the digest of all files of the folder; it is the same in another place."""
+        files = data_files(self.root, _CAPTIONS)
+        for source in ANSWER_FILES.values():
+            files += data_files(self.root, source.names)
+        for file in self.photographs():
+            files.append(self.root / file)
         return {f"benchmark {JUDGEMENTS}": cache.combined(files, self.root, f"hashing {JUDGEMENTS}")}
 
 
@@ -130,37 +132,44 @@ def read_judgements(folder: str) -> Judgements:
     captions = _read_table(root, _CAPTIONS, ("caption_id", "caption"))
     owners = np.char.rpartition(captions["caption_id"].to_pylist(), "#")[:, 0]
     pairs = {}
-    for kind, source in SOURCES.items():
+    for kind, source in ANSWER_FILES.items():
         table = _read_table(root, source.names, ("image", "caption_id", *source.columns))
         images = np.array(table["image"].to_pylist())
         rows = rows_of(table["caption_id"], captions["caption_id"])
-        values = np.stack([table[name] for name in source.columns[: source.answers]], axis=1)
-        is_right = ((values >= source.low) & (values <= source.high)).all(axis=1)
-        is_right &= (rows >= 0) & np.isin(images, owners)
-        if not is_right.all():
-            row = ", ".join(map(str, table.slice(int(is_right.argmin()), 1).to_pylist()[0].values()))
+        columns = source.columns[: source.answers]
+        values = np.stack([table[name] for name in columns], axis=1)
+        is_valid = ((values >= source.low) & (values <= source.high)).all(axis=1)
+        is_valid &= (rows >= 0) & np.isin(images, owners)
+        if not is_valid.all():
+            wrong = table.slice(int(is_valid.argmin()), 1).to_pylist()[0]
+            row = ", ".join(map(str, wrong.values()))
             raise DataError(
                 f"{root}: {source.names[1]} has {printable(row)}: an answer is no number from {source.low} to "
                 f"{source.high}, or {_CAPTIONS[1]} lacks the caption or captions of the photograph; get the files again"
             )
-        others = images != owners[rows]
-        pairs[kind] = images[others], rows[others], values[others]
+        is_other = images != owners[rows]
+        pairs[kind] = images[is_other], rows[is_other], values[is_other]
 
-    named = [np.append(images, owners[rows]) for images, rows, _ in pairs.values()]
+    named = []  # photographs in pairs, and those whose captions are in pairs
+    for images, rows, _ in pairs.values():
+        named += [images, owners[rows]]
     files = np.unique(np.concatenate(named))
     kept = np.flatnonzero(np.isin(owners, files))
     answers = {}
     for kind, (images, rows, values) in pairs.items():
-        fits = values.mean(axis=1) >= SOURCES[kind].fits
+        fits = values.mean(axis=1) >= ANSWER_FILES[kind].fits
         if len(set(fits.tolist())) < 2:
-            raise DataError(f"{root}: by {SOURCES[kind].names[1]} all pairs fit, or none does; get the file again")
-        answers[kind] = Answers(np.searchsorted(files, images), np.searchsorted(kept, rows), values, fits)
+            raise DataError(f"{root}: by {ANSWER_FILES[kind].names[1]} all pairs fit, or none does; get the file again")
+        image_rows = np.searchsorted(files, images)
+        caption_rows = np.searchsorted(kept, rows)
+        answers[kind] = AnsweredPairs(image_rows, caption_rows, values, fits)
     texts = captions["caption"].take(kept).to_pylist()
-    return Judgements(root, files.tolist(), texts, np.searchsorted(files, owners[kept]), answers)
+    owner_rows = np.searchsorted(files, owners[kept])
+    return Judgements(root, files.tolist(), texts, owner_rows, answers)
 
 
 def _read_table(root: Path, names: Sequence[str], columns: Sequence[str]) -> pa.Table:
-    """Read columns of a file of tabs: those that the header of a `.tsv` names, or all of a published one.
+    """Read columns of a file of tabs; a `.tsv` has a header, a published file has exactly these columns.
 
     Raises:
         MissingInputError: there is no such file.
@@ -170,11 +179,12 @@ def _read_table(root: Path, names: Sequence[str], columns: Sequence[str]) -> pa.
     from pyarrow import csv
 
     path = data_files(root, names)[0]
-    types = {name: pa.string() if name in _TEXTS else pa.float64() for name in columns}
+    types = dict.fromkeys(columns, pa.float64()) | dict.fromkeys(_TEXTS, pa.string())
+    header = None if path.suffix == ".tsv" else columns
     try:
         return csv.read_csv(
             path,
-            csv.ReadOptions(column_names=None if path.suffix == ".tsv" else columns),
+            csv.ReadOptions(column_names=header),
             csv.ParseOptions(delimiter="\t", quote_char=False),
             csv.ConvertOptions(include_columns=columns, column_types=types),
         )

@@ -14,8 +14,10 @@ from itrpipe.datasets.tars import path_parts
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 # Bytes that a file name and a path may have on the file systems in use.
-_LONGEST_NAME, _LONGEST_PATH = 255, 4095
-_INSIDE, _RENAME = "write a path relative to the images' folder", "rename the file and correct the path"
+_LONGEST_NAME = 255
+_LONGEST_PATH = 4095
+_INSIDE = "write a path relative to the images' folder"
+_RENAME = "rename the file and correct the path"
 _REFUSED = {
     r"\A(?:/|[A-Za-z]:)": f"is absolute; {_INSIDE}",
     r"\A(?:\s*|(?:\.?/)*\.?)\Z": f"names no file; {_INSIDE}",
@@ -34,8 +36,9 @@ _SHOWN = 200
 @lru_cache(maxsize=65_536)  # captions of an image follow each other
 def image_key(name: str) -> str:
     """Return one path for all spellings: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
-    whole = unicodedata.normalize("NFC", name.strip())
-    return "/" * whole.startswith("/") + "/".join(path_parts(whole))
+    name = unicodedata.normalize("NFC", name.strip())
+    path = "/".join(path_parts(name))
+    return f"/{path}" if name.startswith("/") else path
 
 
 def locate_images(
@@ -62,32 +65,35 @@ def locate_images(
     """
     if not records:
         raise DataError(f"{source}: holds no images; a dataset needs at least one")
-    inside = ImageRoot(root, source)
+    image_root = ImageRoot(root, source)
+    encoding = sys.getfilesystemencoding()
     layouts = [list(map(image_key, layout)) for layout in layouts]
     for layout in layouts:
         for file, record in zip(layout, records, strict=True):
-            inside.refuse_outside(file, record)
-            if not file.isascii() and (encoding := sys.getfilesystemencoding()) != "utf-8":
+            image_root.refuse_outside(file, record)
+            if not file.isascii() and encoding != "utf-8":
                 raise UsageError(f"{source}: {record}: Python reads file names as {encoding} here; set PYTHONUTF8=1")
     for layout in layouts:
         for folder in folders:
-            for file in layout[:_PROBED_IMAGES]:
-                path = root / inside.as_stored(f"{folder}/{file}")
+            for probe in layout[:_PROBED_IMAGES]:
+                path = root / image_root.as_stored(f"{folder}/{probe}")
                 if path.is_file() or in_archive(path):
-                    found = [inside.as_stored(f"{folder}/{each}") for each in layout]
-                    inside.refuse_links_out(found, records)
-                    return found
+                    files = [image_root.as_stored(f"{folder}/{file}") for file in layout]
+                    image_root.refuse_links_out(files, records)
+                    return files
     first = layouts[0][0]
     for folder in folders:
-        beside = (root / folder / first).parent
-        for path in beside.iterdir() if beside.is_dir() else ():
+        place = (root / folder / first).parent
+        if not place.is_dir():
+            continue
+        for path in place.iterdir():
             if Path(first).name.lower() in (path.name.lower(), path.stem.lower()):
                 raise MissingInputError(
                     f"{source}: no image {first} in {root / folder}, but {path.name}; write names of files as they "
                     "are, with their ending"
                 )
-    looked = ", ".join(str(root / folder) for folder in folders)
-    raise MissingInputError(f"{source}: no image such as {first} in {looked}; put the images into one of these")
+    places = ", ".join(str(root / folder) for folder in folders)
+    raise MissingInputError(f"{source}: no image such as {first} in {places}; put the images into one of these")
 
 
 def locate_all_images(root: Path, files: Sequence[str], records: Sequence[str], folders: Sequence[str]) -> list[str]:
@@ -101,14 +107,14 @@ def locate_all_images(root: Path, files: Sequence[str], records: Sequence[str], 
         MissingInputError: some are not there.
         DataError, UsageError: see `locate_images`.
     """
-    found = locate_images(root, root, [files], records, folders)
-    missing = [file for file in found if not (root / file).is_file()]
+    located = locate_images(root, root, [files], records, folders)
+    missing = [file for file in located if not (root / file).is_file()]
     if missing:
         raise MissingInputError(
-            f"{root}: {len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}; "
+            f"{root}: {len(missing):,} of {len(located):,} images are not there, such as {root / missing[0]}; "
             "a benchmark needs all of them"
         )
-    return found
+    return located
 
 
 class ImageRoot:
@@ -119,7 +125,7 @@ class ImageRoot:
     """
 
     def __init__(self, root: Path, source: Path) -> None:
-        """Remembers the root and the data file that errors name."""
+        """Remember the root and the data file that errors name."""
         self.root = root
         self._source = source
         self._real_root = os.path.realpath(root)
@@ -127,26 +133,30 @@ class ImageRoot:
         self._stored_names: dict[str, dict[str, str]] = {}
 
     def as_stored(self, relative: str) -> str:
-        """Returns a path with each name as its folder spells it, where that is another Unicode form."""
+        """Return a path with each name as its folder spells it, which may be in another Unicode form."""
         stored = ""
-        for part in path_parts(relative):
-            stored += f"/{part if part.isascii() else self._names(stored).get(image_key(part), part)}"
+        for name in path_parts(relative):
+            if not name.isascii():
+                name = self._names(stored).get(image_key(name), name)
+            stored += f"/{name}"
         return stored[1:]
 
     def refuse_outside(self, relative: str, record: str) -> None:
         """Raise the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
-        reasons = [reason for pattern, reason in _REFUSED.items() if re.search(pattern, relative)]
-        written = relative.encode(errors="replace")
-        if len(written) > _LONGEST_PATH or max(map(len, written.split(b"/"))) > _LONGEST_NAME:
-            reasons.append(
-                f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
-            )
-        if reasons:
-            shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
-            raise DataError(f"{self._source}: {record}: image path {shown!r} {reasons[0]}")
+        reason = ""
+        for pattern, refusal in _REFUSED.items():
+            if re.search(pattern, relative):
+                reason = refusal
+                break
+        encoded = relative.encode(errors="replace")
+        if not reason and (len(encoded) > _LONGEST_PATH or max(map(len, encoded.split(b"/"))) > _LONGEST_NAME):
+            reason = f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
+        if reason:
+            excerpt = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
+            raise DataError(f"{self._source}: {record}: image path {excerpt!r} {reason}")
 
     def resolve(self, relative: str, record: str) -> Path:
-        """Returns the real path of the image.
+        """Return the real path of the image.
 
         Args:
             relative: path as the disk spells it.
@@ -162,7 +172,7 @@ class ImageRoot:
         return Path(self._follow(relative))
 
     def refuse_links_out(self, relatives: Sequence[str], records: Sequence[str]) -> None:
-        """Raises a `DataError` that counts the paths whose links lead out of the root, and names the first."""
+        """Raise a `DataError` that counts the paths whose links lead out of the root, and names the first."""
         outside = []
         for relative, record in zip(relatives, records, strict=True):
             real = self._follow(relative)
@@ -184,7 +194,7 @@ class ImageRoot:
         return os.path.realpath(path) if os.path.islink(path) else path
 
     def _names(self, folder: str) -> dict[str, str]:
-        """Return names in a folder below the root by their keys; of several with one key, the one that is the key."""
+        """Return the names in a folder below the root by their keys; of names with one key, the one that equals it."""
         if folder not in self._stored_names:
             names = {}
             with contextlib.suppress(OSError):  # no such folder, or none to be read, which resolving tells

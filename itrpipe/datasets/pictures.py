@@ -1,4 +1,4 @@
-"""Image files as arrays: what may be decoded, how colours become 8-bit RGB, and why a file is refused."""
+"""Reads image files as arrays of 8-bit RGB, or refuses them with a reason."""
 
 import contextlib
 import io
@@ -30,8 +30,15 @@ MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
 
 _ORIENTATION = 0x0112
-_TURNS = "FLIP_LEFT_RIGHT ROTATE_180 FLIP_TOP_BOTTOM TRANSPOSE ROTATE_270 TRANSVERSE ROTATE_90"
-_TRANSPOSITIONS = {number: Image.Transpose[name] for number, name in enumerate(_TURNS.split(), start=2)}
+_TRANSPOSITIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 SIDEWAYS = 5
 """First of the orientations that exchange width and height."""
 # Tags of TIFF.
@@ -50,7 +57,7 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 def read_rgb(path: Path) -> np.ndarray:
-    """Reads and decodes an image file.
+    """Read and decode an image file.
 
     Returns:
         [H, W, 3] uint8 RGB; see `decode_rgb`.
@@ -62,7 +69,7 @@ def read_rgb(path: Path) -> np.ndarray:
 
 
 def read_image(path: Path) -> bytes:
-    """Reads an image file, or one inside another file, see `itrpipe.datasets.archives`.
+    """Read an image file, or one inside another file, see `itrpipe.datasets.archives`.
 
     Raises:
         DataError: the file is not there or cannot be read. The message is the reason alone, for a list of files.
@@ -71,11 +78,11 @@ def read_image(path: Path) -> bytes:
     try:
         packed = in_archive(path)
         if packed:
-            content = read_member(*packed)
+            archive, name = packed
+            content = read_member(archive, name)
             if isinstance(content, bytes):
                 return content
-            archive = packed[0]
-            path = ImageRoot(archive.parent, archive).resolve(content, record=packed[1])
+            path = ImageRoot(archive.parent, archive).resolve(content, record=name)
         # Reading a pipe would wait for a writer for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise DataError("is not a regular file")
@@ -87,7 +94,7 @@ def read_image(path: Path) -> bytes:
 
 
 def decode_rgb(content: bytes) -> np.ndarray:
-    """Decodes an image as a viewer shows it.
+    """Decode an image as a viewer shows it.
 
     The EXIF orientation is honoured, transparent parts are white, greyscale becomes three equal channels, 16-bit
     samples keep their upper 8 bits, and of an animation the first frame is taken.
@@ -115,7 +122,7 @@ def decode_rgb(content: bytes) -> np.ndarray:
 
 @cache
 def _jpeg_decoder() -> Callable[[bytes], Any] | None:
-    """Return TorchCodec's decoder, where it is installed: the bytes of Pillow's, in less time, beside other threads."""
+    """Return TorchCodec's decoder, where it is installed: Pillow's pixels in less time, beside other threads."""
     try:
         from torchcodec.decoders import decode_jpeg  # pyright: ignore (optional)
     except (ImportError, OSError, RuntimeError):  # it brings libraries that a system may refuse
@@ -124,21 +131,24 @@ def _jpeg_decoder() -> Callable[[bytes], Any] | None:
 
 
 def picture_rgb(image: Image.Image, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Returns an opened image as `decode_rgb` does, or so many of its pixels across and down.
+    """Return the pixels of an opened image as `decode_rgb` does, or of its nearest neighbours at a size of W x H.
 
     Raises:
         DataError: its samples have no defined range. The message is the reason alone.
-        Exception: one of `DECODER_ERRORS` where it was not decoded yet and is damaged.
+        Exception: one of `DECODER_ERRORS`, where the image was not decoded yet and is damaged.
     """
     image.load()
-    turn = _TRANSPOSITIONS.get(orientation(image))
-    upright = image if turn is None else image.transpose(turn)
+    upright = image
+    turn = orientation(image)
+    if turn in _TRANSPOSITIONS:
+        upright = image.transpose(_TRANSPOSITIONS[turn])
     if size is not None:
         upright = upright.resize(size, Image.Resampling.NEAREST)
     if upright.mode in _SIXTEEN_BIT:
         samples = np.asarray(upright).astype(np.uint16)
-        tags = image.getexif() if image.format == "TIFF" else {}
-        # The opened image knows how many of the 16 bits it uses.
+        tags = {}
+        if image.format == "TIFF":
+            tags = image.getexif()  # it tells how many of the 16 bits are used
         grey = (samples >> (tags.get(_BITS_PER_SAMPLE, 16) - 8)).astype(np.uint8)
         if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
             grey = _WHITE - grey
@@ -150,11 +160,13 @@ def picture_rgb(image: Image.Image, size: tuple[int, int] | None = None) -> np.n
     if upright.has_transparency_data:
         white = Image.new("RGBA", upright.size, "white")
         upright = Image.alpha_composite(white, upright.convert("RGBA"))
-    return np.array(upright if upright.mode == "RGB" else upright.convert("RGB"))
+    if upright.mode != "RGB":
+        upright = upright.convert("RGB")
+    return np.array(upright)
 
 
 def open_picture(content: bytes) -> Image.Image:
-    """Reads the header of an image and returns the image, not yet decoded.
+    """Read the header of an image and return the image, not yet decoded.
 
     Raises:
         DataError: the bytes are none of `DECODERS`, or the header speaks of more than `MAX_PIXELS` pixels.
@@ -175,20 +187,22 @@ def open_picture(content: bytes) -> Image.Image:
 
 
 def orientation(image: Image.Image) -> int:
-    """Returns the EXIF orientation of a decoded image, 1 to 8.
+    """Return the EXIF orientation of a decoded image, 1 to 8.
 
     It is 1 where there is none or none that can be read: the pixels are whole, and every viewer shows them so. TIFF
     files are turned by the decoder itself and say 1 afterwards.
     """
     try:
-        found = image.getexif().get(_ORIENTATION)
+        value = image.getexif().get(_ORIENTATION)
     except DECODER_ERRORS:
         return 1
-    return found if isinstance(found, int) and found in _TRANSPOSITIONS else 1
+    if isinstance(value, int) and value in _TRANSPOSITIONS:
+        return value
+    return 1
 
 
 def refusal(error: BaseException) -> str:
-    """Returns the reason, for a list of files, that `error` of opening or decoding a file stands for."""
+    """Return the reason why a file is refused, for a list of files, from an error of opening or decoding it."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, DataError):
         return text
@@ -196,4 +210,6 @@ def refusal(error: BaseException) -> str:
         return "is not there"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read: {error.strerror}"
-    return f"is truncated ({text})" if "truncated" in text.lower() else f"is damaged ({text})"
+    if "truncated" in text.lower():
+        return f"is truncated ({text})"
+    return f"is damaged ({text})"

@@ -43,11 +43,18 @@ def write_prepared(folder: Path, annotations: Annotations, facts: Mapping[str, I
         annotations: checked, so that every caption has its image.
         facts: of `image_check.check_images`, for every image.
     """
-    image_ids, files, splits = zip(*annotations.images, strict=True)
-    shas, widths, heights, _ = zip(*(facts[file] for file in files), strict=True)
+    images = {name: [] for name in _IMAGES.names}
+    for image in annotations.images:
+        image_facts = facts[image.file]
+        images["image_id"].append(image.image_id)
+        images["file"].append(image.file)
+        images["split"].append(image.split)
+        images["width"].append(image_facts.width)
+        images["height"].append(image_facts.height)
+        images["sha256"].append(image_facts.sha256)
     caption_ids, owners, texts = zip(*annotations.captions, strict=True)
-    images = {"image_id": image_ids, "file": files, "split": splits, "width": widths, "height": heights, "sha256": shas}
-    write_tables(folder, images, caption_ids, texts, rows_of(pa.array(owners), pa.array(image_ids)))
+    owner_rows = rows_of(pa.array(owners), pa.array(images["image_id"]))
+    write_tables(folder, images, caption_ids, texts, owner_rows)
 
 
 def write_tables(
@@ -57,30 +64,36 @@ def write_tables(
 
     Args:
         folder: exists; files of the same names are replaced.
-        images: columns of N images, without those that nobody knows: `file`, `sha256`, `width` and `height`.
-        caption_ids: of T captions.
-        texts: of each; its words are written with it.
+        images: columns of N images; `file`, `sha256`, `width` and `height` may be missing.
+        caption_ids: ids of T captions.
+        texts: text of each; its words are written with it.
         owners: row of the image of each caption, int [T].
     """
     columns = dict(images)
     for name, unknown in {"file": "", "sha256": "", "width": 0, "height": 0}.items():
         columns.setdefault(name, [unknown] * len(images["image_id"]))
-    known = pa.table(columns, schema=_IMAGES)
-    order = np.argsort([SPLITS.index(name) for name in images["split"]], kind="stable")
-    caption_order = np.argsort(np.argsort(order)[owners], kind="stable")
+    image_table = pa.table(columns, schema=_IMAGES)
+    image_order = np.argsort(list(map(SPLITS.index, images["split"])), kind="stable")
+    new_row = np.argsort(image_order)  # of each image
+    caption_order = np.argsort(new_row[owners], kind="stable")
     ids = pa.array(caption_ids, _TEXT)
     sentences = pa.array(texts, _TEXT)
     # Some rows at a time: copies of whole columns, and the words of all captions, would not fit into memory.
     with table_writer(folder / IMAGES_FILE, _IMAGES) as writer:
-        for start in range(0, len(order), _ROWS_AT_ONCE):
-            writer.write_table(known.take(order[start : start + _ROWS_AT_ONCE]))
+        for start in range(0, len(image_order), _ROWS_AT_ONCE):
+            writer.write_table(image_table.take(image_order[start : start + _ROWS_AT_ONCE]))
     with table_writer(folder / CAPTIONS_FILE, _CAPTIONS) as writer:
         for start in range(0, len(caption_order), _ROWS_AT_ONCE):
             rows = caption_order[start : start + _ROWS_AT_ONCE]
-            of_images = [known[name].take(owners[rows]) for name in ("image_id", "split")]
-            part = sentences.take(pa.array(rows))
-            tokens = [tokenize(text) for text in part.to_pylist()]
-            writer.write_table(pa.table([ids.take(pa.array(rows)), *of_images, part, tokens], schema=_CAPTIONS))
+            block = sentences.take(pa.array(rows))
+            caption_columns = {
+                "caption_id": ids.take(pa.array(rows)),
+                "image_id": image_table["image_id"].take(owners[rows]),
+                "split": image_table["split"].take(owners[rows]),
+                "text": block,
+                "tokens": list(map(tokenize, block.to_pylist())),
+            }
+            writer.write_table(pa.table(caption_columns, schema=_CAPTIONS))
 
 
 @dataclass(frozen=True)
@@ -110,8 +123,8 @@ class Split:
     @cached_property
     def sizes(self) -> np.ndarray:
         """Return height and width of the images in pixels, int64 [N, 2]."""
-        columns = [self.images[name].to_pylist() for name in ("height", "width")]
-        return np.array(columns, dtype=np.int64).T.copy()
+        columns = self.images["height"].to_numpy(), self.images["width"].to_numpy()
+        return np.stack(columns, axis=1).astype(np.int64)
 
     @cached_property
     def caption_ids(self) -> np.ndarray:
@@ -120,12 +133,12 @@ class Split:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The captions as published, T of them."""
+        """Return the captions as published, T of them."""
         return self.captions["text"].to_pylist()
 
     @cached_property
     def tokens(self) -> pa.ListArray:
-        """The words of each caption, an Arrow array of T lists, as `Vocabulary` takes it."""
+        """Return the words of each caption, an Arrow array of T lists, as `Vocabulary` takes it."""
         return self.captions["tokens"].combine_chunks()
 
     @cached_property
@@ -135,31 +148,34 @@ class Split:
 
     @cached_property
     def captions_of_image(self) -> np.ndarray:
-        """Offsets int64 [N + 1]: the captions of image i are rows `offsets[i]` to `offsets[i + 1] - 1`."""
-        return np.searchsorted(self.caption_image, np.arange(len(self.images) + 1)).astype(np.int64)
+        """Return offsets, int64 [N + 1]: the captions of image i are rows `offsets[i]` to `offsets[i + 1] - 1`."""
+        image_rows = np.arange(len(self.images) + 1)
+        return np.searchsorted(self.caption_image, image_rows).astype(np.int64)
 
     def without(self, image_ids: Sequence[str]) -> Split:
-        """Returns the split without some images and their captions.
+        """Return the split without some images and their captions.
 
         Raises:
             DataError: no image would be left.
         """
-        kept = ~pc.field("image_id").isin(pa.array(image_ids, pa.string()))
-        images = self.images.filter(kept)
+        is_kept = ~pc.field("image_id").isin(pa.array(image_ids, pa.string()))
+        images = self.images.filter(is_kept)
         if not len(images):
             raise DataError(f"split {self.name!r}: none of its {len(self.images):,} images is left; extract them first")
-        return Split(self.name, images, self.captions.filter(kept))
+        captions = self.captions.filter(is_kept)
+        return Split(self.name, images, captions)
 
     def share(self, share: float) -> Split:
-        """Returns so many of the images with their captions; smaller shares lie within larger ones, for every seed.
+        """Return a share of the images with their captions; smaller shares lie within larger ones, for every seed.
 
         Args:
-            share: of the images, 0..1; one of them at least.
+            share: part of the images to keep, 0..1; one image at least.
         """
         if share == 1.0:
             return self
+        count = max(1, round(share * len(self.image_ids)))
         order = np.random.default_rng(0).permutation(len(self.image_ids))
-        return self.without(self.image_ids[order[max(1, round(share * len(order))) :]].tolist())
+        return self.without(self.image_ids[order[count:]].tolist())
 
 
 @dataclass(frozen=True)
@@ -176,7 +192,7 @@ class PreparedDataset:
 
     @classmethod
     def open(cls, folder: Path, *, tokens: bool = True) -> PreparedDataset:
-        """Reads and checks both files.
+        """Read and check both files.
 
         Args:
             folder: the artifact.
@@ -198,8 +214,11 @@ class PreparedDataset:
         return cls(folder, splits)
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Returns the number of images and of captions by split."""
-        return {name: (len(split.images), len(split.captions)) for name, split in self.splits.items()}
+        """Return the number of images and of captions by split."""
+        counts = {}
+        for name, split in self.splits.items():
+            counts[name] = len(split.images), len(split.captions)
+        return counts
 
     def column(self, name: str) -> list[Any]:
         """Return a column of `images.parquet`, such as `image_id` or `file`, over the images of all splits."""
@@ -209,11 +228,11 @@ class PreparedDataset:
         return values
 
     def sizes(self) -> np.ndarray:
-        """Returns height and width in pixels of the images of all splits, int64 [N, 2]."""
+        """Return height and width in pixels of the images of all splits, int64 [N, 2]."""
         return np.concatenate([split.sizes for split in self.splits.values()])
 
     def split(self, name: str) -> Split:
-        """Returns one split.
+        """Return one split.
 
         Raises:
             UsageError: the dataset has no images of that split.
@@ -238,8 +257,10 @@ def texts_of(folder: Path, split: str, caption_ids: Rows) -> Iterator[str]:
     start = 0
     for batch in file.batches(_ROWS_AT_ONCE, ["caption_id", "split", "text"]):
         rows = batch.filter(pc.field("split") == split)
-        next_ids = pa.array(caption_ids.read(start, start + len(rows)).tolist(), pa.binary()).cast(_TEXT)
-        texts = rows["text"].filter(pc.is_in(rows["caption_id"], next_ids)).to_pylist()  # pyright: ignore
+        ids = caption_ids.read(start, start + len(rows)).tolist()
+        next_ids = pa.array(ids, pa.binary()).cast(_TEXT)
+        is_wanted = pc.is_in(rows["caption_id"], next_ids)  # pyright: ignore
+        texts = rows["text"].filter(is_wanted).to_pylist()
         start += len(texts)
         yield from texts
 
@@ -247,13 +268,13 @@ def texts_of(folder: Path, split: str, caption_ids: Rows) -> Iterator[str]:
 def given_split(
     captions: Sequence[str], image_ids: Sequence[str] = ("none",), name: str = "given", what: str = "text {}"
 ) -> Split:
-    """A split of some images, and of captions of the first of them whose ids are `given`, `given1`, …
+    """Make a split of some images, and of captions of the first of them; caption ids are `given`, `given1`, …
 
     Args:
         captions: T sentences.
-        image_ids: of the images; where captions belong to none, an id that there is nothing of.
-        name: of the split, for messages.
-        what: the option that a caption was given by, for the message, `{}` being its row.
+        image_ids: ids of the images; where captions belong to none, any id.
+        name: name of the split, for messages.
+        what: option of a caption, for the message, where `{}` stands for its row.
 
     Raises:
         UsageError: a caption has no word, or it or an id is no Unicode.

@@ -22,7 +22,7 @@ _EXPECTED = {
     "dict_type": "an object",
     "model_type": "an object",
 }
-"""Pydantic's name of what is wrong -> what a user is told to write."""
+"""Pydantic's type of an error -> the value that a user is to write."""
 _SHOWN = 60
 """Characters of a wrong value."""
 
@@ -35,54 +35,65 @@ Each value must have the type of its field. A validator of a field raises a `Val
 """
 
 
-def _several(value: Any) -> Any:
+def _list_or_object(value: Any) -> Any:
     if not isinstance(value, list | dict):
         raise ValueError("a list or an object")
     return value
 
 
-OBJECT, LIST = TypeAdapter(dict[str, Any]), TypeAdapter(list[Any])
-ANY = TypeAdapter(Annotated[list[Any] | dict[str, Any], BeforeValidator(_several)])
-"""Content of which nothing more is known."""
-Id = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+OBJECT = TypeAdapter(dict[str, Any])
+LIST = TypeAdapter(list[Any])
+ANY = TypeAdapter(Annotated[list[Any] | dict[str, Any], BeforeValidator(_list_or_object)])
+"""A list or an object of anything."""
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+Id = Annotated[str, BeforeValidator(_number_as_text)]
 """An id, which may be written as a whole number."""
 
 
 def files_present(source: Path, names: Sequence[str]) -> list[Path]:
-    """Returns the source itself if it is a file of one of these names or patterns, or all such files in the folder."""
+    """Return the source itself if it is a file of one of these names or patterns, or all such files in the folder."""
     if source.is_file():
-        return [source] if any(fnmatchcase(source.name, name) for name in names) else []
-    found = []
+        for name in names:
+            if fnmatchcase(source.name, name):
+                return [source]
+        return []
+    paths = []
     for name in names:
-        found += sorted(source.glob(name))
-    return [path for path in found if path.is_file()]
+        paths += filter(Path.is_file, sorted(source.glob(name)))
+    return paths
 
 
 def data_files(source: Path, names: Sequence[str], *, by_year: bool = False) -> list[Path]:
-    """Returns the data file that a source stands for, or the files.
+    """Return the data files of a source: one, or several of one year.
 
     Args:
         source: the file itself, under any name, or a folder that holds exactly one file of `names`.
         names: file names or patterns that the format goes by.
-        by_year: whether the folder may hold several whose names end in the same year.
+        by_year: whether the folder may hold several files, whose names end in one year.
 
     Raises:
         MissingInputError: there is no such file.
         UsageError: the folder holds several.
     """
-    found = [source] if source.is_file() else files_present(source, names)
-    if not found:
+    if source.is_file():
+        return [source]
+    paths = files_present(source, names)
+    if not paths:
         raise MissingInputError(f"{source}: none of {', '.join(names)} is there; name the file or its folder")
-    if len({path.stem[-4:] if by_year else path for path in found}) > 1:
-        raise UsageError(
-            f"{source}: holds {len(found)} data files ({', '.join(path.name for path in found)}); name one of them as "
-            "the source"
-        )
-    return found
+    alternatives = {path.stem[-4:] for path in paths} if by_year else set(paths)
+    if len(alternatives) > 1:
+        listing = ", ".join(path.name for path in paths)
+        raise UsageError(f"{source}: holds {len(paths)} data files ({listing}); name one of them as the source")
+    return paths
 
 
 def read_text(path: Path) -> str:
-    """Returns the content of a UTF-8 file without its byte order mark, line ends as they are.
+    """Return the content of a UTF-8 file without its byte order mark, line ends as they are.
 
     Raises:
         DataError: the file is not UTF-8.
@@ -99,21 +110,25 @@ def read_text(path: Path) -> str:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Returns the lines of a UTF-8 file, line ends included; errors as of `read_text`."""
+    """Return the lines of a UTF-8 file, line ends included; errors as of `read_text`."""
     return io.StringIO(read_text(path), newline="")
 
 
 def lines_of(path: Path) -> list[str]:
-    """Returns the lines of a UTF-8 file without their ends; empty ones at its end are no lines. Errors as above."""
-    return [line.rstrip("\r\n") for line in io.StringIO(read_text(path).rstrip("\r\n"), newline="")]
+    """Return the lines of a UTF-8 file without their ends, and without empty lines at its end.
+
+    Errors are those of `read_text`.
+    """
+    text = read_text(path).rstrip("\r\n")
+    return [line.rstrip("\r\n") for line in io.StringIO(text, newline="")]
 
 
 def load_json(path: Path, kind: TypeAdapter[Kind]) -> Kind:
-    """Returns the content of a JSON file.
+    """Return the content of a JSON file.
 
     Args:
         path: the file.
-        kind: of its content.
+        kind: type of its content.
 
     Raises:
         DataError: the file is not UTF-8, not JSON or of another kind; the message names the place and the value.
@@ -123,7 +138,7 @@ def load_json(path: Path, kind: TypeAdapter[Kind]) -> Kind:
 
 
 def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
-    """Yields the rows of a table with the line where each ends.
+    """Yield the rows of a table with the line where each ends.
 
     A `.jsonl` has one object in each line; empty lines are skipped. A `.json` is a list, whose elements are numbered
     from 0, or an object, whose values have keys. Anything else is a table with a header, in letters of any case. Tabs
@@ -133,7 +148,7 @@ def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
 
     Args:
         path: the table.
-        kind: of a row.
+        kind: type of a row.
 
     Raises:
         DataError: the file is not UTF-8 or malformed, or a row is of another kind.
@@ -141,20 +156,24 @@ def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
     """
     suffix = path.suffix.lower()
     # Rows go to the validator itself: its adapter would take twice as long.
-    validate, word = kind.validator.validate_python, "line"
+    if suffix == ".jsonl":
+        for number, line in enumerate(text_lines(path), start=1):
+            if line.strip():
+                yield str(number), validated(kind.validator.validate_json, line, path, f"line {number}")
+        return
     if suffix == ".json":
-        content, word = load_json(path, ANY), "record"
+        unit = "record"
+        content = load_json(path, ANY)
         numbered = content.items() if isinstance(content, dict) else enumerate(content)
-    elif suffix == ".jsonl":
-        validate = kind.validator.validate_json
-        numbered = ((number, line) for number, line in enumerate(text_lines(path), start=1) if line.strip())
     else:
-        numbered = _delimited(path, suffix)
+        unit = "line"
+        numbered = _delimited_rows(path, suffix)
     for number, row in numbered:
-        yield str(number), validated(validate, row, path, f"{word} {number}")
+        yield str(number), validated(kind.validator.validate_python, row, path, f"{unit} {number}")
 
 
-def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
+def _delimited_rows(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows of a table with a header, by the line where each ends."""
     lines = text_lines(path)
     first = next(lines, "")
     separator = ","
@@ -166,7 +185,10 @@ def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
     try:
         names = [name.strip().lower() for name in next(reader, [])]
-        header = [name if names.count(name) == 1 else f"{name} ({names.count(name)} columns)" for name in names]
+        header = []
+        for name in names:
+            count = names.count(name)
+            header.append(name if count == 1 else f"{name} ({count} columns)")
         for fields in reader:
             if len(fields) == len(header):
                 yield reader.line_num, dict(zip(header, fields, strict=True))
@@ -183,7 +205,7 @@ def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: str = "") -> Kind:
-    """The content as a record.
+    """Return the content as a record.
 
     Raises:
         DataError: it is none. The line names the file, the place in it, the field and its value.
@@ -193,23 +215,21 @@ def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: 
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
     context = first.get("ctx", {})
-    place = list(first["loc"]) or [""]
-    *holder, field = place
+    value = repr(first["input"])[:_SHOWN]
+    place = list(first["loc"])
     match first["type"]:
         case "json_invalid":
             reason = f"is not valid JSON ({context['error']}); get the file again, or correct it"
         case "missing":
-            lacks = [str(field)]
-            place = holder
+            missing = [str(place.pop())]
             for other in more:
-                if other["type"] == "missing" and [*other["loc"][:-1]] == holder:
-                    lacks.append(str(other["loc"][-1]))
-            reason = (
-                f"has no {' and no '.join(lacks)}; it has {', '.join(first['input']) or 'nothing'}; rename one of these"
-            )
+                if other["type"] == "missing" and list(other["loc"][:-1]) == place:
+                    missing.append(str(other["loc"][-1]))
+            fields = ", ".join(first["input"]) or "nothing"
+            reason = f"has no {' and no '.join(missing)}; it has {fields}; rename one of these"
         case "value_error":
-            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {context['error']}"
+            reason = f"is {value}, expected {context['error']}"
         case kind:
-            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {_EXPECTED.get(kind, 'another value')}"
+            reason = f"is {value}, expected {_EXPECTED.get(kind, 'another value')}"
     words = filter(None, [where, *map(str, place), reason])
     raise DataError(f"{path}: {printable(' '.join(words))}")

@@ -1,4 +1,4 @@
-"""Tar files, as WebDataset packs them: the place of each of their files, found once and kept.
+"""Reads tar files, as WebDataset packs them: the place of each of their files is found once and stored.
 
 The headers of a tar file are read once. The index of a large one goes into the user's cache folder
 (`$XDG_CACHE_HOME/itrpipe/tar`), from where other processes and later commands map it.
@@ -33,17 +33,21 @@ _LONGEST_HEADER = 1 << 20
 """Bytes of an extended header, which holds a name; and of zeros at the end of a tar file, of which a download that
 reserves its space leaves more."""
 _FILES = (b"0", b"\0", b"7")
+"""Types of headers, those of plain files."""
 _WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"5", b"6")
 """Links, devices, folders and pipes, whatever size their headers say."""
-_LONG_NAME, _LONG_LINK, _SPARSE = b"L", b"K", b"S"
-_EXTENDED, _COMMON = b"x", b"g"
+_LONG_NAME = b"L"
+_LONG_LINK = b"K"
+_SPARSE = b"S"
+_EXTENDED = b"x"
+_COMMON = b"g"
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|PK")
 """Beginnings of files of gzip, bzip2, xz, zstd and zip."""
 FETCH_AGAIN = "fetch or make it again"
 
 
 def path_parts(path: str) -> list[str]:
-    """Returns the names in a path, without empty ones and `.`."""
+    """Return the names in a path, without empty ones and `.`."""
     # pathlib gives the same, but for 100,000 paths it costs seconds.
     return [part for part in path.split("/") if part not in ("", ".")]
 
@@ -63,14 +67,20 @@ def tar_members(archive: Path) -> list[str]:
 
 
 def read_tar_member(archive: Path, name: str) -> bytes:
-    """Read a file in a tar file; errors as above, and a DataError where it is not in it."""
+    """Read a file in a tar file.
+
+    Raises:
+        DataError, OSError: see `tar_members`; or there is no file of this name in it.
+    """
     index = _index(archive)
     names = index["name"]
-    row = bisect_left(names, name, key=lambda each: each.as_py())
+    row = bisect_left(names, name, key=lambda scalar: scalar.as_py())
     if row == len(names) or names[row].as_py() != name:
         raise DataError(f"is not in {archive.name}")
+    size = index["size"][row].as_py()
+    offset = index["offset"][row].as_py()
     with archive.open("rb", buffering=0) as stream:
-        return os.pread(stream.fileno(), index["size"][row].as_py(), index["offset"][row].as_py())
+        return os.pread(stream.fileno(), size, offset)
 
 
 def _index(archive: Path) -> pa.Table:
@@ -90,7 +100,8 @@ def _stored_index(archive: Path, version: str) -> pa.Table:
     from itrpipe.storage.tables import read_arrow, write_arrow
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    path = cache / "itrpipe" / "tar" / f"{hashlib.sha256(os.fsencode(archive.absolute())).hexdigest()}.arrow"
+    digest = hashlib.sha256(os.fsencode(archive.absolute())).hexdigest()
+    path = cache / "itrpipe" / "tar" / f"{digest}.arrow"
     with contextlib.suppress(OSError, DataError, pa.ArrowInvalid):
         check_stamp(path, FETCH_AGAIN)
         stored = read_arrow(path)
@@ -110,17 +121,19 @@ def _read_index(archive: Path) -> pa.Table:
     import pyarrow.compute as pc
 
     names = []
-    places = array("q")
+    offsets = array("q")
+    sizes = array("q")
     for name, offset, size in _files(archive):
         names.append(name)
-        places.extend((offset, size))
-    offsets, sizes = places[::2], places[1::2]
+        offsets.append(offset)
+        sizes.append(size)
     schema = pa.schema({"name": pa.string(), "offset": pa.int64(), "size": pa.int64()})
     index = pa.table({"name": names, "offset": offsets, "size": sizes}, schema=schema).sort_by("name")
     sorted_names = index["name"]
-    doubled = pc.index(pc.call_function("equal", [sorted_names[1:], sorted_names[:-1]]), True).as_py()
-    if doubled >= 0:
-        raise DataError(f"holds {sorted_names[doubled]} twice; give each file a name of its own")
+    is_repeated = pc.call_function("equal", [sorted_names[1:], sorted_names[:-1]])
+    row = pc.index(is_repeated, True).as_py()
+    if row >= 0:
+        raise DataError(f"holds {sorted_names[row]} twice; give each file a name of its own")
     return index
 
 
@@ -167,7 +180,8 @@ def _files(archive: Path) -> Iterator[tuple[str, int, int]]:
                     raise DataError(f"holds {name} as a sparse file; pack it without --sparse")
                 if kind in _FILES and not name.endswith("/"):
                     yield "/".join(path_parts(unicodedata.normalize("NFC", name))), offset, size
-            start = offset + -(-size // _BLOCK) * _BLOCK
+            blocks = -(-size // _BLOCK)
+            start = offset + blocks * _BLOCK
             header = os.pread(file, _BLOCK, start)
         padding = os.pread(file, _LONGEST_HEADER + 1, start)
     if not padding or padding.strip(b"\0") or len(padding) > _LONGEST_HEADER:
@@ -184,7 +198,8 @@ def _kind(header: bytes) -> bytes:
         ValueError: it is no whole header, or the sum of its bytes is another than it says.
     """
     # The field of the sum itself counts as eight spaces.
-    if len(header) < _BLOCK or _number(header[148:156]) != sum(header[:148]) + sum(header[156:]) + 8 * ord(" "):
+    expected = sum(header[:148]) + sum(header[156:]) + 8 * ord(" ")
+    if len(header) < _BLOCK or _number(header[148:156]) != expected:
         raise ValueError("a wrong sum")
     return header[156:157]
 

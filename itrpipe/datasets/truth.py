@@ -1,7 +1,7 @@
 """Pairs of an image and a caption that is true of it: the file `truth.parquet` of a dataset, and people's decisions.
 
 Only the embedded dataset `scenes` has the file. Every other dataset takes a caption's own image for the only true
-one, which is what makes its false negatives invisible until people judge them.
+one, which makes its false negatives invisible until people judge them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from itrpipe.storage.tables import read_table, rows_of, write_table
 TRUTH_FILE = "truth.parquet"
 DECIDED = "decided.parquet"
 """Beside mined lists: the pairs of the training set that were decided when they were mined."""
-FITS, DIFFERS = "fits", "differs"
-_SCHEMA = pa.schema({"caption_id": pa.string(), "true_image_ids": pa.list_(pa.string())})
-_DECIDED = pa.schema({"image_id": pa.string(), "caption_id": pa.string(), "verdict": pa.string()})
+FITS = "fits"
+DIFFERS = "differs"
+_TEXT = pa.string()
+_SCHEMA = pa.schema({"caption_id": _TEXT, "true_image_ids": pa.list_(_TEXT)})
+_DECIDED = pa.schema({"image_id": _TEXT, "caption_id": _TEXT, "verdict": _TEXT})
 _REMEDY = "run `itrpipe prepare` again"
 
 
@@ -49,13 +51,14 @@ class PairSet:
         return self.places(captions, images) >= 0
 
     def places(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Return the place of each pair of rows among them, of the shape that both broadcast to; -1 of another pair."""
+        """Return the place of each pair of rows in the set, of the shape that both broadcast to; -1 of other pairs."""
         codes = captions.astype(np.int64) * self.images + images
         if not len(self):
             return np.full(codes.shape, -1)
         places = np.searchsorted(self.codes, codes).clip(max=len(self) - 1)
-        is_one = (self.codes[places] == codes) & (images >= 0) & (images < self.images)  # else of another pair
-        return np.where(is_one, places, -1)
+        is_image = (images >= 0) & (images < self.images)  # or the code would be that of another pair
+        is_member = (self.codes[places] == codes) & is_image
+        return np.where(is_member, places, -1)
 
     @property
     def caption_rows(self) -> np.ndarray:
@@ -78,9 +81,11 @@ class PairSet:
         """
         texts = Ragged.of_owners(self.image_rows, self.images, self.caption_rows)
         images = Ragged.of_owners(self.caption_rows, captions, self.image_rows)
+        most_texts = int(texts.counts.max(initial=1))
+        most_images = int(images.counts.max(initial=1))
         return {
-            "texts_for_images": texts.padded(int(texts.counts.max(initial=1)), -1),
-            "images_for_texts": images.padded(int(images.counts.max(initial=1)), -1),
+            "texts_for_images": texts.padded(most_texts, -1),
+            "images_for_texts": images.padded(most_images, -1),
         }
 
     def __len__(self) -> int:
@@ -88,13 +93,13 @@ class PairSet:
 
 
 def write_truth(folder: Path, true_images: Mapping[str, Sequence[str]]) -> None:
-    """Write the file.
+    """Write the file of true pairs.
 
     Args:
         folder: the prepared dataset.
         true_images: caption_id -> ids of all images of the same split that the caption describes.
     """
-    columns = {"caption_id": list(true_images), "true_image_ids": [list(ids) for ids in true_images.values()]}
+    columns = {"caption_id": list(true_images), "true_image_ids": list(map(list, true_images.values()))}
     pq.write_table(pa.table(columns, schema=_SCHEMA), folder / TRUTH_FILE)
 
 
@@ -103,7 +108,7 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
 
     Args:
         folder: the prepared dataset.
-        image_ids, caption_ids: whose rows are returned.
+        image_ids, caption_ids: ids of the images and captions; pairs are returned as rows of these.
 
     Raises:
         DataError: the file is damaged or lacks a caption.
@@ -113,28 +118,31 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
         return None
     table = read_table(path, _SCHEMA, _REMEDY)
     rows = rows_of(pa.array(caption_ids.tolist(), pa.string()), table["caption_id"])
-    if (rows < 0).any():
-        raise DataError(f"{path} lacks caption {caption_ids[rows < 0][0]!r}; {_REMEDY}")
+    is_missing = rows < 0
+    if is_missing.any():
+        raise DataError(f"{path} lacks caption {caption_ids[is_missing][0]!r}; {_REMEDY}")
     lists = table["true_image_ids"].combine_chunks().take(pa.array(rows))
     captions = np.repeat(np.arange(len(rows)), lists.value_lengths().to_numpy())
     images = rows_of(lists.flatten(), pa.array(image_ids.tolist(), pa.string()))
-    return PairSet.of(captions[images >= 0], images[images >= 0], len(image_ids))
+    is_known = images >= 0
+    return PairSet.of(captions[is_known], images[is_known], len(image_ids))
 
 
 def rows_of_ids(
     pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows [P] of captions and images of pairs of ids of image and caption; -1 of ids that are not there."""
-    names = np.array(list(pairs), dtype=str).reshape(-1, 2)
-    captions = rows_of(pa.array(names[:, 1]), pa.array(caption_ids))
-    return captions, rows_of(pa.array(names[:, 0]), pa.array(image_ids))
+    ids = np.array(list(pairs), dtype=str).reshape(-1, 2)
+    captions = rows_of(pa.array(ids[:, 1]), pa.array(caption_ids))
+    images = rows_of(pa.array(ids[:, 0]), pa.array(image_ids))
+    return captions, images
 
 
 def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
     """Return pairs of ids of image and caption as rows of these images and captions; those of others are left out."""
     captions, images = rows_of_ids(pairs, image_ids, caption_ids)
-    known = (images >= 0) & (captions >= 0)
-    return PairSet.of(captions[known], images[known], len(image_ids))
+    is_known = (images >= 0) & (captions >= 0)
+    return PairSet.of(captions[is_known], images[is_known], len(image_ids))
 
 
 @dataclass(frozen=True)
@@ -155,11 +163,15 @@ class Decided:
 
         Args:
             verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict.
-            image_ids, caption_ids: of all images and captions.
+            image_ids, caption_ids: ids of all images and captions.
         """
-        fits = [pair for pair, verdict in verdicts.items() if verdict == FITS]
-        differs = [pair for pair, verdict in verdicts.items() if verdict == DIFFERS]
-        return cls(pair_set(fits, image_ids, caption_ids), pair_set(differs, image_ids, caption_ids))
+        pairs = {FITS: [], DIFFERS: []}
+        for pair, verdict in verdicts.items():
+            if verdict in pairs:
+                pairs[verdict].append(pair)
+        fits = pair_set(pairs[FITS], image_ids, caption_ids)
+        differs = pair_set(pairs[DIFFERS], image_ids, caption_ids)
+        return cls(fits, differs)
 
     @classmethod
     def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
@@ -178,10 +190,12 @@ class Decided:
         return cls.of(verdicts, image_ids, caption_ids)
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
-        """Write them beside mined lists, by their ids."""
-        fits, differs = self.fits, self.differs
-        images = image_ids[np.append(fits.image_rows, differs.image_rows)]
-        captions = caption_ids[np.append(fits.caption_rows, differs.caption_rows)]
-        verdicts = [FITS] * len(fits) + [DIFFERS] * len(differs)
-        columns = {"image_id": images.tolist(), "caption_id": captions.tolist(), "verdict": verdicts}
+        """Write the decided pairs beside mined lists, by their ids."""
+        image_rows = np.append(self.fits.image_rows, self.differs.image_rows)
+        caption_rows = np.append(self.fits.caption_rows, self.differs.caption_rows)
+        columns = {
+            "image_id": image_ids[image_rows].tolist(),
+            "caption_id": caption_ids[caption_rows].tolist(),
+            "verdict": [FITS] * len(self.fits) + [DIFFERS] * len(self.differs),
+        }
         write_table(folder / DECIDED, pa.table(columns, schema=_DECIDED))

@@ -1,4 +1,4 @@
-"""Words of a caption, as the papers cut them, and their ids, as the recurrent text encoders read them.
+"""Cuts captions into words as the papers do, and gives the words ids for the recurrent text encoders.
 
 A vocabulary is built from captions, or read in the form in which SCAN published its own.
 """
@@ -34,7 +34,7 @@ _CONTRACTED = re.compile(r"\b(?:cannot|gimme|gonna|gotta|lemme|wanna)\b")
 
 
 def tokenize(text: str) -> list[str]:
-    """Cuts a caption into lower-cased words and punctuation marks.
+    """Cut a caption into lower-cased words and punctuation marks.
 
     The conventions are the Penn Treebank's as nltk implements them: `man's` gives `man` and `'s`, double quotes
     become ``` `` ``` and `''`, a final full stop is a word. SCAN, VSRN, BFAN, VSE++ and AOQ call
@@ -58,7 +58,7 @@ def tokenize(text: str) -> list[str]:
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """Returns where the words of `tokenize` stand in a caption.
+    """Return the places of the words of `tokenize` in a caption.
 
     Args:
         text: the caption as published.
@@ -69,13 +69,13 @@ def spans(text: str) -> list[tuple[int, int]]:
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
     lowered = text.lower()
-    found = list(NLTKWordTokenizer().span_tokenize(lowered))
+    spans = list(NLTKWordTokenizer().span_tokenize(lowered))
     if len(lowered) == len(text):
-        return found
-    origin = []
+        return spans
+    origin = []  # of each lower-cased character, its place in the caption
     for index, character in enumerate(text):
         origin += [index] * len(character.lower())
-    return [(origin[start], origin[end - 1] + 1) for start, end in found]
+    return [(origin[start], origin[end - 1] + 1) for start, end in spans]
 
 
 @STRICT
@@ -99,16 +99,15 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Id of each word."""
+        """Return the id of each word."""
         return {word: index for index, word in enumerate(self.words)}
 
     def __len__(self) -> int:
-        """Returns the number of ids, the specials included."""
         return len(self.words)
 
     @classmethod
     def build(cls, lists: pa.ListArray, min_count: int = 4) -> Vocabulary:
-        """Returns the words that occur often enough, the most frequent first and equals by alphabet.
+        """Build a vocabulary of the words that occur often enough, the most frequent first and equals by alphabet.
 
         SCAN, VSRN, BFAN and VSE++ count over the captions of train and val and keep words of four and more
         occurrences; the order of their ids was an accident of hashing, ours is not.
@@ -119,12 +118,15 @@ class Vocabulary:
 
         Source: SCAN, vocabulary of `f30k_precomp` and `coco_precomp`.
         """
-        counted = lists.flatten().value_counts().to_pylist()
-        counts = [(-entry["counts"], entry["values"]) for entry in counted if entry["counts"] >= min_count]
-        return cls((*SPECIALS, *(word for _, word in sorted(counts) if word not in SPECIALS)))
+        counts = []
+        for entry in lists.flatten().value_counts().to_pylist():
+            if entry["counts"] >= min_count and entry["values"] not in SPECIALS:
+                counts.append((-entry["counts"], entry["values"]))
+        words = [word for _, word in sorted(counts)]
+        return cls((*SPECIALS, *words))
 
     def encode_all(self, lists: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of many captions, each between `<start>` and `<end>`.
+        """Return the ids of many captions, each between `<start>` and `<end>`.
 
         A word of a caption that happens to read `<pad>` or like another special is unknown.
 
@@ -138,25 +140,27 @@ class Vocabulary:
         # Looked up among the ordinary words alone, whose ids begin after the specials, UNKNOWN being the last of these.
         ordinary = pa.array(self.words[len(SPECIALS) :], type=pa.string())
         ids = rows_of(lists.flatten(), ordinary) + len(SPECIALS)
-        lengths = np.diff(lists.offsets.to_numpy()) + 2
-        tokens = np.pad(Ragged.of_counts(lengths - 2, ids).padded(fill=PAD), ((0, 0), (1, 1))).astype(np.int32)
+        counts = np.diff(lists.offsets.to_numpy())
+        lengths = counts + 2
+        words = Ragged.of_counts(counts, ids).padded(fill=PAD)
+        tokens = np.pad(words, ((0, 0), (1, 1))).astype(np.int32)
         tokens[:, 0] = START
         tokens[np.arange(len(lengths)), lengths - 1] = END
         return tokens, lengths
 
     def encode_split(self, split: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of the captions of a split, as `encode_all` does."""
+        """Return the ids of the captions of a split; see `encode_all`."""
         return self.encode_all(split.tokens)
 
     def save(self, path: Path) -> None:
-        """Writes the published form, UTF-8."""
+        """Write the published form, UTF-8."""
         words = {str(index): word for index, word in enumerate(self.words)}
         content = _Published(word2idx=self.ids, idx2word=words, idx=len(words))
         path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Reads the published form; the words keep their published ids.
+        """Read the published form; the words keep their published ids.
 
         Raises:
             MissingInputError: the file cannot be opened.
@@ -171,7 +175,7 @@ def tell_unknown_words(job: Any, split: str, percent: int) -> None:
     Args:
         job: see `itrpipe.stages.base.Job`.
         split: its name.
-        percent: of the words.
+        percent: share of the words that are unknown.
     """
     job.metrics[UNKNOWN_WORDS.format(split)] = percent
     if percent > _MOST_UNKNOWN:

@@ -1,5 +1,5 @@
-"""Maps over data: a stage says once what can be made apart, and every machine makes it with the same bytes.
+"""Maps over data: a stage divides its work into parts once, and every machine makes each part with the same bytes.
 
-`work.py` is what a stage defines, `run.py` what it calls, also for one job's share of the parts. Parts are made in this
-process or in several of this machine, by `run.py` too, or on a Ray cluster, by `ray.py`.
+A stage defines a `Work` (`work.py`) and calls `make_parts` (`run.py`), also for one job's share of the parts. Parts are
+made in this process or in several of this machine by `run.py`, or on a Ray cluster by `ray.py`.
 """

@@ -13,24 +13,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from itrpipe.engine.run import Answer, Crew, Host, Maker, MapExecution, last_line, usable_cores
+from itrpipe.engine.run import Answer, Host, Maker, MakerPool, MapExecution, last_line, usable_cores
 from itrpipe.engine.work import Part, Work
 from itrpipe.errors import MissingInputError, UnavailableError, reason_of
 
-LEFT_ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TQDM_PATCH_PRINT": "0"}
-"""Environment of Ray unless the user sets another: it reports to nobody, and Python's `print` stays Python's."""
 _PATIENCE = 30.0
 """Seconds until a machine counts as one that does not answer."""
 
 
 def load_ray() -> Any:
-    """The library.
+    """Import the library Ray and return it.
 
     Raises:
         MissingInputError: it is not installed.
     """
-    for name, value in LEFT_ALONE.items():
-        os.environ.setdefault(name, value)
+    # Ray reports to nobody, and Python's `print` stays Python's, unless the user sets otherwise.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
     try:
         import ray
     except ImportError:
@@ -40,12 +39,12 @@ def load_ray() -> Any:
 
 @contextmanager
 def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
-    """A connection to a cluster, or to one of this machine alone that ends with it.
+    """Connect to a cluster, or to one of this machine alone that ends with the connection.
 
     Args:
-        ray: of `load_ray`.
-        address: of the cluster; empty starts one.
-        workers: cores of the one that is started; 0 for those of the machine.
+        ray: the library, see `load_ray`.
+        address: address of the cluster; empty starts one.
+        workers: cores of the cluster that is started; 0 for all that this process may use.
 
     Raises:
         UnavailableError: there is no cluster at that address.
@@ -53,20 +52,23 @@ def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    own = {"address": "local", "num_cpus": workers or usable_cores(), "include_dashboard": False}
-    where = "this machine"
-    remedy = "it may be too busy to start one; run the same command again, or leave --engine ray out"
     if address:
         where = f"--address {address}"
         remedy = (
             "start one with `ray start --head`, set its RAY_AUTH_MODE and token here, or leave --address out for one "
             "of this machine alone"
         )
+    else:
+        where = "this machine"
+        remedy = "it may be too busy to start one; run the same command again, or leave --engine ray out"
     on_end = signal.getsignal(signal.SIGTERM)
     try:
         try:
-            given = {"address": _answering(address)} if address else own
-            ray.init(log_to_driver=False, logging_level="error", **given)
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+            if address:
+                ray.init(_reachable_address(address), **options)
+            else:
+                ray.init("local", num_cpus=workers or usable_cores(), include_dashboard=False, **options)
         except Exception as error:  # Ray raises plain ones, too
             raise UnavailableError(f"no Ray cluster answers at {where} ({reason_of(error)}); {remedy}") from None
         if threading.current_thread() is threading.main_thread():
@@ -76,8 +78,10 @@ def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
         ray.shutdown()
 
 
-def _answering(address: str) -> str:
-    """Return the address of a cluster; Ray itself tries for minutes where nobody answers, and then ends the process.
+def _reachable_address(address: str) -> str:
+    """Return the address of a cluster once something answers there.
+
+    Ray itself tries for minutes where nobody answers, and then ends the process.
 
     Raises:
         OSError: nobody answers.
@@ -85,12 +89,13 @@ def _answering(address: str) -> str:
     """
     from ray._private.services import canonicalize_bootstrap_address  # what `ray.init` begins with
 
-    found = address if "://" in address else canonicalize_bootstrap_address(address) or address
-    host, _, port = found.rpartition("://")[2].rpartition(":")
+    if "://" not in address:
+        address = canonicalize_bootstrap_address(address) or address
+    host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         raise ValueError("give it as HOST:PORT, or as auto")
     socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
-    return found
+    return address
 
 
 class Node(NamedTuple):
@@ -110,25 +115,29 @@ class Node(NamedTuple):
 
 
 def nodes(ray: Any, root: Path) -> Iterator[Node]:
-    """The machines of the connected cluster.
+    """Yield the machines of the connected cluster.
 
     Args:
-        ray: of `load_ray`.
+        ray: the library, see `load_ray`.
         root: the data folder.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    look = ray.remote(num_cpus=0, max_retries=0)(_look)
-    for each in (node for node in ray.nodes() if node["Alive"]):
-        there = NodeAffinitySchedulingStrategy(each["NodeID"], soft=False)
+    inspect = ray.remote(num_cpus=0, max_retries=0)(_inspect_node)
+    for node in ray.nodes():
+        if not node["Alive"]:
+            continue
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         try:
-            seen: tuple[str, bool] = ray.get(look.options(scheduling_strategy=there).remote(root), timeout=_PATIENCE)
+            answer = inspect.options(scheduling_strategy=there).remote(root)
+            version, sees_data = ray.get(answer, timeout=_PATIENCE)
         except ray.exceptions.RayError as error:
-            seen = f"does not run ({last_line(error)})", False
-        yield Node(each["NodeManagerAddress"], each["Resources"], *seen)
+            version = f"does not run ({last_line(error)})"
+            sees_data = False
+        yield Node(node["NodeManagerAddress"], node["Resources"], version, sees_data)
 
 
-def _look(root: Path) -> tuple[str, bool]:
+def _inspect_node(root: Path) -> tuple[str, bool]:
     """Return the version of itrpipe on a node, and whether it has the data folder."""
     from itrpipe import __version__
 
@@ -136,8 +145,10 @@ def _look(root: Path) -> tuple[str, bool]:
 
 
 @contextmanager
-def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
-    """The actors of a map. They get parts once they are there: of more than the cluster has room for, some never are.
+def ray_makers(work: Work, execution: MapExecution, parts: int) -> Iterator[MakerPool]:
+    """Yield the actors of a map, which get parts once they have begun.
+
+    Where there are more of them than the cluster has room for, some never begin.
 
     Args:
         work: the map.
@@ -150,17 +161,20 @@ def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
     """
     ray = load_ray()
     with connected(ray, execution.address, execution.workers):
-        room = ray.cluster_resources()
-        what = "GPU" if work.device == "cuda" or (work.device == "auto" and room.get("GPU")) else "CPU"
-        actor = ray.remote(max_concurrency=work.overlap, num_cpus=1, num_gpus=int(what == "GPU"))(_Remote)
+        resources = ray.cluster_resources()
+        on_gpu = work.device == "cuda" or (work.device == "auto" and bool(resources.get("GPU")))
+        count = execution.workers or max(1, int(resources.get("GPU" if on_gpu else "CPU", 0)))
+        actor = ray.remote(max_concurrency=work.overlap, num_cpus=1, num_gpus=int(on_gpu))(_RemoteHost)
         description = ray.put(work)
         folder = Path.cwd()
-        count = execution.workers or max(1, int(room.get(what, 0)))
-        remedy = "see `itrpipe doctor --address`"
-        yield Crew(count, work.overlap + 1, lambda number: _Actor(ray, actor.remote(description, folder)), remedy)
+
+        def begin(number: int) -> Maker:
+            return _Actor(ray, actor.remote(description, folder))
+
+        yield MakerPool(count, work.overlap + 1, begin, remedy="see `itrpipe doctor --address`")
 
 
-class _Remote:
+class _RemoteHost:
     """A host in an actor, in the folder of the driver, where there is one."""
 
     def __init__(self, work: Work, folder: Path) -> None:
@@ -169,7 +183,7 @@ class _Remote:
         self._host = Host(work)
 
     def begun(self) -> Answer:
-        """Answers when the actor is there."""
+        """Answer as soon as the actor is there."""
         return None, 0.0
 
     def make(self, part: Part, path: Path) -> Answer:
@@ -184,7 +198,7 @@ class _Actor(Maker):
         self.died = (ray.exceptions.RayError,)
         self._ray = ray
         self._actor = actor
-        self.parts[actor.begun.remote().future()] = None
+        self.tasks[actor.begun.remote().future()] = None
 
     def send(self, part: Part, path: Path) -> Future[Answer]:
         return self._actor.make.remote(part, path.absolute()).future()

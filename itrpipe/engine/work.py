@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -28,9 +28,9 @@ class Part:
     """One part of a map, which depends on the data alone, never on who makes it.
 
     Attributes:
-        name: of its file, without the suffix.
-        rows: how many units it holds.
-        content: what the worker is told of it beside the description of the map; it is pickled.
+        name: name of its file, without the suffix.
+        rows: number of units that it holds.
+        content: data for the worker beside the description of the map; it is pickled.
     """
 
     name: str
@@ -42,17 +42,17 @@ class Work(ABC, Generic[Worker]):
     """A map over data. It is pickled to whoever makes its parts, so it describes and holds nothing that is open.
 
     Attributes:
-        title: what is being done, for people.
-        unit: what parts hold, in the plural.
-        suffix: of the files of parts.
+        title: name of the map, for people, such as `checking images`.
+        unit: name of the units that parts hold, in the plural.
+        suffix: ending of the files of parts.
         overlap: parts that one worker makes at the same time, in threads: more than 1 where reading and computing take
             turns.
         in_one_thread: whether a part is computed by torch on the processor, and so by one thread, because its bytes may
             depend on their number. A process then makes as many more parts at the same time as it has further cores.
-        cores: that this process may use; its host knows.
+        cores: cores that this process may use; its host sets them.
         device: where a worker computes: `cpu`, `cuda`, or `auto` for a GPU where there is one. A worker has a GPU for
             itself.
-        key: what the parts depend on beside the fingerprint of the artifact.
+        key: text that changes with everything that the parts depend on, beside the fingerprint of the artifact.
         on_every_core: whether a process for every core suits it on this machine, since it is Python all through.
         untold: names of attributes that a worker opens itself, or that parts tell it of as far as it needs them.
     """
@@ -69,20 +69,20 @@ class Work(ABC, Generic[Worker]):
     key: str = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what workers are told."""
+        """Return the attributes that are sent to workers."""
         return {name: value for name, value in self.__dict__.items() if name not in self.untold}
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
-        """All parts, in the order of the data."""
+        """Return all parts, in the order of the data."""
 
     @abstractmethod
     def open(self) -> Worker:
-        """Open what makes parts, such as a model; called once in every process."""
+        """Open the worker that makes parts, such as a model; called once in every process."""
 
     @abstractmethod
     def make(self, worker: Worker, part: Part, path: Path) -> None:
-        """Writes the file of a part, whole or not at all, and nothing else."""
+        """Write the file of a part, whole or not at all, and nothing else."""
 
     def keeps(self, path: Path) -> bool:
         """Return whether a file of an earlier run still counts.
@@ -90,7 +90,10 @@ class Work(ABC, Generic[Worker]):
         Raises:
             DataError: it is not as it was written.
         """
-        check_stamp(path, AGAIN, None if self.suffix == ARRAYS else path.read_bytes())  # others are small
+        content = None
+        if self.suffix != ARRAYS:  # other files are small
+            content = path.read_bytes()
+        check_stamp(path, AGAIN, content)
         return True
 
 
@@ -100,7 +103,7 @@ class Made(NamedTuple):
     Attributes:
         paths: files of all parts, in their order; each was made in this run or compared with its checksum.
         rows: units that this run made.
-        seconds: that it took.
+        seconds: duration of the run.
     """
 
     paths: list[Path]
@@ -110,12 +113,12 @@ class Made(NamedTuple):
 
 @dataclass
 class Runner:
-    """Makes maps in this process, in a folder that no later run goes on from.
+    """Make maps in this process, in a folder that no later run goes on from.
 
     Args:
-        folder: of the files of parts, and of what is joined of them.
+        folder: folder for the files of parts, and for files that are joined of them.
         reporter: shows the progress; None where nobody looks.
-        warn: is told what is to be warned of.
+        warn: called with the text of a warning.
     """
 
     folder: Path
@@ -123,11 +126,11 @@ class Runner:
     warn: Callable[[str], object]
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
-        """Makes every part of a map.
+        """Make every part of a map.
 
         Args:
             work: the map.
-            name: of its folder.
+            name: beginning of the names of its files.
             more: another map follows that needs this one.
         """
         parts = work.parts()
@@ -136,35 +139,42 @@ class Runner:
         rows = sum(part.rows for part in parts)
         with self.task(work.title, rows, work.unit) as task:
             for part in parts:
-                paths.append(self.folder / f"{name}-{part.name}")
-                work.make(worker, part, paths[-1])
+                path = self.folder / f"{name}-{part.name}"
+                work.make(worker, part, path)
+                paths.append(path)
                 task.advance(part.rows)
         return Made(paths, rows)
 
-    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task | _Unseen]:
-        """Shows the progress of a job."""
-        return self.reporter.task(name, total, unit) if self.reporter else nullcontext(_Unseen())
+    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
+        """Show the progress of a job."""
+        from rich.console import Console
 
+        from itrpipe.progress import Reporter
 
-class _Unseen:
-    """A task whose progress nobody sees."""
-
-    def advance(self, count: int = 1, note: str = "") -> None: ...
+        # A console that took itself for a terminal would swallow what the user prints meanwhile.
+        reporter = self.reporter or Reporter(Console(quiet=True, force_terminal=False))
+        return reporter.task(name, total, unit)
 
 
 def numbered(contents: Iterable[tuple[int, Any]]) -> list[Part]:
-    """Parts of so many rows with such contents, named by their number, in order also where a folder is listed."""
-    return [Part(f"{number:06}", rows, content) for number, (rows, content) in enumerate(contents)]
+    """Return parts named by their number, which sorts as the parts do, from pairs of a number of rows and a content."""
+    parts = []
+    for number, (rows, content) in enumerate(contents):
+        parts.append(Part(f"{number:06}", rows, content))
+    return parts
 
 
 def cut(items: Sequence[Any] | np.ndarray, size: int) -> list[Part]:
-    """Parts of so many consecutive items, the last of fewer perhaps."""
-    pieces = (items[start : start + size] for start in range(0, len(items), size))
-    return numbered((len(own), own) for own in pieces)
+    """Return parts of `size` consecutive items each; the last one may have fewer."""
+    contents = []
+    for start in range(0, len(items), size):
+        piece = items[start : start + size]
+        contents.append((len(piece), piece))
+    return numbered(contents)
 
 
 def resolve_device(device: str) -> str:
-    """`auto` becomes `cuda` where there is one, else `cpu`.
+    """Return `cuda` or `cpu`: the device that is named, or for `auto` a GPU where there is one.
 
     On a GPU, cuDNN is told for this process to keep single precision: by itself it multiplies in TF32, which keeps 10
     bits of a factor, and the same captions would score differently by 1e-4 in another batch.
@@ -188,5 +198,7 @@ def resolve_device(device: str) -> str:
 
 
 def to_device(indices: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Indices of the host on a device, copied beside what the host does next."""
-    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
+    """Copy indices from the host to a device; the host does not wait for the copy to a GPU."""
+    if device.type == "cuda":
+        return indices.pin_memory().to(device, non_blocking=True)
+    return indices.to(device)

@@ -19,7 +19,8 @@ import numpy as np
 
 from itrpipe.errors import MissingInputError
 from itrpipe.features.store import ALIGNMENT, BYTES_OF_HEADERS, reserve, write_at
-from itrpipe.storage.arrays import Arrays, StoredRows, open_arrays
+from itrpipe.storage.array_formats import NamedArrays, open_arrays
+from itrpipe.storage.arrays import StoredRows
 from itrpipe.storage.disk import on_disk, require_space
 
 EMBEDDINGS, SCORES = "embeddings.h5", "scores.h5"
@@ -208,7 +209,7 @@ def _ids(image_ids: Iterable[str], caption_ids: Iterable[str], caption_image: np
     return ids | {"caption_image": caption_image.astype(np.int64)}
 
 
-def _opened(path: Path, split: str, what: str, remedy: str) -> Arrays:
+def _opened(path: Path, split: str, what: str, remedy: str) -> NamedArrays:
     file = open_arrays(path.absolute(), what, remedy)
     if not any(name.startswith(f"{split}/") for name in file):
         splits = dict.fromkeys(name.partition("/")[0] for name in file)

@@ -19,7 +19,8 @@ from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import GivenFiles, ids_beside
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, embedding_writer
-from itrpipe.storage.arrays import ArrayFile, FileRows, Rows, array_writer, labels, open_arrays, runs
+from itrpipe.storage.array_formats import FileRows, labels, open_arrays
+from itrpipe.storage.arrays import ArrayFile, Rows, array_writer, runs
 from itrpipe.storage.disk import reading
 from itrpipe.storage.tables import rows_of
 

@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.storage.arrays import open_arrays, runs
-from itrpipe.storage.disk import reading, remove_leftovers, require_space, whole_file
+from itrpipe.storage.array_formats import open_arrays
+from itrpipe.storage.arrays import runs
+from itrpipe.storage.disk import atomic_file, reading, remove_leftovers, require_space
 
 if TYPE_CHECKING:
     import h5py
@@ -201,7 +202,7 @@ def write_features(
     remove_leftovers(path.parent)  # of a killed run, which would take the room
     require_space(path, spec.bytes_needed(len(image_ids)), path.name)
     rows_of = {name: np.dtype((TYPES[name], shape)) for name, shape in spec.items()}
-    with whole_file(path) as stream:
+    with atomic_file(path) as stream:
         with h5py.File(stream.name, "w", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
             file.attrs["extractor"] = np.bytes_(extractor.encode("utf-8"))
             file.attrs["schema_version"] = np.int32(SCHEMA_VERSION)

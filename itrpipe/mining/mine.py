@@ -41,7 +41,8 @@ from itrpipe.mining.lists import (
     write_lists,
 )
 from itrpipe.mining.statistics import DATASET, Figures, mining_statistics
-from itrpipe.storage.arrays import Rows, check_captions, given_vectors
+from itrpipe.storage.arrays import Rows
+from itrpipe.storage.vectors import check_captions, given_vectors
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet

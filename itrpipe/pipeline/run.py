@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from itrpipe.datasets.definition import load_definition, remember_training
-from itrpipe.engine.run import OthersMissing, Share, share_of, whole
+from itrpipe.engine.run import OthersMissing, PartShare, part_share, without_share
 from itrpipe.errors import DataError, ItrpipeError, LockedError, UsageError
 from itrpipe.evaluation.tables import duration
 from itrpipe.pipeline.planning import Planner, refuse_hopeless
@@ -153,7 +153,7 @@ def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
     """
     share = None
     if load_stage(step.location.stage).has_parts(step):
-        share = share_of(step.execution)
+        share = part_share(step.execution)
     while (others := _run_share(step, reporter, share)) is not None:
         if others.missing() and not (needed or others.more):
             return
@@ -161,11 +161,11 @@ def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
         share = share if others.more else None
 
 
-def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMissing | None:
+def _run_share(step: Step, reporter: Reporter, share: PartShare | None) -> OthersMissing | None:
     """Make one artifact, or a share of its parts, and return what other jobs have to do then; None if nothing."""
     location = step.location
     part = "" if share is None else f"{share.number}-of-{share.count}"
-    joins = share is None and share_of(step.execution) is not None
+    joins = share is None and part_share(step.execution) is not None
 
     def say_waiting(lock: Path) -> None:
         reporter.say(f"{step.title}: {holder(lock)} is writing it; waiting for {lock}")
@@ -222,7 +222,7 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, float]:
+def _begin(step: Step, reporter: Reporter, share: PartShare | None) -> tuple[Job, float]:
     """Open the partial folder, and say whether the job goes on with what an earlier run has begun there.
 
     Returns:
@@ -234,7 +234,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
         dataset=step.location.dataset,
         conf=step.need.conf,
         settings=step.settings,
-        execution=step.execution if share is not None else whole(step.execution),
+        execution=step.execution if share is not None else without_share(step.execution),
         inputs=inputs,
         definition=step.definition,
         folder=open_partial(step.location),
@@ -286,7 +286,7 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
         "label": step.location.label,
         "fingerprint": step.location.fingerprint,
         "settings": step.settings.model_dump(mode="json"),
-        "execution": whole(step.execution).model_dump(mode="json"),
+        "execution": without_share(step.execution).model_dump(mode="json"),
         "sources": step.sources,
         "inputs": {name: each.manifest.as_input(each.folder.name) for name, each in job.inputs.items()},
         "timings": job.timings,

@@ -6,13 +6,13 @@ written last and the folder renamed, so a reader never sees half an artifact, an
 leaves a `.partial` folder from which the same command goes on. An artifact that is made again, because something
 that it reads was, takes the place of the earlier one, which stays beside it as `<name>.replaced`.
 
-What damage is, is decided here: a file that is absent, has invalid content, or another digest than its manifest says.
-A file that cannot be read now is not damaged. Whoever reads files of an artifact opens it before, once: `open_artifact`
-compares all of them with the manifest, and what reads rows or tables looks at no manifest.
+A file is damaged if it is absent, has invalid content, or another digest than its manifest says. A file that cannot be
+read now is not damaged. Whoever reads files of an artifact opens it before, once: `open_artifact` compares all of them
+with the manifest, and readers of rows or tables look at no manifest.
 
 Hashing 30 GB of features takes minutes; looking at their size and times takes no time at all. So small files are hashed
 whenever their artifact is opened, and a large one, like a source, once for as long as its size, modification time and
-inode stay as they are. What is known of a dataset's large files lies in `data/<dataset>/checked.json`.
+inode stay as they are. Digests of a dataset's large files are kept in `data/<dataset>/checked.json`.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ QUIET_BYTES = 1 << 28
 _trusted = False
 _FINISHED = re.compile(r".+-[0-9a-f]{8}")
 _RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "numpy", "h5py", "pyarrow")
+"""Packages that can change a result."""
 
 
 class OutputFile(BaseModel, extra="forbid", frozen=True):
@@ -119,9 +120,9 @@ class InputArtifact(BaseModel, extra="forbid", frozen=True):
     """The artifact that was read under one input name.
 
     Attributes:
-        stage, name, fingerprint: what it was.
-        digest: of all its files, see `Manifest.digest`.
-        files: digest of each file that lies in no folder of it.
+        stage, name, fingerprint: stage, folder name and fingerprint of the artifact.
+        digest: digest of all its files, see `Manifest.digest`.
+        files: digest of each file that lies in the artifact's folder itself.
         made: its execution settings and versions, which may differ between artifacts of one fingerprint.
     """
 
@@ -134,7 +135,7 @@ class InputArtifact(BaseModel, extra="forbid", frozen=True):
 
 
 class Manifest(BaseModel, extra="forbid", frozen=True):
-    """Everything needed to know what an artifact is and how it came to be.
+    """Record of an artifact: its settings, sources, inputs and files, and how it was made.
 
     Attributes:
         settings: the settings that determine the result; they are part of the fingerprint.
@@ -168,20 +169,20 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
 
     @property
     def digest(self) -> str:
-        """sha256 over the names and digests of all files: equal for artifacts of the same bytes."""
+        """Return the sha256 of the names and digests of all files, which is equal for artifacts of the same bytes."""
         digests = {name: file.sha256 for name, file in self.outputs.items()}
         return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
     @property
     def made(self) -> dict[str, Any]:
-        """Execution settings and versions: what may change the bytes without changing the fingerprint."""
+        """Return execution settings and versions, which may change the bytes without changing the fingerprint."""
         return {**self.execution, **self.versions}
 
     def as_input(self, name: str) -> InputArtifact:
-        """Return what the manifest of a reader records.
+        """Return the record of this artifact for the manifest of another one that reads it.
 
         Args:
-            name: of the folder.
+            name: of this artifact's folder.
         """
         return InputArtifact(
             stage=self.stage,
@@ -213,26 +214,27 @@ class Location:
 
     @property
     def name(self) -> str:
-        """Folder name: label and the first eight digits of the fingerprint."""
+        """Return the folder name: label and the first eight digits of the fingerprint."""
         return f"{self.label}-{self.fingerprint[:8]}"
 
     @property
     def folder(self) -> Path:
-        """The finished artifact."""
+        """Return the folder of the finished artifact."""
         return self.root / self.dataset / self.stage / self.name
 
     @property
     def partial(self) -> Path:
-        """The folder in which it is being made."""
+        """Return the folder in which it is being made."""
         return self.folder.with_name(self.name + PARTIAL)
 
     def lock(self, part: str = "") -> Path:
-        """The file that the process making it, or one part of it, holds locked."""
-        return self.folder.with_name(f".{self.name}{f'.{part}' if part else ''}.lock")
+        """Return the file that the process making it, or one part of it, holds locked."""
+        name = f".{self.name}.{part}" if part else f".{self.name}"
+        return self.folder.with_name(f"{name}.lock")
 
 
 def fingerprint(stage: str, schema_version: int, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
-    """sha256 over the canonical JSON of what determines a result.
+    """Return the sha256 of the canonical JSON of everything that determines a result.
 
     Args:
         stage: stage name.
@@ -249,7 +251,7 @@ def fingerprint(stage: str, schema_version: int, settings: Mapping[str, Any], in
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of an artifact folder.
+    """Read the manifest of an artifact folder.
 
     Raises:
         DataError: missing, invalid or changed since it was written; the artifact cannot be trusted.
@@ -262,7 +264,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes the manifest of an artifact folder atomically, with a checksum of its own."""
+    """Write the manifest of an artifact folder atomically, with a checksum of its own."""
     write_stamped_json(folder / MANIFEST, json.loads(manifest.model_dump_json()))
 
 
@@ -270,9 +272,9 @@ def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
     """Return the folder where an artifact lies, or lay, that another one was made from.
 
     Args:
-        folder: of the other one, finished.
-        manifest: of the other one.
-        name: of the input.
+        folder: finished artifact that was made from the input.
+        manifest: its manifest.
+        name: name of the input.
     """
     record = manifest.inputs[name]
     return folder.parents[1] / record.stage / record.name
@@ -284,41 +286,41 @@ def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
     Raises:
         MissingInputError: it was removed since, or made again with another result.
     """
-    found = input_folder(folder, manifest, name)
-    record = manifest.inputs[name]
+    source = input_folder(folder, manifest, name)
     reader = f"{folder.parent.name}/{folder.name}"
-    if not found.exists():
-        stage = found.parent.name.replace("_", "-")
-        remedy = f"run `itrpipe {stage} --dataset {found.parents[1].name}`"
+    if not source.exists():
+        stage = source.parent.name.replace("_", "-")
         if stage in ("embeddings", "encode", "judge"):  # no command makes them alone
             remedy = f"remove {folder} and run `{manifest.command}` again"
-        raise MissingInputError(f"{found}, which {reader} was made from, is not there; {remedy}")
-    if read_manifest(found).digest != record.digest:
+        else:
+            remedy = f"run `itrpipe {stage} --dataset {source.parents[1].name}`"
+        raise MissingInputError(f"{source}, which {reader} was made from, is not there; {remedy}")
+    if read_manifest(source).digest != manifest.inputs[name].digest:
         raise MissingInputError(
-            f"{found} was made again after {reader} was made from it; run `{manifest.command}` again"
+            f"{source} was made again after {reader} was made from it; run `{manifest.command}` again"
         )
-    return found
+    return source
 
 
 def open_input(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Return the folder of an artifact that another one was made from, whose files are to be read.
+    """Check the files of an artifact that another one was made from, and return its folder.
 
     Raises:
         MissingInputError: see `existing_input`.
         DataError, UnavailableError: see `open_artifact`.
     """
-    found = existing_input(folder, manifest, name)
-    open_artifact(found)
-    return found
+    source = existing_input(folder, manifest, name)
+    open_artifact(source)
+    return source
 
 
 def check_file(path: Path, expected: OutputFile, remedy: str, digest: Callable[[Path], str] | None = None) -> None:
-    """Compares a file with what a manifest says of it.
+    """Compare a file with its size and digest in a manifest.
 
     Args:
         path: the file.
         expected: its size and digest.
-        remedy: what to do about damage.
+        remedy: against damage, for the message.
         digest: computes its sha256; None compares presence and size only.
 
     Raises:
@@ -327,11 +329,11 @@ def check_file(path: Path, expected: OutputFile, remedy: str, digest: Callable[[
     """
     try:
         with on_disk(path):
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
                 damage = "is not a file"
-            elif found.st_size != expected.bytes:
-                damage = f"has {found.st_size:,} bytes instead of {expected.bytes:,}"
+            elif status.st_size != expected.bytes:
+                damage = f"has {status.st_size:,} bytes instead of {expected.bytes:,}"
             elif digest is not None and digest(path) != expected.sha256:
                 damage = "does not match its recorded sha256"
             else:
@@ -342,7 +344,7 @@ def check_file(path: Path, expected: OutputFile, remedy: str, digest: Callable[[
 
 
 def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
-    """Returns the manifest of an artifact that is whole.
+    """Check that an artifact is whole, and return its manifest.
 
     Args:
         folder: the artifact.
@@ -360,9 +362,9 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
 
 
 def open_artifact(folder: Path) -> Manifest:
-    """Return the manifest of an artifact whose files are about to be read, once they are as it says.
+    """Check the files of an artifact that are about to be read, and return its manifest.
 
-    Of a copy under another name every file is hashed, however large.
+    Large files are hashed once for as long as they stay unchanged; those of a copy under another name every time.
 
     Raises:
         DataError: the manifest or a file of it is damaged; the message names the commands that make it again.
@@ -385,7 +387,7 @@ def open_artifact(folder: Path) -> Manifest:
 
 
 def trust_large_files(trusted: bool) -> None:
-    """Say whether large files count as unchanged without a look at their content, in this process."""
+    """Set whether this process takes large files for unchanged without a look at their content."""
     global _trusted
     _trusted = trusted
 
@@ -402,24 +404,28 @@ def check_export(folder: Path) -> None:
         return
     remedy = "export it again, or fetch it again"
     with reading(listing, "the files of an export", remedy):
-        for name, known in read_json(listing)["files"].items():
+        for name, content in read_json(listing)["files"].items():
             path = folder / name
             if path.exists() and path.suffix != ".md":
-                check_file(path, OutputFile.model_validate(known), remedy, file_digest)
+                check_file(path, OutputFile.model_validate(content), remedy, file_digest)
 
 
 def damage_remedy(folder: Path, *, thorough: bool = False, again: str = "the same command again") -> str:
-    """Return what to do about a damaged artifact.
+    """Return the sentence of a message that tells how to replace a damaged artifact.
 
     Args:
         folder: the artifact.
         thorough: hashes alone show the damage, so that they are needed to find it again.
         again: the command to run.
     """
+    command = "itrpipe gc --damaged"
+    if thorough:
+        command += " --verify"
+    command += f" --dataset {folder.parents[1].name}"
     root = folder.parents[2]
-    place = "" if root == DATA else f" --data {shlex.quote(str(root))}"
-    verify = " --verify" if thorough else ""
-    return f"remove it with `itrpipe gc --damaged{verify} --dataset {folder.parents[1].name}{place}` and run {again}"
+    if root != DATA:
+        command += f" --data {shlex.quote(str(root))}"
+    return f"remove it with `{command}` and run {again}"
 
 
 def is_finished(folder: Path) -> bool:
@@ -428,12 +434,17 @@ def is_finished(folder: Path) -> bool:
 
 
 def partial_of(path: Path) -> Path:
-    """The `.partial` folder that a file of unfinished work lies in; elsewhere, as in tests, the file's own folder."""
-    return next((folder for folder in path.parents if folder.name.endswith(PARTIAL)), path.parent)
+    """Return the `.partial` folder that a file of unfinished work lies in; elsewhere, as in tests, its own folder."""
+    for folder in path.parents:
+        if folder.name.endswith(PARTIAL):
+            return folder
+    return path.parent
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted by name, without hidden ones; those behind links included; none if it is absent.
+    """Return the folders in a folder, sorted by name, with those behind links, but without hidden ones.
+
+    There are none if the folder is absent.
 
     Raises:
         UnavailableError: it cannot be read now.
@@ -444,13 +455,13 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def open_partial(location: Location) -> Path:
-    """Creates the `.partial` folder and its `.work/`, keeping what an interrupted run left there."""
+    """Create the `.partial` folder and its `.work/`, keeping the files that an interrupted run left there."""
     make_folder(location.partial / WORK)
     return location.partial
 
 
 def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
-    """Seals the partial folder: hashes and syncs its files, writes the manifest, renames the folder.
+    """Seal the partial folder: hash and sync its files, write the manifest, rename the folder.
 
     Args:
         location: the artifact.
@@ -466,7 +477,7 @@ def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
             outputs[name] = OutputFile(bytes=path.stat().st_size, sha256=file_digest(path))
             sync(path)
     versions = {"itrpipe": __version__}
-    for package in _RECORDED_PACKAGES:  # those that can change a result
+    for package in _RECORDED_PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     manifest = Manifest(outputs=outputs, versions=versions, **manifest_fields)
@@ -481,7 +492,7 @@ def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
 
 
 def seal(location: Location) -> None:
-    """Last steps of `finish`, repeatable after a kill: drop `.work/`, rename, sync the parent folder.
+    """Do the last steps of `finish`, repeatable after a kill: drop `.work/`, rename, sync the parent folder.
 
     An earlier artifact of this name is put aside as `<name>.replaced`, `<name>.replaced-2` and so on, never removed: it
     may have taken days.
@@ -499,7 +510,7 @@ def seal(location: Location) -> None:
 
 
 def recover_sealed(location: Location) -> bool:
-    """Finishes an artifact whose process was killed between writing the manifest and renaming.
+    """Finish an artifact whose process was killed between writing the manifest and renaming.
 
     Returns:
         Whether there was one.
@@ -528,7 +539,7 @@ class DigestCache:
 
     Attributes:
         path: as given.
-        of_steps: what was asked for a step -> digests of its sources, so that one plan looks at them once.
+        of_steps: key of a step -> digests of its sources, so that one plan looks at them once.
     """
 
     def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
@@ -539,7 +550,7 @@ class DigestCache:
         self._new: dict[str, list] = {}
 
     def digest(self, path: Path) -> str:
-        """sha256 of one source file, from the cache while it is unchanged.
+        """Return the sha256 of one source file, from the cache while it is unchanged.
 
         Raises:
             MissingInputError: there is no such file.
@@ -554,14 +565,16 @@ class DigestCache:
                 entry = self._entries.get(str(path.absolute()))
                 if entry and entry[:3] == _version(status):
                     return entry[3]
-                shown = status.st_size >> 20 if status.st_size >= QUIET_BYTES else 0
-                with self._reporter.task(f"checking {path.name}", shown, "MiB") as task:
+                total = 0  # so that no progress is shown
+                if status.st_size >= QUIET_BYTES:
+                    total = status.st_size >> 20
+                with self._reporter.task(f"checking {path.name}", total, "MiB") as task:
                     return self.remember(path, file_digest(path, lambda count: task.advance(count >> 20)))
         except FileNotFoundError:
             raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
 
     def remember(self, path: Path, digest: str) -> str:
-        """Keeps the digest that a file has as it is now, and returns it."""
+        """Keep the digest of a file as it is now, and return it."""
         key = str(path.absolute())
         entry = [*_version(path.stat()), digest]
         self._entries[key] = entry
@@ -569,38 +582,41 @@ class DigestCache:
         return digest
 
     def combined(self, paths: Collection[Path], root: Path, what: str) -> str:
-        """One digest over many files: their paths relative to `root` and their contents.
+        """Return one digest of many files: of their paths relative to `root` and their contents.
 
-        What is not there, no file or not readable counts as absent instead of failing: the stage that reads it lists
-        all of them.
+        A path that is not there, no file or not readable counts as absent instead of failing: the stage that reads it
+        lists all of them.
 
         Args:
             paths: the files.
             root: folder the recorded names are relative to, so that moving it changes nothing.
             what: name of the progress shown while many files are new.
         """
-        total = hashlib.sha256()
-        many = len(paths) - len(self._entries) > QUIET_FILES
-        with self._reporter.task(what, len(paths) if many else 0, "files") as task:
+        combined = hashlib.sha256()
+        total = 0  # so that no progress is shown
+        if len(paths) - len(self._entries) > QUIET_FILES:
+            total = len(paths)
+        with self._reporter.task(what, total, "files") as task:
             for path in sorted(paths):
-                name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
-                # Opening a pipe would wait for a writer for ever.
+                name = path.name
+                if path.is_relative_to(root):
+                    name = path.relative_to(root).as_posix()
                 digest = "absent"
-                if path.is_file() and os.access(path, os.R_OK):
+                if path.is_file() and os.access(path, os.R_OK):  # opening a pipe would wait for a writer for ever
                     digest = self.digest(path)
-                total.update(f"{name}\0{digest}\n".encode())
+                combined.update(f"{name}\0{digest}\n".encode())
                 task.advance()
-        return total.hexdigest()
+        return combined.hexdigest()
 
     def place(self, path: Path, what: str, pattern: str = "*") -> str:
-        """One digest of a file, or of the files of this pattern in a folder."""
+        """Return one digest of a file, or of the files of this pattern in a folder."""
         if not path.is_dir():
             return self.digest(path)
         files = [file for file in path.glob(pattern) if file.is_file()]
         return self.combined(files, path, what)
 
     def save(self) -> None:
-        """Writes the cache back if anything was hashed, with what other processes have hashed meanwhile.
+        """Write the cache back if anything was hashed, with the digests that other processes have added meanwhile.
 
         Where nothing can be written, the same files are hashed again next time.
         """
@@ -612,7 +628,7 @@ class DigestCache:
             self._new = {}
 
     def _read(self) -> dict[str, list]:
-        """The entries on the disk; a cache that is damaged counts as empty."""
+        """Return the entries on the disk; a cache that is damaged counts as empty."""
         try:
             return read_stamped_json(self.path, "its files are hashed again")
         except FileNotFoundError:
@@ -627,13 +643,23 @@ def _version(status: os.stat_result) -> list[int]:
 
 
 def local_folders(names: Mapping[str, str]) -> dict[str, Path]:
-    """Setting -> folder, of those models that are named by one of this machine, not by a hub id, and not left empty."""
-    folders = {key: Path(name).expanduser() for key, name in names.items() if name}
-    return {key: folder for key, folder in folders.items() if folder.is_absolute() or folder.exists()}
+    """Return the folders of the settings that name a model by a folder of this machine, not by a hub id.
+
+    Args:
+        names: setting -> name of its model, which may be empty.
+    """
+    folders = {}
+    for setting, name in names.items():
+        if not name:
+            continue
+        folder = Path(name).expanduser()
+        if folder.is_absolute() or folder.exists():
+            folders[setting] = folder
+    return folders
 
 
 def folder_digest(name: str, folder: Path, cache: DigestCache) -> str:
-    """Return the digest of the files of a folder, and of those below it, that a setting of this name is about.
+    """Return the digest of all files in and below the folder that the setting `name` is about.
 
     Raises:
         MissingInputError: it is no folder.
@@ -642,16 +668,16 @@ def folder_digest(name: str, folder: Path, cache: DigestCache) -> str:
         raise MissingInputError(f"{folder} is not a folder; name one that holds the files of a model")
     files = []
     for file in folder.rglob("*"):
+        # Hidden files are those of git or of the hub's client.
         is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if file.is_file() and not is_hidden:  # of git or of the hub's client
+        if file.is_file() and not is_hidden:
             files.append(file)
     return cache.combined(files, folder, f"hashing {name}")
 
 
-LOCAL_MODEL = Outside(
-    lambda name, value, cache: {
-        key: folder_digest(key, folder, cache) for key, folder in local_folders({name: value}).items()
-    },
-    lambda value: "local" if local_folders({"": value}) else value,
-)
+def _local_digest(name: str, value: str, cache: DigestCache) -> dict[str, str]:
+    return {key: folder_digest(key, folder, cache) for key, folder in local_folders({name: value}).items()}
+
+
+LOCAL_MODEL = Outside(_local_digest, lambda value: "local" if local_folders({"": value}) else value)
 """Marks a setting that names a model by a hub id, which counts itself, or by a folder."""

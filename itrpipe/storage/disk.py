@@ -29,24 +29,34 @@ _STAMPED = re.compile(_STAMP + rb"[0-9a-f]{64}")
 CHECKSUM = "checksum"
 """Key of the stamp in JSON."""
 _CHUNK = 1 << 22
-_writers = itertools.count()
-"""Numbers the writers of this process, since its threads may write the same file at once."""
+_writer_numbers = itertools.count()
+"""Tells the writers of this process apart, since its threads may write the same file at once."""
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
 """Errors of linking that say that a file cannot have a second name there."""
+_PERMISSIONS = "check its permissions and those of the folders above it, then run the same command again"
+_LOCKS = "this file system gives no locks; mount it with locks or choose another folder with --data"
+_OPEN_FILES = "too many files are open; raise the limit (`ulimit -n 4096`) and run the same command again"
+_NO_ANSWER = "the disk or network file system does not answer; check it and run the same command again"
 _REMEDIES = {
-    getattr(errno, code): remedy
-    for codes, remedy in {
-        "EACCES EPERM": "check its permissions and those of the folders above it, then run the same command again",
-        "EROFS": "the file system is read-only; mount it writable or choose another folder with --data",
-        "ENOLCK ENOSYS": "this file system gives no locks; mount it with locks or choose another folder with --data",
-        "ENAMETOOLONG": "give it a shorter name, or choose a shorter path",
-        "ELOOP": "links lead in a circle; replace one of them",
-        "EMFILE ENFILE": "too many files are open; raise the limit (`ulimit -n 4096`) and run the same command again",
-        "EIO ESTALE ETIMEDOUT EBUSY ENXIO ENODEV ENOTCONN EHOSTDOWN EHOSTUNREACH ECONNRESET": (
-            "the disk or network file system does not answer; check it and run the same command again"
-        ),
-    }.items()
-    for code in codes.split()
+    errno.EACCES: _PERMISSIONS,
+    errno.EPERM: _PERMISSIONS,
+    errno.EROFS: "the file system is read-only; mount it writable or choose another folder with --data",
+    errno.ENOLCK: _LOCKS,
+    errno.ENOSYS: _LOCKS,
+    errno.ENAMETOOLONG: "give it a shorter name, or choose a shorter path",
+    errno.ELOOP: "links lead in a circle; replace one of them",
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.EIO: _NO_ANSWER,
+    errno.ESTALE: _NO_ANSWER,
+    errno.ETIMEDOUT: _NO_ANSWER,
+    errno.EBUSY: _NO_ANSWER,
+    errno.ENXIO: _NO_ANSWER,
+    errno.ENODEV: _NO_ANSWER,
+    errno.ENOTCONN: _NO_ANSWER,
+    errno.EHOSTDOWN: _NO_ANSWER,
+    errno.EHOSTUNREACH: _NO_ANSWER,
+    errno.ECONNRESET: _NO_ANSWER,
 }
 """Errors that say nothing about the content of a file, and what to do about them."""
 OF_THE_FILE = {
@@ -63,14 +73,14 @@ OF_THE_FILE = {
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes its place in the end, so that a reader sees the old content or the new one, never a part.
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file that takes its place in the end, so that a reader sees the old or the new content, never a part.
 
     Raises:
         DiskFullError: no space is left.
         UnavailableError: it cannot be written now.
     """
-    writer = f"{socket.gethostname()}.{os.getpid()}-{next(_writers)}"
+    writer = f"{socket.gethostname()}.{os.getpid()}-{next(_writer_numbers)}"
     temporary = path.with_name(f".{path.name}.{writer}{TEMPORARY}")
     with on_disk(path):
         try:
@@ -84,13 +94,13 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a whole file; see `whole_file`."""
-    with whole_file(path) as stream:
+    """Write a whole file; see `atomic_file`."""
+    with atomic_file(path) as stream:
         stream.write(content)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes from a folder what processes of this machine, killed in the middle of `whole_file`, have left there."""
+    """Remove the files that killed processes of this machine have left in a folder, in the middle of `atomic_file`."""
     for path in folder.glob(f".*.{glob.escape(socket.gethostname())}.*{TEMPORARY}"):
         process = path.name.rpartition("-")[0].rpartition(".")[2]
         if process.isdigit():
@@ -103,17 +113,17 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """`write_bytes` of UTF-8 text."""
+    """Write a whole file of UTF-8 text; see `atomic_file`."""
     write_bytes(path, content.encode())
 
 
 def write_json(path: Path, content: Any) -> None:
-    """`write_bytes` of JSON with sorted keys; NaN and infinity are refused."""
+    """Write a whole file of JSON with sorted keys; NaN and infinity are refused."""
     write_text(path, json.dumps(content, sort_keys=True, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON.
+    """Read a file of JSON.
 
     Raises:
         DataError: the file is not valid JSON.
@@ -124,11 +134,11 @@ def read_json(path: Path) -> Any:
 
 
 def unavailable(error: BaseException, path: Path | None = None) -> ItrpipeError | None:
-    """The error that tells a user what cannot be read or written now, and what to do.
+    """Return the error that tells a user which file cannot be read or written now, and the remedy.
 
     Args:
-        error: of the operating system, or any other.
-        path: what was to be read or written, where the error does not name it.
+        error: any error; those of the operating system are recognised.
+        path: file that was to be read or written, where the error does not name it.
 
     Returns:
         A DiskFullError or an UnavailableError; None where the error may say something about the content of a file.
@@ -136,28 +146,27 @@ def unavailable(error: BaseException, path: Path | None = None) -> ItrpipeError 
     if not isinstance(error, OSError):
         return None
     reason = os.strerror(error.errno or 0)
-    named = error.filename or path
     if error.errno in _REMEDIES:
-        return UnavailableError(
-            f"{named or 'a file'} cannot be read or written now ({reason}); {_REMEDIES[error.errno]}"
-        )
+        file = error.filename or path or "a file"
+        return UnavailableError(f"{file} cannot be read or written now ({reason}); {_REMEDIES[error.errno]}")
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
-    lacks = f"no space left ({reason})"
+    path = path or error.filename
+    shortage = f"no space left ({reason})"
     remedy = "free some"
-    if path := path or named:
-        found = os.statvfs(_existing_parent(Path(str(path))))
-        free = f"{found.f_bavail * found.f_frsize / 2**20:,.0f} MiB free"
-        lacks = f"no space left while writing {path} ({reason}, {free})"
-        if found.f_files and not found.f_favail:
-            lacks = f"no room for another file while writing {path} ({found.f_files:,} at most)"
+    if path:
+        status = os.statvfs(_existing_parent(Path(str(path))))
+        free = status.f_bavail * status.f_frsize / 2**20
+        shortage = f"no space left while writing {path} ({reason}, {free:,.0f} MiB free)"
+        if status.f_files and not status.f_favail:
+            shortage = f"no room for another file while writing {path} ({status.f_files:,} at most)"
             remedy = "remove some"
-    return DiskFullError(f"{lacks}; {remedy} and run the same command again, it goes on where it stopped")
+    return DiskFullError(f"{shortage}; {remedy} and run the same command again, it goes on where it stopped")
 
 
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-    """Turns errors that say that a file cannot be read or written now into one line; all others pass.
+    """Turn errors that say that a file cannot be read or written now into one line; all others pass.
 
     Raises:
         DiskFullError: no space or quota is left.
@@ -171,16 +180,16 @@ def on_disk(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(where: Path | str, what: str, remedy: str) -> Iterator[None]:
-    """Turns whatever a library raises over a damaged file into one line; errors of our own pass.
+    """Turn whatever a library raises over a damaged file into one line; errors of our own pass.
 
     Args:
         where: the file, and the place in it.
-        what: the file should be, for the message.
-        remedy: likewise.
+        what: description of the file that is expected, for the message.
+        remedy: for the message.
 
     Raises:
         UnavailableError: it cannot be read now.
-        DataError: it is not what it should be.
+        DataError: it is damaged, or another kind of file.
     """
     try:
         yield
@@ -216,12 +225,12 @@ def link_files(source: Path, target: Path) -> None:
 
 
 def require_space(path: Path, needed: int, what: str) -> None:
-    """Checks before a long job that its output will fit.
+    """Check before a long job that its output will fit.
 
     Args:
         path: where it will be written.
         needed: bytes.
-        what: what needs them, for the message.
+        what: name of the files that need them, for the message.
 
     Raises:
         DiskFullError: fewer bytes are free.
@@ -235,7 +244,7 @@ def require_space(path: Path, needed: int, what: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder and its parents.
+    """Create a folder and its parents.
 
     Raises:
         DiskFullError: no space is left.
@@ -245,34 +254,35 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        told = MissingInputError(f"{path} cannot be created ({error.strerror}); choose another folder with --data")
-        raise unavailable(error, path) or told from None
+        refusal = MissingInputError(f"{path} cannot be created ({error.strerror}); choose another folder with --data")
+        raise unavailable(error, path) or refusal from None
 
 
 def require_writable(path: Path, option: str) -> None:
-    """Checks before a long job that a file can be written at its end; what lies there stays as it is.
+    """Check before a long job that a file can be written at its end; a file that lies there stays as it is.
 
     Args:
         path: the file.
-        option: that names it, for the message.
+        option: option that names it, for the message.
 
     Raises:
         MissingInputError: there is no folder for it.
         UnavailableError: the folder cannot be written to.
         DiskFullError: no space is left.
     """
-    if not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise MissingInputError(f"{option} {path}: there is no folder {path.parent}; make it first")
     try:
-        tempfile.NamedTemporaryFile(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.absolute().parent).close()
+        tempfile.NamedTemporaryFile(prefix=f".{path.name}.", suffix=TEMPORARY, dir=folder).close()
     except OSError as error:
         error.filename = path  # and not the name that was tried
-        told = UnavailableError(f"{path} cannot be written ({error.strerror}); name a file in another folder")
-        raise unavailable(error) or told from None
+        refusal = UnavailableError(f"{path} cannot be written ({error.strerror}); name a file in another folder")
+        raise unavailable(error) or refusal from None
 
 
 def file_digest(path: Path, on_read: Callable[[int], None] = lambda count: None) -> str:
-    """sha256 of a file's bytes as 64 hexadecimal digits.
+    """Return the sha256 of a file's bytes as 64 hexadecimal digits.
 
     Args:
         path: the file.
@@ -289,7 +299,7 @@ def file_digest(path: Path, on_read: Callable[[int], None] = lambda count: None)
 
 
 def stamped(content: bytes) -> bytes:
-    """Replaces `STAMP_HERE` in a file's content by the digest of all of it.
+    """Replace `STAMP_HERE` in a file's content by the digest of all of it.
 
     The stamp lets a file tell by itself whether it is as it was written: one that is overwritten again and again, such
     as a checkpoint, or one that no manifest lists yet. JSON, safetensors, Parquet and Arrow hold it in their metadata.
@@ -299,16 +309,16 @@ def stamped(content: bytes) -> bytes:
 
 
 def stamp(digest: str) -> bytes:
-    """Return what stands in place of `STAMP_HERE` in a file of this digest."""
+    """Return the text that takes the place of `STAMP_HERE` in a file of this digest."""
     return _STAMP + digest.encode()
 
 
 def check_stamp(path: Path, remedy: str, content: bytes | None = None) -> None:
-    """Compares a file with its stamp.
+    """Compare a file with its stamp.
 
     Args:
         path: the file.
-        remedy: what to do when it is damaged.
+        remedy: advice for the message, if it is damaged.
         content: all of it, where it was read already; otherwise the stamp has to stand near its beginning.
 
     Raises:
@@ -317,18 +327,18 @@ def check_stamp(path: Path, remedy: str, content: bytes | None = None) -> None:
     """
     chunks = _chunks(path) if content is None else iter([content])
     first = next(chunks, b"")
-    found = _STAMPED.search(first)
-    if found is None:
+    match = _STAMPED.search(first)
+    if match is None:
         raise DataError(f"{path} has no checksum: it is damaged; {remedy}")
-    total = hashlib.sha256(first.replace(found[0], STAMP_HERE.encode()))
+    total = hashlib.sha256(first.replace(match[0], STAMP_HERE.encode()))
     for chunk in chunks:
         total.update(chunk)
-    if found[0] != stamp(total.hexdigest()):
+    if match[0] != stamp(total.hexdigest()):
         raise DataError(f"{path} does not match its own checksum; {remedy}")
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """The content of a file; the next chunk is read while the one before is looked at.
+    """Yield the content of a file; the next chunk is read while the caller works on the one before.
 
     Hashing takes about as long as reading. A memory map would be as fast, but an error of the disk would end the
     process.
@@ -336,25 +346,27 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as reader:
         chunk = stream.read(_CHUNK)
         while chunk:
-            following = reader.submit(stream.read, _CHUNK) if len(chunk) == _CHUNK else None
+            following = None
+            if len(chunk) == _CHUNK:  # a small file needs no thread
+                following = reader.submit(stream.read, _CHUNK)
             yield chunk
             chunk = following.result() if following else stream.read(_CHUNK)
 
 
 def write_stamped_json(path: Path, content: Mapping[str, Any]) -> None:
-    """`write_bytes` of a JSON object with a stamp in it; NaN and infinity are refused."""
+    """Write a whole file of a JSON object with a stamp in it; NaN and infinity are refused."""
     stamped_content = {CHECKSUM: STAMP_HERE, **content}
     text = json.dumps(stamped_content, indent=1, allow_nan=False, ensure_ascii=False)
     write_bytes(path, stamped(text.encode() + b"\n"))
 
 
 def read_stamped_json(path: Path, remedy: str, *, strict: bool = True) -> dict[str, Any]:
-    """Reads what `write_stamped_json` wrote.
+    """Read a file that `write_stamped_json` wrote.
 
     Args:
         path: the file.
-        remedy: what to do when it is damaged.
-        strict: refuse a file without a stamp, as somebody may write by hand.
+        remedy: advice for the message, if it is damaged.
+        strict: refuse a file without a stamp, which somebody may have written by hand.
 
     Raises:
         DataError: it is not valid JSON or not as it was written.
@@ -364,13 +376,13 @@ def read_stamped_json(path: Path, remedy: str, *, strict: bool = True) -> dict[s
     if strict or _STAMPED.search(content):
         check_stamp(path, remedy, content)
     with reading(path, "a JSON object", remedy):
-        known: dict[str, Any] = json.loads(content)
-        known.pop(CHECKSUM, None)
-        return known
+        values: dict[str, Any] = json.loads(content)
+        values.pop(CHECKSUM, None)
+        return values
 
 
 def sync(path: Path) -> None:
-    """Forces a file or a folder entry to disk."""
+    """Force a file or a folder entry to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -379,5 +391,7 @@ def sync(path: Path) -> None:
 
 
 def _existing_parent(path: Path) -> Path:
-    """Nearest ancestor that exists."""
-    return next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    """Return the path itself or its nearest ancestor, whichever exists."""
+    while not path.exists():
+        path = path.absolute().parent
+    return path

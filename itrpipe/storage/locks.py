@@ -1,4 +1,4 @@
-"""Locks: one process makes an artifact or changes a file, several make parts, and who waits is told for whom."""
+"""Locks: one process makes an artifact or changes a file, several make parts, and whoever waits is told for whom."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ from itrpipe.storage.disk import make_folder, on_disk
 HOURS = "ITRPIPE_LOCK_HOURS"
 DEFAULT_HOURS = 72.0
 """Hours that a process waits for another one; a training that reads the result of another may wait for days."""
-_MOMENT = 1.0
-"""Seconds that a file is waited for without a word: changing one takes less."""
 
 
 @contextlib.contextmanager
 def locked(
     location: Location, on_wait: Callable[[Path], None] | None = None, part: str = "", *, for_parts: bool = False
 ) -> Iterator[None]:
-    """Holds the lock of an artifact, waiting for another process if need be.
+    """Hold the lock of an artifact, waiting for another process if need be.
 
     Whoever makes a part holds the lock of the whole while it begins: so a part never begins while the whole is made,
     finished or removed, and the whole waits for no part but says that it is being made.
@@ -42,7 +40,7 @@ def locked(
     Args:
         location: the artifact.
         on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
-        part: of the artifact that this process makes while others make other parts; empty for all of it.
+        part: name of the part that this process makes while others make other parts; empty for the whole artifact.
         for_parts: wait for those who make parts, too: they are about to end.
 
     Raises:
@@ -55,14 +53,14 @@ def locked(
         held.callback(_remove_unbegun, location)  # last of all, when the locks are free again
         whole = held.enter_context(_acquired(location.lock(), on_wait))
         if part:
-            own = location.lock(part)
+            part_lock = location.lock(part)
             while True:
                 try:
-                    held.enter_context(_acquired(own, None))
+                    held.enter_context(_acquired(part_lock, None))
                     break
                 except LockedError:
-                    whole.release()  # who waits for a part holds nothing that its maker could wait for
-                with _acquired(own, on_wait):
+                    whole.release()  # its maker could wait for it
+                with _acquired(part_lock, on_wait):
                     pass
                 whole = held.enter_context(_acquired(location.lock(), on_wait))
             recover_sealed(location)
@@ -77,7 +75,7 @@ def locked(
 
 @contextlib.contextmanager
 def changing(path: Path) -> Iterator[None]:
-    """Holds the lock of a file that several processes read, change and write, waiting for another one if need be.
+    """Hold the lock of a file that several processes read, change and write, waiting for another one if need be.
 
     Raises:
         LockedError: another process has held it for longer than `ITRPIPE_LOCK_HOURS`.
@@ -87,22 +85,22 @@ def changing(path: Path) -> Iterator[None]:
     def say_waiting(lock: Path) -> None:
         Reporter(SafeConsole(stderr=True)).say(f"{path}: {holder(lock)} is changing it; waiting for {lock}")
 
-    with on_disk(path), _acquired(path.with_name(f".{path.name}.lock"), say_waiting, _MOMENT):
+    with on_disk(path), _acquired(path.with_name(f".{path.name}.lock"), say_waiting, quiet_seconds=1.0):
         yield
 
 
 def holder(path: Path) -> str:
-    """Return who wrote itself into a lock file: `process 12 on host a since 2026-01-01 10:00 (itrpipe train)`."""
+    """Return the process that a lock file names: `process 12 on host a since 2026-01-01 10:00 (itrpipe train)`."""
     try:
-        known = json.loads(path.read_bytes())
-        return f"process {known['pid']} on {known['host']} since {known['since']} ({known['command']})"
+        owner = json.loads(path.read_bytes())
+        return f"process {owner['pid']} on {owner['host']} since {owner['since']} ({owner['command']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"  # that has not written yet who it is
 
 
 @contextlib.contextmanager
 def unused(folder: Path) -> Iterator[bool]:
-    """Holds the locks of an artifact or `.partial` folder if no process has one; yields whether it does."""
+    """Hold the locks of an artifact or `.partial` folder if no process has one; yield whether they are held."""
     folder = folder.with_name(folder.name.removesuffix(PARTIAL))
     with contextlib.ExitStack() as held:
         try:
@@ -116,19 +114,19 @@ def unused(folder: Path) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _acquired(path: Path, on_wait: Callable[[Path], None] | None, moment: float = 0) -> Iterator[FileLock]:
-    """Holds a lock of the operating system; a file of that name alone, copied from elsewhere, locks nothing.
+def _acquired(path: Path, on_wait: Callable[[Path], None] | None, quiet_seconds: float = 0) -> Iterator[FileLock]:
+    """Hold a lock of the operating system; a file of that name alone, copied from elsewhere, locks nothing.
 
     Args:
         path: the file.
         on_wait: see `locked`.
-        moment: seconds after which `on_wait` is called.
+        quiet_seconds: time after which `on_wait` is called.
     """
     lock = FileLock(path, fallback_to_soft=False)
     try:
         with on_disk(path):
             try:
-                lock.acquire(timeout=moment)
+                lock.acquire(timeout=quiet_seconds)
             except Timeout:
                 if on_wait is None:
                     raise
@@ -140,7 +138,7 @@ def _acquired(path: Path, on_wait: Callable[[Path], None] | None, moment: float 
             f"command again ({HOURS} says how many hours it waits)"
         ) from None
     try:
-        known = {
+        owner = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M"),
@@ -148,7 +146,7 @@ def _acquired(path: Path, on_wait: Callable[[Path], None] | None, moment: float 
         }
         # A full disk is for the work itself to tell; the lock holds without a name in it.
         with contextlib.suppress(OSError):
-            path.write_text(json.dumps(known), encoding="utf-8")
+            path.write_text(json.dumps(owner), encoding="utf-8")
         yield lock
     finally:
         lock.release()
@@ -167,30 +165,31 @@ def _part_locks(folder: Path) -> list[Path]:
 
 
 def _remove_unbegun(location: Location) -> None:
-    """Removes the `.partial` folder of a run that ended before it made anything, unless another process is at work."""
+    """Remove the `.partial` folder of a run that ended before it made anything, unless another process is at work."""
 
     def refuse(error: OSError) -> None:
         raise error
 
-    if location.partial.exists():
-        # What ended the run is what its user is to hear, so a folder that cannot be removed or read is left alone.
-        with unused(location.folder) as free, contextlib.suppress(OSError):
-            found = os.walk(location.partial, onerror=refuse)
-            if free and all(BEGINNING.issuperset(names) for _, _, names in found):
-                shutil.rmtree(location.partial)
+    if not location.partial.exists():
+        return
+    # The user is to hear of the error that ended the run, so a folder that cannot be removed or read is left alone.
+    with unused(location.folder) as free, contextlib.suppress(OSError):
+        folders = os.walk(location.partial, onerror=refuse)
+        if free and all(BEGINNING.issuperset(names) for _, _, names in folders):
+            shutil.rmtree(location.partial)
 
 
 def patience() -> float:
-    """Hours that a process waits for another one.
+    """Return the hours that a process waits for another one.
 
     Raises:
         UsageError: `ITRPIPE_LOCK_HOURS` is no number of hours.
     """
-    given = os.environ.get(HOURS, "")
+    text = os.environ.get(HOURS, "")
     try:
-        hours = float(given or DEFAULT_HOURS)
+        hours = float(text or DEFAULT_HOURS)
     except ValueError:
         hours = -1.0
     if not 0 <= hours < float("inf"):
-        raise UsageError(f"{HOURS}={given!r} is no number of hours; unset it or give one, such as {DEFAULT_HOURS:g}")
+        raise UsageError(f"{HOURS}={text!r} is no number of hours; unset it or give one, such as {DEFAULT_HOURS:g}")
     return hours

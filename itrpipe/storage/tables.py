@@ -16,21 +16,17 @@ from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, on_disk, reading, stamped
 
 
 class TableFile:
-    """Reads a Parquet file a row group at a time.
+    """A Parquet file that is read a row group at a time.
 
     Args:
         path: the file.
         expected: its schema, or names of columns that it has at least.
-        remedy: what to do about a file that is not there, damaged or of another version.
+        remedy: advice for the message, if the file is not there, damaged or of another version.
 
     Raises:
         MissingInputError: there is no such file.
         DataError: it is damaged or has other columns.
         UnavailableError: it cannot be read now.
-
-    Attributes:
-        schema: of the file.
-        facts: text that was kept with the table.
     """
 
     def __init__(self, path: Path, expected: pa.Schema | Sequence[str], remedy: str) -> None:
@@ -40,39 +36,37 @@ class TableFile:
         self._remedy = remedy
         with reading(self.path, "a table", self._remedy):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
-            self.schema = self._file.schema_arrow.remove_metadata()
-            known = self._file.metadata.metadata or {}
-            self.facts = {key.decode(): text.decode() for key, text in known.items() if key != b"ARROW:schema"}
+            schema = self._file.schema_arrow.remove_metadata()
         if isinstance(expected, pa.Schema):
-            is_expected = self.schema.equals(expected)
+            is_expected = schema.equals(expected)
         else:
-            is_expected = set(expected) <= set(self.schema.names)
+            missing = set(expected).difference(schema.names)
+            is_expected = not missing
         if not is_expected:
-            found = ", ".join(f"{field.name} {field.type}" for field in self.schema)
-            raise DataError(f"{path} has other columns than this version writes ({found}); {remedy}")
+            columns = ", ".join(f"{field.name} {field.type}" for field in schema)
+            raise DataError(f"{path} has other columns than this version writes ({columns}); {remedy}")
 
     def __len__(self) -> int:
         return self._file.metadata.num_rows
 
-    def sizes(self) -> list[int]:
-        """Rows of each row group."""
-        return [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
-
     def read(self, columns: Sequence[str] | None = None, group: int | None = None) -> pa.Table:
-        """Reads all rows or those of one row group, of all columns unless some are named.
+        """Read all rows or those of one row group, of all columns unless some are named.
 
         Raises:
             DataError: a page is damaged.
         """
         with reading(self.path, "a table", self._remedy):
-            return self._file.read(columns) if group is None else self._file.read_row_group(group, columns)
+            if group is None:
+                return self._file.read(columns)
+            return self._file.read_row_group(group, columns)
 
     def row_groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yields the row groups in order; see `read`."""
-        return (self.read(columns, number) for number in range(self._file.num_row_groups))
+        """Yield the row groups in order; see `read`."""
+        for number in range(self._file.num_row_groups):
+            yield self.read(columns, number)
 
     def batches(self, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields up to so many rows at a time, whatever the row groups are; see `read`."""
+        """Yield up to `rows` rows at a time, whatever the row groups are; see `read`."""
         with reading(self.path, "a table", self._remedy):
             yield from self._file.iter_batches(rows, columns=columns)
 
@@ -80,13 +74,13 @@ class TableFile:
 def read_table(
     path: Path, expected: pa.Schema | Sequence[str], remedy: str, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Reads a whole file, of all columns unless some are named; see `TableFile`."""
+    """Read a whole file, of all columns unless some are named; see `TableFile`."""
     return TableFile(path, expected, remedy).read(columns)
 
 
 @contextlib.contextmanager
 def table_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """A writer of one Parquet file, closed in the end.
+    """Yield a writer of one Parquet file, closed in the end.
 
     Page checksums let a reader find a flipped bit, which would read as another caption, also outside of an artifact.
 
@@ -101,31 +95,33 @@ def table_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Writes a whole table; see `table_writer`."""
+    """Write a whole table; see `table_writer`."""
     with table_writer(path, table.schema) as writer:
         writer.write_table(table)
 
 
 def rows_of(wanted: pa.Array | pa.ChunkedArray, known: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Row of each wanted value among the known ones, int64; -1 where it is not there."""
-    found = pc.call_function("index_in", [wanted], pc.SetLookupOptions(value_set=known))
-    return np.asarray(found.fill_null(-1), dtype=np.int64)
+    """Return the row of each wanted value among the known ones, int64; -1 where it is not there."""
+    rows = pc.call_function("index_in", [wanted], pc.SetLookupOptions(value_set=known))
+    return np.asarray(rows.fill_null(-1), dtype=np.int64)
 
 
 def write_arrow(path: Path, table: pa.Table) -> None:
-    """Writes a table as a file of Arrow, with its metadata.
+    """Write a table as a file of Arrow, with its metadata and a stamp.
 
     Raises:
         DiskFullError: no space is left.
     """
+    metadata = dict(table.schema.metadata or {})
+    metadata[CHECKSUM] = STAMP_HERE
+    table = table.replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
-    schema = table.schema.with_metadata({**(table.schema.metadata or {}), CHECKSUM: STAMP_HERE})
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(table.replace_schema_metadata(schema.metadata))
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
     write_bytes(path, stamped(sink.getvalue().to_pybytes()))
 
 
 def read_arrow(path: Path) -> pa.Table:
-    """Reads a file of `write_arrow`, mapped: the pages of what is not looked at cost no memory."""
+    """Map a file of `write_arrow`: pages that nobody looks at cost no memory."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all()

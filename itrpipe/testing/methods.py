@@ -1,7 +1,8 @@
-"""Check what holds for every method."""
+"""Checks of a method; `check_method` runs them all, and `METHOD_CHECKS` has each by its name."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
@@ -45,11 +46,12 @@ _LATE = 1_000
 
 
 def check_method(build: BuildMethod, build_model: BuildModel) -> None:
-    """Runs all checks of a method with a backbone.
+    """Run all checks of a method with a backbone.
 
     Args:
-        build: makes the method for a training set; what it reads beside the pairs is there too, as `sentences`.
-        build_model: makes the backbone, see `check_backbone`.
+        build: returns the method for a training set, which has all that methods read beside the pairs, such as
+            `sentences`.
+        build_model: returns the backbone, see `check_backbone`.
 
     Raises:
         AssertionError: one of them fails; it says which.
@@ -60,81 +62,94 @@ def check_method(build: BuildMethod, build_model: BuildModel) -> None:
 
 def losses_are_finite_numbers(build: BuildMethod, build_model: BuildModel) -> None:
     """Every loss is a finite number in single precision at least, of any batch, also of one image's captions alone."""
-    for captions in (np.arange(8), np.array([0, 3]), np.array([0, 1]), np.array([4, 5, 4])):
+    two_images = np.array([0, 3])
+    one_image = np.array([0, 1])
+    repeated = np.array([4, 5, 4])
+    for captions in (np.arange(8), two_images, one_image, repeated):
         for epoch in (0, _LATE):
             method, model = _ready(build, build_model)
             for name, loss in _step(method, model, captions, epoch).items():
-                what = f"loss {name!r} of captions {captions.tolist()}"
-                assert loss.shape == (), f"{what} has shape {tuple(loss.shape)}"
-                assert loss.dtype in (torch.float32, torch.float64), f"{what} is {loss.dtype}"
-                assert loss.isfinite(), f"{what} is {loss.item()}"
+                place = f"loss {name!r} of captions {captions.tolist()}"
+                assert loss.shape == (), f"{place} has shape {tuple(loss.shape)}"
+                assert loss.dtype in (torch.float32, torch.float64), f"{place} is {loss.dtype}"
+                assert loss.isfinite(), f"{place} is {loss.item()}"
 
 
 def one_pair_is_no_error(build: BuildMethod, build_model: BuildModel) -> None:
     """A batch of one pair, which has no negative of its own, gives finite losses in evaluation mode."""
     method, model = _ready(build, build_model)
-    losses = _step(method, model.eval(), np.array([3]), _LATE)
-    assert all(loss.isfinite() for loss in losses.values()), f"losses of a single pair are {_told(losses)}"
+    losses = _values(_step(method, model.eval(), np.array([3]), _LATE))
+    assert all(map(math.isfinite, losses.values())), f"losses of a single pair are {losses}"
 
 
 def something_is_learned_and_nothing_else(build: BuildMethod, build_model: BuildModel) -> None:
-    """Some parameter has a gradient, none has one that is not finite, and none that is frozen has one."""
+    """Some parameter has a gradient, and every gradient is finite."""
     method, model = _ready(build, build_model)
-    torch.stack(list(_step(method, model, np.arange(8), 0).values())).sum().backward()
-    gradients = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
-    assert any(each.abs().max() > 0 for each in gradients.values()), "no parameter has a gradient"
-    broken = [name for name, each in gradients.items() if not each.isfinite().all()]
+    losses = _step(method, model, np.arange(8), 0)
+    torch.stack(list(losses.values())).sum().backward()
+    is_learned = False
+    broken = []
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None:
+            continue
+        is_learned |= bool(parameter.grad.abs().max() > 0)
+        if not parameter.grad.isfinite().all():
+            broken.append(name)
+    assert is_learned, "no parameter has a gradient"
     assert not broken, f"the gradient of {broken[:3]} is not finite"
 
 
 def equal_draws_give_equal_losses(build: BuildMethod, build_model: BuildModel) -> None:
     """All that is random comes from the generator that is given and from PyTorch's, and from nowhere else."""
-    first, again = (_told(_step(*_ready(build, build_model), np.arange(8), _LATE)) for _ in range(2))
+    first = _values(_step(*_ready(build, build_model), np.arange(8), _LATE))
+    again = _values(_step(*_ready(build, build_model), np.arange(8), _LATE))
     assert first == again, f"equal generators give {first} and {again}"
 
 
-def nan_comes_out(build: BuildMethod, build_model: BuildModel) -> None:
+def nan_weights_give_nan_losses(build: BuildMethod, build_model: BuildModel) -> None:
     """A model whose weights are NaN has a loss that is not finite, which stops training."""
     for epoch in (0, _LATE):
         method, model = _ready(build, build_model)
         with torch.no_grad():
-            for each in model.parameters():
-                each.fill_(float("nan"))
-        losses = _step(method, model, np.arange(8), epoch)
-        assert any(not loss.isfinite() for loss in losses.values()), f"a model of NaN has losses {_told(losses)}"
+            for parameter in model.parameters():
+                parameter.fill_(float("nan"))
+        losses = _values(_step(method, model, np.arange(8), epoch))
+        assert not all(map(math.isfinite, losses.values())), f"a model of NaN has losses {losses}"
 
 
 def losses_leave_autocast(build: BuildMethod, build_model: BuildModel) -> None:
     """Under bfloat16 autocast losses are single precision."""
     with torch.autocast("cpu", torch.bfloat16):
         losses = _step(*_ready(build, build_model), np.arange(8), 0)
-    assert all(loss.dtype == torch.float32 for loss in losses.values()), "a loss is bfloat16 under autocast"
+    for loss in losses.values():
+        assert loss.dtype == torch.float32, "a loss is bfloat16 under autocast"
 
 
 def a_killed_training_goes_on_as_if_it_had_not_been(build: BuildMethod, build_model: BuildModel) -> None:
     """Training that stops within an epoch and goes on gives the weights of training that does not, bit for bit."""
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        once = LOOP_SETTINGS.model_copy(update={"checkpoint_seconds": 3600})
-        whole = _trainer(build, build_model, Path(folder) / "whole", once).run()
-        stopped = _trainer(build, build_model, Path(folder) / "stopped")
-        method = stopped._method
-        count = 0
+        without_checkpoints = LOOP_SETTINGS.model_copy(update={"checkpoint_seconds": 3600})
+        whole = _trainer(build, build_model, Path(folder) / "whole", without_checkpoints).run()
+        stopped_folder = Path(folder) / "stopped"
+        trainer = _trainer(build, build_model, stopped_folder)
+        method = trainer._method
         losses = method.losses
+        step = 0
 
-        def stopping(*given: Any) -> dict[str, Tensor]:
-            nonlocal count
-            count += 1
-            if count == 3:
+        def losses_of_two_steps(*args: Any) -> dict[str, Tensor]:
+            nonlocal step
+            step += 1
+            if step == 3:
                 raise KeyboardInterrupt
-            return losses(*given)
+            return losses(*args)
 
-        method.losses = stopping  # pyright: ignore[reportAttributeAccessIssue]
+        method.losses = losses_of_two_steps  # pyright: ignore[reportAttributeAccessIssue]
         with suppress(KeyboardInterrupt):
-            stopped.run()
-        assert (Path(folder) / "stopped" / CHECKPOINT).exists(), "nothing was saved within the first epoch"
-        resumed = _trainer(build, build_model, Path(folder) / "stopped").run()
-    for (name, each), other in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
-        assert torch.equal(each, other), f"{name} differs after going on"
+            trainer.run()
+        assert (stopped_folder / CHECKPOINT).exists(), "nothing was saved within the first epoch"
+        resumed = _trainer(build, build_model, stopped_folder).run().state_dict()
+    for name, weights in whole.state_dict().items():
+        assert torch.equal(weights, resumed[name]), f"{name} differs after going on"
 
 
 METHOD_CHECKS: dict[str, Callable[[BuildMethod, BuildModel], None]] = {
@@ -144,16 +159,16 @@ METHOD_CHECKS: dict[str, Callable[[BuildMethod, BuildModel], None]] = {
         one_pair_is_no_error,
         something_is_learned_and_nothing_else,
         equal_draws_give_equal_losses,
-        nan_comes_out,
+        nan_weights_give_nan_losses,
         losses_leave_autocast,
         a_killed_training_goes_on_as_if_it_had_not_been,
     )
 }
-"""By name, for those who want one test of each."""
+"""Each check by its name, for suites that make one test of each."""
 
 
 def _ready(build: BuildMethod, build_model: BuildModel) -> tuple[Method, AnyMatcher]:
-    """A method, and a model in training mode that it is attached to."""
+    """Return a method, and a model in training mode that it is attached to."""
     torch.manual_seed(0)
     model = build_model()
     method = build(readable(model))
@@ -169,7 +184,7 @@ def _step(method: Method, model: AnyMatcher, captions: np.ndarray, epoch: int) -
     return method.losses(model, batch, epoch)
 
 
-def _told(losses: dict[str, Tensor]) -> dict[str, float]:
+def _values(losses: dict[str, Tensor]) -> dict[str, float]:
     return {name: loss.item() for name, loss in losses.items()}
 
 
@@ -179,7 +194,15 @@ def _trainer(
     work.mkdir(exist_ok=True)
     torch.manual_seed(0)
     model = build_model()
-    train = readable(model)
-    validation = readable(model, seed=1)
-    data: Any = {"train": train, "validation": validation}
-    return Trainer(settings, model, build(train), device="cpu", work=work, reporter=Reporter(), **data)
+    train: Any = readable(model)
+    validation: Any = readable(model, seed=1)
+    return Trainer(
+        settings,
+        model,
+        build(train),
+        train=train,
+        validation=validation,
+        device="cpu",
+        work=work,
+        reporter=Reporter(),
+    )

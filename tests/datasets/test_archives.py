@@ -143,7 +143,7 @@ def test_a_cell_that_names_a_file_means_one_below_its_folder(tmp_path: Path) -> 
 
 def test_threads_read_at_random_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "Parquet")
-    recent = archives._Recent(limit=400)
+    recent = archives._RecentPieces(limit=400)
     monkeypatch.setattr(archives, "_recent", recent)
     rows = np.random.default_rng(0).integers(0, 10, 400).tolist()
     with ThreadPoolExecutor(8) as pool:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import itrpipe
-from itrpipe.datasets.decisions import DecisionFile, Judgement
+from itrpipe.datasets.decisions import Decision, DecisionFile
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
@@ -219,7 +219,7 @@ def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke
     captions = lists_of(made(mine(invoke, root)))["images_for_texts"].anchor_ids.tolist()
     file = tmp_path / "decisions.parquet"
     verdicts = (captions[before.candidates[0, 0]], "fits"), (captions[before.candidates[0, 1]], "differs")
-    DecisionFile(file).add([Judgement("ada", before.anchor_ids[0], *verdict) for verdict in verdicts])
+    DecisionFile(file).add([Decision("ada", before.anchor_ids[0], *verdict) for verdict in verdicts])
     outcome = mine(invoke, root, *JUDGED, "--decisions", file, "--part", "1/2")  # which is one job's work
     assert outcome.out.count("✓ judge/") == 2
     after = lists_of(made(outcome))["texts_for_images"]

@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from itrpipe.config import parse_override
-from itrpipe.datasets.decisions import DecisionFile, Judgement
+from itrpipe.datasets.decisions import Decision, DecisionFile
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import SPECIALS
@@ -331,7 +331,7 @@ def test_what_people_decided_holds_for_lists_that_are_mined_again(
     done(invoke("prepare", "--dataset", "tiny", "--data", defined))
     split = PreparedDataset.open(only(defined, "prepare/files")).split("train")
     fitting = np.flatnonzero(split.caption_image != 0)[:10]
-    answers = [Judgement("ada", split.image_ids[0], caption, "fits") for caption in split.caption_ids[fitting]]
+    answers = [Decision("ada", split.image_ids[0], caption, "fits") for caption in split.caption_ids[fitting]]
     file = tmp_path / "decisions.parquet"
     DecisionFile(file).add(answers)
     given: list[dict[str, np.ndarray]] = []

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
-from itrpipe.storage import arrays
-from itrpipe.storage.arrays import StoredRows, labels, open_arrays, take
+from itrpipe.storage import array_formats
+from itrpipe.storage.array_formats import labels, open_arrays
+from itrpipe.storage.arrays import StoredRows, take
 
 FILES = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 NUMBERS = ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "<i4", ">i8", "|u1"]
@@ -91,7 +92,7 @@ def test_rows_are_those_of_numpy(form: str, tmp_path: Path, dtype: str, width: A
     values = values.astype(dtype)
     WRITERS[form](path, values)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(arrays, "_BYTES_AT_ONCE", 24 * 3)
+        patched.setattr(array_formats, "_BYTES_AT_ONCE", 24 * 3)
         found = array_in(path)
         if count and width:  # HDF5 gives a dataset without rows no place, and one column lies as rows do
             assert isinstance(found, StoredRows) == (form in ("npy", "npz", "hdf5"))

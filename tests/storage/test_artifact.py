@@ -37,7 +37,7 @@ from itrpipe.storage.artifact import (
     open_partial,
     read_manifest,
 )
-from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, stamped, whole_file, write_bytes
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, atomic_file, check_stamp, file_digest, stamped, write_bytes
 from itrpipe.storage.locks import HOURS, changing, holder, is_locked, locked, patience, unused
 
 
@@ -354,7 +354,7 @@ def test_who_waits_to_change_a_file_says_for_whom_and_not_for_ever(
 
 def test_two_writers_of_one_process_do_not_take_each_others_file(tmp_path: Path) -> None:
     path = tmp_path / "picture.jpg"
-    with whole_file(path) as slower:
+    with atomic_file(path) as slower:
         write_bytes(path, b"of the faster one")
         assert path.read_bytes() == b"of the faster one"
         slower.write(b"of the slower one")

@@ -26,7 +26,7 @@ REMEDY = "run `itrpipe make` again"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A table of two row groups that keeps a fact; files of parts take its place."""
+    """A table of two row groups with metadata; files of parts take its place."""
     with table_writer(tmp_path / "t.parquet", SCHEMA) as writer:
         writer.write_table(TABLE, row_group_size=2)
         writer.add_key_value_metadata({"drawn": "5"})
@@ -35,9 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_table_is_read_whole_and_by_row_groups(path: Path) -> None:
     file = TableFile(path, SCHEMA, REMEDY)
-    assert file.facts == {"drawn": "5"}
     assert len(file) == 3
-    assert file.sizes() == [2, 1]
     assert [each["name"].to_pylist() for each in file.row_groups(["name"])] == [["a", "b"], ["c"]]
     assert file.read(["count"], 1).to_pydict() == {"count": [3]}
     assert [each.to_pydict() for each in file.batches(2, ["count"])] == [{"count": [1, 2]}, {"count": [3]}]

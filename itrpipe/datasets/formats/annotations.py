@@ -1,4 +1,4 @@
-"""Datasets as their sources hold them: which format a source has, and what is read of it."""
+"""Recognises the format of a dataset and reads its images and captions: `read_annotations`."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ from itrpipe.datasets.source_files import data_files, files_present
 from itrpipe.errors import DataError, MissingInputError, NoCaptionsError, UsageError
 
 _PACKED = re.compile(r"\.(tar\.\w+|tgz|zip)$", re.IGNORECASE)
-"""Endings of files that datasets are published in, and that are not read."""
+"""Endings of compressed files, which are not read."""
 
 
 def read_annotations(
@@ -26,7 +26,7 @@ def read_annotations(
     restval: str = "train",
     columns: ColumnSettings | None = None,
 ) -> Annotations:
-    """Reads a dataset and checks that its images and captions fit together.
+    """Read a dataset and check that its images and captions fit together.
 
     Args:
         source: file or folder.
@@ -36,7 +36,7 @@ def read_annotations(
         columns: of a table, where they are not recognised.
 
     Returns:
-        Images and captions in the order of the source, and what the user has to know in `notes`.
+        Images and captions in the order of the source; `notes` tell the user what was decided.
 
     Raises:
         MissingInputError: the source or the folder of its images is not there, or no format recognises it.
@@ -52,36 +52,43 @@ def read_annotations(
     captions = []
     notes = []
     groups = {}
-    rest = set()
+    restval_ids = set()
     for path in paths:
         content = form.read(path, columns)
         images = content.images
         captions += content.captions
         path = content.path or path
-        notes += [f"{path}: {note}" for note in content.notes]
-        bare = [image for image in images if not image.split]
-        if bare:
-            if len(bare) < len(images):
-                raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
-            groups |= {image.image_id: image.group for image in images if image.group}
-            drawn = "group" if groups else "image"
-            notes.append(f"{path}: names no splits, so a hash puts each {drawn} into one")
+        for note in content.notes:
+            notes.append(f"{path}: {note}")
+
+        without_split = [image for image in images if not image.split]
+        if without_split:
+            if len(without_split) < len(images):
+                where = without_split[0].where
+                raise DataError(f"{path}: {where} has no split while others have; give all a split or none")
+            for image in images:
+                if image.group:
+                    groups[image.image_id] = image.group
+            unit = "group" if groups else "image"
+            notes.append(f"{path}: names no splits, so a hash puts each {unit} into one")
+
         layouts = [[image.path for image in images]]
-        if any(image.folder for image in images):
-            layouts.append([image.file for image in images])
+        files = [image.file for image in images]
+        if files != layouts[0]:
+            layouts.append(files)
         located = locate_images(root, path, layouts, [image.where for image in images], form.images)
         for image, file in zip(images, located, strict=True):
             split = image.split or ""
             if split == "restval":
-                rest.add(image.image_id)
+                restval_ids.add(image.image_id)
                 split = "train"
             records.append(ImageRecord(image.image_id, file, split))
-    if rest and restval == "drop":
-        notes.append(f"{source}: {len(rest):,} restval images dropped")
-        records = [image for image in records if image.image_id not in rest]
-        captions = [caption for caption in captions if caption.image_id not in rest]
-    elif rest:
-        notes.append(f"{source}: {len(rest):,} restval images added to train")
+    if restval_ids and restval == "drop":
+        notes.append(f"{source}: {len(restval_ids):,} restval images dropped")
+        records = [image for image in records if image.image_id not in restval_ids]
+        captions = [caption for caption in captions if caption.image_id not in restval_ids]
+    elif restval_ids:
+        notes.append(f"{source}: {len(restval_ids):,} restval images added to train")
     return checked_annotations(Annotations(records, captions, root, tuple(notes), form.published, groups), source)
 
 
@@ -122,18 +129,20 @@ def _format_of(source: Path, format: str) -> tuple[str, Format, Path]:
 
 
 def recognise(source: Path) -> str:
-    """Returns the name of the one format that recognises the source.
+    """Return the name of the one format that recognises the source.
 
     Raises:
-        MissingInputError: none does; the message lists what each looks for.
+        MissingInputError: none does; the message lists the files that each looks for.
         NoCaptionsError: there are photographs alone.
         UsageError: several do; the message names them.
     """
     names = []
     for name, format in FORMATS.items():
         files = format.find(source) if format.find else files_present(source, format.names)
-        if any(path.name != "results.csv" or has_pipe_header(path) for path in files):  # which others have, too
-            names.append(name)
+        for path in files:
+            if path.name != "results.csv" or has_pipe_header(path):  # other tables have that name, too
+                names.append(name)
+                break
     if len(names) == 1:
         return names[0]
     if names:
@@ -163,7 +172,12 @@ FORMATS = {
         CAPTION_FILES, read_tables, ("", "images", "Images", "flickr30k-images"), find=called_tables
     ),
     "coco_captions": Format(
-        tuple(f"{folder}captions_{split}20??.json" for folder in ("", "annotations/") for split in ("train", "val")),
+        (
+            "captions_train20??.json",
+            "captions_val20??.json",
+            "annotations/captions_train20??.json",
+            "annotations/captions_val20??.json",
+        ),
         read_coco,
         ("", "images"),
         by_year=True,

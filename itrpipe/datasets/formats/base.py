@@ -1,5 +1,6 @@
 """Records that every reader of a format returns, and the ids of photographs that no format gives one."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +16,9 @@ class FoundImage(NamedTuple):
         image_id: unique in the dataset.
         file: path as it is written there.
         split: None where the data file names none.
-        where: it stands in the data file.
-        folder: one that the file may lie in.
-        group: of images that get one split; empty where the image is in none.
+        where: place in the data file, such as `line 5`.
+        folder: folder that the file may lie in.
+        group: name of a group of images that get one split; empty where the image is in none.
     """
 
     image_id: str
@@ -34,13 +35,13 @@ class FoundImage(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Content of a data file.
+    """Images and captions of a data file.
 
     Attributes:
         images: in the order of the file.
         captions: in the order of the file.
         notes: for the user.
-        path: the one file that was read of several that could have been, for messages.
+        path: file that was read, where several could have been, for messages.
     """
 
     images: list[FoundImage]
@@ -53,13 +54,13 @@ class Format(NamedTuple):
     """A format of datasets.
 
     Attributes:
-        names: of its data files, or patterns of them, by which it is recognised.
-        read: reads one of them, as the settings of columns say.
+        names: names or patterns of its data files, by which it is recognised.
+        read: function that reads a data file; settings may name the columns of a table.
         images: folders in which the images may lie, below that of the data files.
-        by_year: whether there may be several of one year, each with a split.
-        find: finds the data files of a source that are called as the format's are, where `names` do not tell them. All
-            of them are read together, of the source.
-        published: whether it is that of datasets with published results, whose images all stay.
+        by_year: whether there may be several data files of one year, each with a split.
+        find: function that finds the data files of a source, where `names` do not tell them. They are read together, by
+            one call of `read` with the source.
+        published: whether results on such datasets are published, so that all images stay.
     """
 
     names: tuple[str, ...]
@@ -70,7 +71,7 @@ class Format(NamedTuple):
     published: bool = False
 
 
-def identified(
+def give_ids(
     images: Sequence[FoundImage],
     captions: Sequence[tuple[int, str]],
     notes: Sequence[str],
@@ -92,16 +93,16 @@ def identified(
         has_splits: whether the source itself says which split an image is in.
     """
     names = {image.image_id for image in images}
-    named = list(images)
+    identified = list(images)
     if not are_ids and ("" in names or len(names) < len(images)):
-        named = [image._replace(image_id=image.path) for image in images]
+        identified = [image._replace(image_id=image.path) for image in images]
     if not has_splits and {image.split for image in images} == {"train"}:
-        named = [image._replace(split=None) for image in named]
+        identified = [image._replace(split=None) for image in identified]
         notes = [*notes, "all of it is called train, which is no split"]
-    numbers = [0] * len(named)
+    caption_counts = Counter()
     records = []
     for row, text in captions:
-        image_id = named[row].image_id
-        records.append(CaptionRecord(f"{image_id}#{numbers[row]}", image_id, text))
-        numbers[row] += 1
-    return Read(named, records, notes)
+        image_id = identified[row].image_id
+        records.append(CaptionRecord(f"{image_id}#{caption_counts[row]}", image_id, text))
+        caption_counts[row] += 1
+    return Read(identified, records, notes)

@@ -1,4 +1,4 @@
-"""Columns of a table: which of them hold photographs, captions, ids, splits and groups."""
+"""Recognises the columns of a table that hold photographs, captions, ids, splits and groups: `choose_columns`."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,7 +56,7 @@ unique, and joins no rows."""
 _ADDRESS = re.compile(r"(.*_)?ur[li]|url_.*")
 
 
-def _names(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
@@ -72,14 +72,14 @@ class ColumnSettings(Settings):
     """
 
     image: str = ""
-    captions: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    captions: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] = ()
     id: str = ""
     split: str = ""
     group: str = ""
 
 
 class Columns(NamedTuple):
-    """Columns of one table by what they hold, empty where it has none, and a note if others could hold captions."""
+    """Names of the columns of one table, empty where it has none, and a note if other columns could hold captions."""
 
     image: str
     captions: tuple[str, ...]
@@ -90,7 +90,9 @@ class Columns(NamedTuple):
 
     def names(self) -> list[str]:
         """Return the names of all these columns, each once."""
-        return [*filter(None, dict.fromkeys([self.image, *self.captions, self.id, self.split, self.group]))]
+        names = dict.fromkeys([self.image, *self.captions, self.id, self.split, self.group])
+        names.pop("", None)
+        return list(names)
 
 
 def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool], settings: ColumnSettings) -> Columns:
@@ -98,7 +100,7 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
 
     Args:
         path: the table, for messages.
-        names: of its columns.
+        names: names of its columns.
         pictures: columns that hold bytes; true where a path stands beside them, which photographs alone have.
         settings: columns that the user has named.
 
@@ -106,51 +108,43 @@ def choose_columns(path: Path, names: Iterable[str], pictures: Mapping[str, bool
         UsageError: a column that the user has named is not there.
         DataError: none holds photographs or captions.
     """
-    plain = {}
+    columns = {}  # plain name -> name in the table
     for name in names:
-        plain.setdefault(_plain(name), name)
+        columns.setdefault(_plain(name), name)
+    listing = ", ".join(columns.values())
 
-    def chosen(name: str, default: str = "") -> str:
-        if not name:
-            return default
-        if _plain(name) not in plain:
-            raise UsageError(f"{path}: has no column {name!r}; it has {', '.join(plain.values())}")
-        return plain[_plain(name)]
+    def named_column(name: str) -> str:
+        if _plain(name) not in columns:
+            raise UsageError(f"{path}: has no column {name!r}; it has {listing}")
+        return columns[_plain(name)]
 
-    image = chosen(settings.image, _image_column(plain, pictures))
-    captions = tuple(map(chosen, settings.captions))
-    candidates = [*_caption_columns(plain)]
-    others = ""
-    if candidates and not captions:
-        captions = candidates[0]
-        others = ", ".join(map(", ".join, candidates[1:]))
+    image = named_column(settings.image) if settings.image else _image_column(columns, pictures)
+    captions = tuple(map(named_column, settings.captions))
+    note = ""
+    if not captions:
+        candidates = list(_caption_columns(columns))
+        if candidates:
+            captions = candidates[0]
+        if len(candidates) > 1:
+            others = ", ".join(map(", ".join, candidates[1:]))
+            note = f"captions are read from {', '.join(captions)}, not from {others}: see --column captions=COLUMN"
     lacking = {}
     if not image:
-        for name in plain:
+        for name in columns:
             if _ADDRESS.fullmatch(name):
-                raise DataError(address_line(path, plain[name]))
+                raise DataError(address_line(path, columns[name]))
         lacking["photographs"] = "--column image=COLUMN"
     if not captions:
         lacking["captions"] = "--column captions=COLUMN"
     if lacking:
         raise DataError(
-            f"{path}: no column is known to hold {' or '.join(lacking)} among {', '.join(plain.values())}; name it "
-            f"with {' '.join(lacking.values())}"
+            f"{path}: no column is known to hold {' or '.join(lacking)} among {listing}; name it with "
+            f"{' '.join(lacking.values())}"
         )
-    note = ""
-    if others:
-        note = f"captions are read from {', '.join(captions)}, not from {others}: see --column captions=COLUMN"
-    ids = [plain[name] for name in _ID if name in plain and plain[name] != image]
-    if image in pictures and ROW_ID in plain:
-        ids.append(plain[ROW_ID])
-    return Columns(
-        image,
-        captions,
-        chosen(settings.id, [*ids, ""][0]),
-        chosen(settings.split, plain.get("split", "")),
-        chosen(settings.group, plain.get("group", "")),
-        note,
-    )
+    id_column = named_column(settings.id) if settings.id else _id_column(columns, pictures, image)
+    split = named_column(settings.split) if settings.split else columns.get("split", "")
+    group = named_column(settings.group) if settings.group else columns.get("group", "")
+    return Columns(image, captions, id_column, split, group, note)
 
 
 def address_line(path: Path, column: str) -> str:
@@ -166,27 +160,37 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
-def _image_column(plain: Mapping[str, str], pictures: Mapping[str, bool]) -> str:
+def _image_column(columns: Mapping[str, str], pictures: Mapping[str, bool]) -> str:
     """Return the column of photographs: bytes rather than names of files; empty where there is none."""
-    known = [plain[name] for name in _IMAGE if name in plain]
-    inside = [name for name in known if name in pictures]
-    if inside:
-        return inside[0]
-    with_path = [name for name, has_path in pictures.items() if has_path]
+    recognised = [columns[name] for name in _IMAGE if name in columns]
+    for column in recognised:
+        if column in pictures:
+            return column
+    with_path = [column for column, has_path in pictures.items() if has_path]
     if len(with_path) == 1:
         return with_path[0]
-    return known[0] if known else ""
+    return recognised[0] if recognised else ""
 
 
-def _caption_columns(plain: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Yield the columns that may hold captions, best first; those that are numbered, as `caption_0`, all at once."""
+def _id_column(columns: Mapping[str, str], pictures: Mapping[str, bool], image: str) -> str:
+    """Return the column of ids of photographs; empty where there is none."""
+    for name in _ID:
+        if name in columns and columns[name] != image:
+            return columns[name]
+    if image in pictures:
+        return columns.get(ROW_ID, "")
+    return ""
+
+
+def _caption_columns(columns: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yield the columns that may hold captions, best first; numbered ones, such as `caption_0`, all at once."""
     for word in _CAPTIONS:
-        if word in plain:
-            yield (plain[word],)
+        if word in columns:
+            yield (columns[word],)
         numbered = {}
-        for name in plain:
+        for name, column in columns.items():
             match = re.fullmatch(rf"{word}_?(\d+)", name)
             if match:
-                numbered[int(match[1])] = plain[name]
+                numbered[int(match[1])] = column
         if numbered:
-            yield tuple(numbered[number] for number in sorted(numbered))
+            yield tuple(map(numbered.__getitem__, sorted(numbered)))

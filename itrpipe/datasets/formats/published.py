@@ -37,7 +37,7 @@ class _KarpathyFile(TypedDict):
 
 
 def read_karpathy(path: Path, columns: ColumnSettings) -> Read:
-    """Reads Karpathy's files: images with their split, their sentences and, of COCO, its id and folder.
+    """Read Karpathy's files: images with their split, their sentences and, of COCO, its id and folder.
 
     The images lie in `images/` or beside the JSON, in `flickr30k-images/` or in `Flicker8k_Dataset/`; those of COCO in
     `train2014/` and `val2014/` below any of these, or all together in one of them. Image ids are file stems, or COCO's
@@ -78,17 +78,21 @@ class _CocoFile(TypedDict):
 
 
 def read_coco(path: Path, columns: ColumnSettings) -> Read:
-    """Reads one of COCO's own caption files, of train or val, as its name says.
+    """Read one of COCO's own caption files, of train or val, as its name says.
 
     The images lie in `train2014/` and `val2014/` (or the year of the file name), or in `images/` with or without these
     folders, below the folder that holds `annotations/`. Ids are COCO's numbers as text. COCO publishes no captions of
     its test images, so val is all that can be evaluated on.
     """
-    content, folder = load_json(path, TypeAdapter(_CocoFile)), path.stem.removeprefix("captions_")
+    content = load_json(path, TypeAdapter(_CocoFile))
+    folder = path.stem.removeprefix("captions_")
+    split = folder[:-4]  # without the year
     images = []
     for index, image in enumerate(content["images"]):
-        images.append(FoundImage(image["id"], image["file_name"], folder[:-4], f"image {index}", folder))
-    captions = [CaptionRecord(each["id"], each["image_id"], each["caption"]) for each in content["annotations"]]
+        images.append(FoundImage(image["id"], image["file_name"], split, f"image {index}", folder))
+    captions = []
+    for caption in content["annotations"]:
+        captions.append(CaptionRecord(caption["id"], caption["image_id"], caption["caption"]))
     return Read(images, captions, ["COCO publishes no test captions, so there is no test split"])
 
 
@@ -108,7 +112,7 @@ def has_pipe_header(path: Path) -> bool:
 
 
 def read_flickr(path: Path, columns: ColumnSettings) -> Read:
-    """Reads Flickr8k's and Flickr30k's own caption files.
+    """Read Flickr8k's and Flickr30k's own caption files.
 
     `Flickr8k.token.txt` and `results_20130124.token` hold `name.jpg#number<TAB>caption` per line; `results.csv` holds
     `image_name| comment_number| comment` under that header. Split lists lie beside them: the names of Flickr8k's
@@ -116,13 +120,17 @@ def read_flickr(path: Path, columns: ColumnSettings) -> Read:
     image a line, with or without `.jpg`. Images that no list names are left out, which a note counts. Image ids are
     file stems, caption ids `name.jpg#number`.
     """
-    pipes = has_pipe_header(path)
-    pattern = _PIPE_LINE if pipes else _TOKEN_LINE
-    form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
+    has_pipes = has_pipe_header(path)
+    if has_pipes:
+        pattern = _PIPE_LINE
+        form = "name.jpg| number| caption"
+    else:
+        pattern = _TOKEN_LINE
+        form = "name.jpg#number<TAB>caption"
     images = {}
     captions = []
     for number, line in enumerate(text_lines(path), start=1):
-        if not line.strip() or (pipes and number == 1):
+        if not line.strip() or (has_pipes and number == 1):
             continue
         match = pattern.fullmatch(line.strip("\r\n"))
         if match is None:
@@ -133,22 +141,31 @@ def read_flickr(path: Path, columns: ColumnSettings) -> Read:
         image_id = PurePosixPath(file).stem
         images.setdefault(file, FoundImage(image_id, file, None, f"line {number}"))
         captions.append(CaptionRecord(f"{file}#{match['number']}", image_id, match["caption"].strip()))
-    lists = {}
+    lists = {}  # split -> name of its list
     splits = {}
     for split, names in _SPLIT_LISTS.items():
-        for file in files_present(path.parent, names)[:1]:
-            lists[split] = file
-            for name in map(image_key, filter(str.strip, text_lines(file))):
-                image_id = PurePosixPath(name).stem if name.lower().endswith(ENDINGS) else name
-                other = splits.setdefault(image_id, split)
-                if other != split:
-                    raise DataError(f"{file}: image {image_id} is in {lists[other].name} too; keep it in one list")
+        files = files_present(path.parent, names)
+        if not files:
+            continue
+        lists[split] = files[0].name
+        for line in text_lines(files[0]):
+            if not line.strip():
+                continue
+            image_id = image_key(line)
+            if image_id.lower().endswith(ENDINGS):
+                image_id = PurePosixPath(image_id).stem
+            other = splits.setdefault(image_id, split)
+            if other != split:
+                raise DataError(f"{files[0]}: image {image_id} is in {lists[other]} too; keep it in one list")
     if not lists:
-        return Read([*images.values()], captions)
-    listed = [image._replace(split=splits[image.image_id]) for image in images.values() if image.image_id in splits]
+        return Read(list(images.values()), captions)
+    listed = []
+    for image in images.values():
+        if image.image_id in splits:
+            listed.append(image._replace(split=splits[image.image_id]))
     captions = [caption for caption in captions if caption.image_id in splits]
     unlisted = len(images) - len(listed)
     notes = []
     if unlisted:
-        notes.append(f"{unlisted:,} images in none of {', '.join(file.name for file in lists.values())} left out")
+        notes.append(f"{unlisted:,} images in none of {', '.join(lists.values())} left out")
     return Read(listed, captions, notes)

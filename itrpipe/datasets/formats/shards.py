@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.datasets.archives import ENDINGS, TAR, naming
-from itrpipe.datasets.formats.base import FoundImage, Read, identified
+from itrpipe.datasets.formats.base import FoundImage, Read, give_ids
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.formats.splits import split_in_name
 from itrpipe.datasets.source_files import STRICT, validated
@@ -20,27 +20,29 @@ from itrpipe.storage.disk import reading
 
 
 def find_shards(source: Path) -> list[Path]:
-    """Returns the tar files below a folder, but for hidden ones, or the one that the source is."""
+    """Return the tar files below a folder, without hidden ones; of a source that is a tar file, this file."""
     if source.is_file():
         return [source] if source.suffix.lower() == TAR else []
-    found = []
+    paths = []
     for folder, folders, names in os.walk(source):
-        found += [Path(folder, name) for name in names if name.lower().endswith(TAR)]
+        for name in names:
+            if name.lower().endswith(TAR):
+                paths.append(Path(folder, name))
         for name in folders:
             path = Path(folder, name)
-            # Such a link is not followed, but refused where it leads to tar files.
+            # A link out of the source is not followed, but refused where it leads to tar files.
             if path.is_symlink() and not path.resolve().is_relative_to(source.resolve()):
-                found += path.glob("*.[tT][aA][rR]")
-    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+                paths += path.glob("*.[tT][aA][rR]")
+    return sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
 
 
 def read_shards(source: Path, columns: ColumnSettings) -> Read:
-    """Reads WebDataset's tar files, all below a folder, or one.
+    """Read WebDataset's tar files, all below a folder, or one.
 
     Files of a sample have one key, which ends at the first full stop: an image, and its caption, which is all of
     `KEY.txt`, or in `KEY.json` is `caption`, or several are `captions`. The name of a shard, or of a folder that it
     lies in, has the name of its split between other characters than letters, as `cc3m-train-00000.tar` or
-    `validation/0.tar`. An image is called as its file in the tar file, see `identified`.
+    `validation/0.tar`. An image is called as its file in the tar file, see `give_ids`.
     """
     images = []
     captions = []
@@ -55,24 +57,30 @@ def read_shards(source: Path, columns: ColumnSettings) -> Read:
         for member in names:
             folder, _, file = member.rpartition("/")
             key, _, ending = file.partition(".")
-            samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = member
+            files = samples.setdefault(f"{folder}/{key}".lstrip("/"), {})
+            files[f".{ending.lower()}"] = member
         for key, files in samples.items():
-            file = next((files[ending] for ending in ENDINGS if ending in files), "")
-            texts = _captions_of_sample(archive, files) if file else []
+            photographs = [files[ending] for ending in ENDINGS if ending in files]
+            texts = []
+            if photographs:
+                texts = _captions_of_sample(archive, files)
             if not texts:
-                lacks = f"have no photograph ({', '.join(ENDINGS)})"
-                if file:
-                    lacks = "have a photograph and no caption; write it into KEY.txt, or into KEY.json as caption"
+                if photographs:
+                    reason = "have a photograph and no caption; write it into KEY.txt, or into KEY.json as caption"
                 elif any(ending.endswith(ENDINGS) for ending in files):
-                    lacks = "have names with further full stops; a key ends at the first one, so rename them"
-                left_out.setdefault(lacks, []).append(f"{name[: -len(TAR)]}/{key}")
+                    reason = "have names with further full stops; a key ends at the first one, so rename them"
+                else:
+                    reason = f"have no photograph ({', '.join(ENDINGS)})"
+                left_out.setdefault(reason, []).append(f"{name[: -len(TAR)]}/{key}")
                 continue
-            captions += [(len(images), text) for text in texts]
+            for text in texts:
+                captions.append((len(images), text))
+            file = photographs[0]
             images.append(FoundImage(file, f"{name}/{file}", split, key))
-    notes = [f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items()]
-    if notes and not images:
-        raise DataError(f"{source}: no sample has a photograph and a caption: {'; '.join(notes)}")
-    return identified(images, captions, [f"left out: {note}" for note in notes])
+    reasons = [f"{len(keys):,} samples, such as {keys[0]}, {reason}" for reason, keys in left_out.items()]
+    if reasons and not images:
+        raise DataError(f"{source}: no sample has a photograph and a caption: {'; '.join(reasons)}")
+    return give_ids(images, captions, [f"left out: {reason}" for reason in reasons])
 
 
 @STRICT
@@ -85,7 +93,7 @@ _SAMPLE = TypeAdapter(_Sample)
 
 
 def _captions_of_sample(archive: Path, files: Mapping[str, str]) -> list[str]:
-    """Returns the captions of a sample; blank ones are none."""
+    """Return the captions of a sample; blank ones do not count."""
     for ending in (".txt", ".json"):
         if ending not in files:
             continue

@@ -19,7 +19,7 @@ def split_in_name(name: str) -> str | None:
     """
     splits = set()
     for match in _SPLIT_WORDS.finditer(name):
-        splits.update(split for split, word in match.groupdict().items() if word)
+        splits |= _splits_of(match)
     if len(splits) > 1:
         raise DataError("has a name of several splits; rename it, such as train-00000")
     return splits.pop() if splits else None
@@ -28,5 +28,11 @@ def split_in_name(name: str) -> str | None:
 def split_of_word(word: str) -> str:
     """Return the split that a whole word means, such as `val` for `validation`; any other word as it is."""
     match = _SPLIT_WORDS.fullmatch(word)
-    splits = [split for split, part in match.groupdict().items() if part] if match else []
-    return splits[0] if len(splits) == 1 else word
+    if match is None:
+        return word
+    splits = _splits_of(match)
+    return splits.pop() if len(splits) == 1 else word
+
+
+def _splits_of(match: re.Match[str]) -> set[str]:
+    return {split for split, word in match.groupdict().items() if word}

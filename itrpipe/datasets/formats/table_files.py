@@ -24,7 +24,7 @@ class TextTable:
     Attributes:
         names: of the columns; none where there is no row.
         pictures: columns that hold bytes; true where a path stands beside them.
-        unit: what its rows are called.
+        unit: name of its rows in messages.
     """
 
     unit = "line"
@@ -37,7 +37,7 @@ class TextTable:
             names.update(dict.fromkeys(row))
             if path.suffix.lower() != ".jsonl":
                 break
-        self.names = [*names]
+        self.names = list(names)
 
     def names_files(self, column: str) -> bool:
         """Return whether a column holds the paths of photographs, and not the photographs themselves."""
@@ -106,8 +106,8 @@ class ColumnTable:
             return [""] * (table.starts[piece + 1] - table.starts[piece])
         cells = table.read(f"{name}.{_PATH}", piece)
         paths = _field(cells, _PATH)
-        choice = [cells.is_valid(), paths.fill_null(""), pa.scalar(None, paths.type)]
-        return pc.call_function("if_else", choice).to_pylist()
+        no_photograph = pa.scalar(None, paths.type)
+        return pc.call_function("if_else", [cells.is_valid(), paths.fill_null(""), no_photograph]).to_pylist()
 
     def _is_large(self, leaf: str) -> bool:
         """Return whether a column of Parquet has more bytes than one without values has; they are not read."""
@@ -116,8 +116,11 @@ class ColumnTable:
         import pyarrow.parquet as pq
 
         group = pq.read_metadata(self.path).row_group(0)
-        chunks = [group.column(place) for place in range(group.num_columns)]
-        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == leaf)
+        size = 0
+        for place in range(group.num_columns):
+            chunk = group.column(place)
+            if chunk.path_in_schema == leaf:
+                size += chunk.total_uncompressed_size
         return size > _BYTES_OF_NULL * group.num_rows
 
 

@@ -1,4 +1,4 @@
-"""Tables of a source: which of its files they are, and which split a table is."""
+"""Finds the tables of a source, and the split of each by its name: `find_tables`."""
 
 import os
 import re
@@ -15,18 +15,17 @@ from itrpipe.storage.artifact import DEFINITION, PARTIAL
 CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt")
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names of the tables of an image folder, as `datasets` reads it."""
-_TEXT = (".csv", ".tsv", ".jsonl")
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 """Written by `datasets` above the folders of splits, last into a folder that is saved, and into its cache."""
 _NUMBERED = re.compile(r"(?P<name>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\b.*")
 
 
-class Table(NamedTuple):
+class SourceTable(NamedTuple):
     """One file of a source.
 
     Attributes:
         path: the file.
-        split: that its name or folder says; None where neither does.
+        split: split that its name or folder names; None where neither does.
     """
 
     path: Path
@@ -40,20 +39,21 @@ class Table(NamedTuple):
 
 def is_table(path: Path) -> bool:
     """Return whether a file is a table, as the ending of its name says."""
-    return path.is_file() and path.suffix.lower() in (*_TEXT, PARQUET, ARROW)
+    return path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".jsonl", PARQUET, ARROW)
 
 
 def called_tables(source: Path) -> list[Path]:
-    """Return the tables of a source that are called as tables of captions are."""
+    """Return the tables of a source whose names are those of tables of captions."""
     paths = files_present(source, CAPTION_FILES)
     if not paths and source.is_dir():
         for depth in ("", "*/", "*/*/"):
-            paths += files_present(source, [depth + name for name in _METADATA])
+            for name in _METADATA:
+                paths += files_present(source, [depth + name])
     return paths
 
 
-def find_tables(source: Path) -> list[Table]:
-    """Find the tables of a source: the file itself, or what lies in the folder.
+def find_tables(source: Path) -> list[SourceTable]:
+    """Find the tables of a source: the file itself, or files in the folder.
 
     Taken are the first of: `captions.csv` and its kind; `metadata.csv` or `.jsonl`, also in folders of splits; Parquet
     and Arrow anywhere below; the only other table, or one for each split.
@@ -70,22 +70,31 @@ def find_tables(source: Path) -> list[Table]:
         packed = _column_tables(source)
         if packed:
             return packed
-        paths = files_present(source, [f"*{ending}" for ending in _TEXT])
-    tables = [_table(path, path.relative_to(source).as_posix()) for path in paths]
-    parts = {table.path.parent if table.is_metadata else table.split for table in tables}
+        paths = files_present(source, ["*.csv", "*.tsv", "*.jsonl"])
+    tables = []
+    names = []
+    parts = set()  # one for each table, or else nothing tells which split a table is
+    for path in paths:
+        name = path.relative_to(source).as_posix()
+        table = _table(path, name)
+        tables.append(table)
+        names.append(name)
+        part = path.parent if table.is_metadata else table.split
+        parts.add(part)
     if len(tables) > 1 and (None in parts or len(parts) < len(tables)):
-        names = ", ".join(path.relative_to(source).as_posix() for path in paths)
-        raise UsageError(f"{source}: holds {len(tables)} data files ({names}); name one of them as the source")
+        raise UsageError(
+            f"{source}: holds {len(tables)} data files ({', '.join(names)}); name one of them as the source"
+        )
     return tables
 
 
-def _table(path: Path, name: str) -> Table:
+def _table(path: Path, name: str) -> SourceTable:
     with naming(path):
-        return Table(path, split_in_name(name))
+        return SourceTable(path, split_in_name(name))
 
 
-def _column_tables(source: Path) -> list[Table]:
-    """Return the Parquet and Arrow files below a folder, without what is left over there, or was remembered.
+def _column_tables(source: Path) -> list[SourceTable]:
+    """Return the Parquet and Arrow files below a folder, without leftovers and caches.
 
     Raises:
         MissingInputError: some of them are not there, or `datasets` has not saved all splits to their end.
@@ -95,7 +104,8 @@ def _column_tables(source: Path) -> list[Table]:
         if DEFINITION in names and "prepare" in folders:
             folders.clear()  # a data folder of this program, which may lie below the photographs
             continue
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and not name.endswith(PARTIAL))
+        kept = [name for name in folders if not name.startswith(".") and not name.endswith(PARTIAL)]
+        folders[:] = sorted(kept)
         place = Path(folder)
         if _SPLITS in names:
             for split in load_json(place / _SPLITS, OBJECT).get("splits", []):
@@ -103,20 +113,23 @@ def _column_tables(source: Path) -> list[Table]:
                     raise MissingInputError(
                         f"{place}: its split {split} was not saved to its end; save the dataset again"
                     )
-        packed = [name for name in names if name.lower().endswith((PARQUET, ARROW)) and not name.startswith(".")]
+        saved = None
         if _STATE in names:
-            files = load_json(place / _STATE, OBJECT).get("_data_files", [])
-            packed = [name for name in packed if {"filename": name} in files]
-        # `datasets` remembers what it computes beside what it reads, in such files.
-        packed = sorted(name for name in packed if not name.startswith("cache-"))
+            saved = load_json(place / _STATE, OBJECT).get("_data_files", [])
+        packed = []
+        for name in sorted(names):
+            # In files that begin with `cache-`, `datasets` keeps results of computations beside what it reads.
+            is_packed = name.lower().endswith((PARQUET, ARROW)) and not name.startswith((".", "cache-"))
+            if is_packed and (saved is None or {"filename": name} in saved):
+                packed.append(name)
         _refuse_gaps(place, packed)
         dataset = ""
         if packed and _INFO in names:
             # Files in the cache of `datasets` are called after the dataset and the split.
             dataset = f"{load_json(place / _INFO, OBJECT).get('dataset_name')}-"
         for name in packed:
-            called = place.relative_to(source) / name.removeprefix(dataset)
-            tables.append(_table(place / name, called.as_posix()))
+            short_name = place.relative_to(source) / name.removeprefix(dataset)
+            tables.append(_table(place / name, short_name.as_posix()))
     return tables
 
 
@@ -130,7 +143,8 @@ def _refuse_gaps(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         match = _NUMBERED.fullmatch(name)
         if match:
-            numbers.setdefault((match["name"], match["count"]), set()).add(int(match["number"]))
+            present = numbers.setdefault((match["name"], match["count"]), set())
+            present.add(int(match["number"]))
     for (name, count), present in numbers.items():
         missing = sorted(set(range(int(count))) - present)
         if missing:

@@ -1,4 +1,4 @@
-"""Tables of photographs and captions: what their rows say."""
+"""Reads images and captions from the rows of tables: `read_tables`."""
 
 import ast
 import json
@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from itrpipe.datasets.archives import ARROW, PARQUET
-from itrpipe.datasets.formats.base import FoundImage, Read, identified
+from itrpipe.datasets.formats.base import FoundImage, Read, give_ids
 from itrpipe.datasets.formats.columns import ROW_ID, Columns, ColumnSettings, address_line, choose_columns
 from itrpipe.datasets.formats.splits import split_in_name, split_of_word
 from itrpipe.datasets.formats.table_files import ColumnTable, TextTable, open_table
-from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, Table, find_tables
+from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, SourceTable, find_tables
 from itrpipe.datasets.paths import image_key
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.printable import printable
@@ -25,12 +25,12 @@ _SHOWN = 60
 
 
 def read_tables(source: Path, settings: ColumnSettings) -> Read:
-    """Reads a table of captions, or all those of a source, as `find_tables` finds them.
+    """Read a table of captions, or all those of a source, as `find_tables` finds them.
 
     A row has a photograph or the path of one, captions, and optionally an id, `split` or `group`; see
     `choose_columns`. Files lie beside the table or above their folder `images/`; those that `metadata.csv` names, in
     its own folder. Photographs inside a table have the path `FILE.parquet/COLUMN/ROW`. An image is called as the table
-    names it, see `identified`. It has the one split and group that its rows name, and a group is in one split, too.
+    names it, see `give_ids`. It has the one split and group that its rows name, and a group is in one split, too.
 
     Raises:
         DataError: a value is none of its column, rows contradict each other, or none has a photograph and a caption.
@@ -43,11 +43,11 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
     root = source if source.is_dir() else source.parent
     images = []
     captions = []
-    row_of = {}
+    places = {}  # key of an image -> its place in `images`
     left_out = {"no photograph": [], "no caption": []}
     has_splits = False
     kinds = set()
-    column_notes = {}
+    notes = []
     for table in tables:
         file = open_table(table.path)
         if not file.names:
@@ -56,7 +56,8 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
         reader = _RowReader(path, root, table, file, columns)
         kinds.add(reader.is_inside)
         has_splits |= bool(columns.split)
-        column_notes[columns.note] = None
+        if columns.note and columns.note not in notes:
+            notes.append(columns.note)
         unit = file.unit
         if table.path != path:
             unit = f"{table.path.relative_to(root).as_posix()}: {file.unit}"
@@ -70,22 +71,22 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
                 left_out["no caption"].append(where)
                 continue
             image = reader.image(where, number, row)
-            place = row_of.setdefault(reader.key(image), len(images))
+            place = places.setdefault(reader.key(image), len(images))
             if place < len(images):
-                images[place] = _joined(path, images[place], image)
+                images[place] = _merged(path, images[place], image)
             else:
                 images.append(image)
-            captions += [(place, text) for text in texts]
+            for text in texts:
+                captions.append((place, text))
     _refuse_divided_groups(path, images)
     if len(kinds) > 1:
         raise DataError(f"{source}: some of its tables hold photographs, others name files; prepare one kind")
-    notes = [*filter(None, column_notes)]
-    for lacks, rows in left_out.items():
+    for missing, rows in left_out.items():
         if rows:
-            notes.append(f"{len(rows):,} rows have {lacks}, such as {rows[0]}, and are left out")
+            notes.append(f"{len(rows):,} rows have {missing}, such as {rows[0]}, and are left out")
     if not images:
         raise DataError(f"{path}: holds no images with captions ({'; '.join(notes) or 'no rows'}); name another source")
-    content = identified(images, captions, notes, are_ids=bool(settings.id), has_splits=has_splits)
+    content = give_ids(images, captions, notes, are_ids=bool(settings.id), has_splits=has_splits)
     return content._replace(path=path)
 
 
@@ -112,16 +113,16 @@ class _RowReader:
     """Reads the rows of one table.
 
     Attributes:
-        path: of the table or of the source, for messages.
-        root: of the dataset.
+        path: path of the table or of the source, for messages.
+        root: folder that the paths of images are relative to.
         table: the file and its split.
-        file: the same, opened.
-        columns: what they hold.
+        file: the opened file.
+        columns: names of its columns by what they hold.
     """
 
     path: Path
     root: Path
-    table: Table
+    table: SourceTable
     file: TextTable | ColumnTable
     columns: Columns
 
@@ -138,26 +139,28 @@ class _RowReader:
             DataError: the photograph lies elsewhere, or a value is no text.
         """
         columns = self.columns
-        text = self._text(where, row, columns.image)
-        if _ADDRESS.match(text) and not self.is_inside:
-            raise DataError(address_line(self.table.path, columns.image))
-        if text.startswith("/") and columns.image in self.file.pictures and not self.is_inside:
-            raise DataError(
-                f"{self.path}: {where}: the photograph lies elsewhere ({printable(text)}); write the dataset with "
-                "`save_to_disk` of `datasets`, which takes photographs along"
-            )
+        text = self._text(where, columns.image, row[columns.image])
+        if not self.is_inside:
+            if _ADDRESS.match(text):
+                raise DataError(address_line(self.table.path, columns.image))
+            if text.startswith("/") and columns.image in self.file.pictures:
+                raise DataError(
+                    f"{self.path}: {where}: the photograph lies elsewhere ({printable(text)}); write the dataset with "
+                    "`save_to_disk` of `datasets`, which takes photographs along"
+                )
         name = image_key(text)
         image_id = name
         if columns.id:
-            image_id = self._text(where, row, columns.id, is_name=True)
+            image_id = self._text(where, columns.id, row[columns.id], is_name=True)
         split = self.table.split
         if columns.split:
-            split = None
-            if row[columns.split] is not None:
-                split = split_of_word(self._text(where, row, columns.split).strip())
+            split = row[columns.split]
+            if split is not None:
+                split = split_of_word(self._text(where, columns.split, split).strip())
         group = ""
         if columns.group and row[columns.group] is not None:
-            group = unicodedata.normalize("NFC", self._text(where, row, columns.group, is_name=True).strip())
+            group = self._text(where, columns.group, row[columns.group], is_name=True)
+            group = unicodedata.normalize("NFC", group.strip())
         if self.table.is_metadata and split is None and not columns.split:
             split = split_in_name(PurePosixPath(name).parent.as_posix())
         image = FoundImage(image_id, name, split, where, self._folder, group)
@@ -190,24 +193,22 @@ class _RowReader:
                 # A sentence of Karpathy's is an object with its words.
                 text = item.get("raw") if isinstance(item, dict) else item
                 if text is not None:
-                    texts.append(self._text(where, {column: text}, column))
+                    texts.append(self._text(where, column, text))
         if len(self.columns.captions) > 1:
-            # Cells are left empty where a photograph has fewer captions.
-            texts = [text for text in texts if text]
+            return list(filter(None, texts))  # cells are left empty where a photograph has fewer captions
         return texts
 
-    def _text(self, where: str, row: Mapping[str, Any], column: str, *, is_name: bool = False) -> str:
-        """Return the text of a cell, or the whole number that it may be as a name."""
-        value = row[column]
+    def _text(self, where: str, column: str, value: Any, *, is_name: bool = False) -> str:
+        """Return the value of a cell if it is a text; a name may be a whole number, too."""
         if is_name and type(value) is int:
             return str(value)
         if not isinstance(value, str):
-            shown = printable(repr(value)[:_SHOWN])
-            raise DataError(f"{self.path}: {where} {column} is {shown}, expected text")
+            excerpt = printable(repr(value)[:_SHOWN])
+            raise DataError(f"{self.path}: {where} {column} is {excerpt}, expected text")
         return value
 
     def _listed(self, where: str, cell: str, column: str) -> str | list[str]:
-        """Return the texts that a cell lists, as JSON or Python writes it; a cell that lists none, as it is."""
+        """Return the texts of a cell that holds a list, written as JSON or Python does; any other cell as it is."""
         is_json = True
         try:
             values = json.loads(cell)
@@ -227,8 +228,8 @@ class _RowReader:
         return values
 
 
-def _joined(path: Path, first: FoundImage, other: FoundImage) -> FoundImage:
-    """Return the image that two rows are of.
+def _merged(path: Path, first: FoundImage, other: FoundImage) -> FoundImage:
+    """Return the one image that two rows name.
 
     Raises:
         DataError: they give it two splits, groups or ids.

@@ -18,7 +18,8 @@ from itrpipe.features.importers.arrays.declaration import Arrays
 from itrpipe.features.importers.base import Layout, Source
 from itrpipe.features.store import TYPES, FeatureSpec
 from itrpipe.printable import printable
-from itrpipe.storage.arrays import labels, open_arrays, take
+from itrpipe.storage.array_formats import labels, open_arrays
+from itrpipe.storage.arrays import take
 
 _SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
 _ID_NAMES = ("image_id", "ids", "names")

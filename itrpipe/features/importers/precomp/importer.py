@@ -21,7 +21,8 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.importers.base import Layout, Source, caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.features.store import FeatureSpec
-from itrpipe.storage.arrays import FileRows, open_arrays, take
+from itrpipe.storage.array_formats import FileRows, open_arrays
+from itrpipe.storage.arrays import take
 from itrpipe.storage.disk import reading
 
 _SPLITS = ("train", "dev", "test", "testall")

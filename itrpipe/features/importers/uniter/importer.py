@@ -29,7 +29,7 @@ import numpy as np
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.importers.base import AGAIN, BOX_SLACK, Entries, Layout, Place
 from itrpipe.features.importers.uniter.declaration import Uniter
-from itrpipe.storage.arrays import open_arrays
+from itrpipe.storage.array_formats import open_arrays
 from itrpipe.storage.disk import read_json, reading
 
 _DATABASE = "data.mdb"
