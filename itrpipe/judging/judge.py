@@ -3,8 +3,6 @@
 Shapes: P pairs, J judges, N images, T captions, D width of a vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -78,8 +76,9 @@ def judge(
         >>> (judged.probabilities > 0.5).tolist()
         [True, False]
     """
+    texts = [by] if isinstance(by, str) else by
     try:
-        names = [judge_name(text) for text in ([by] if isinstance(by, str) else by)]
+        names = [judge_name(text) for text in texts]
     except ValueError as error:
         raise UsageError(str(error)) from None
     rows = given_array("pairs", pairs, 2, "iu", "rows [P, 2], of an image and of a caption", np.int64)
@@ -111,11 +110,12 @@ def judge(
 
     material = Material(captions, image_of, num_images, files, vectors=held)
     scores = np.empty((len(rows), len(names)), np.float32)
-    log_odds = np.empty((len(rows), len(names)))
+    log_odds = np.empty(scores.shape)
     for column, name in enumerate(names):
         opened = open_judge(name, material, device, revision)
         scores[:, column] = opened(rows[:, 0], rows[:, 1])
-        log_odds[:, column] = scale_of(opened, name).log_odds(scores[:, column])
+        scale = scale_of(opened, name)
+        log_odds[:, column] = scale.log_odds(scores[:, column])
 
     asked = np.flatnonzero(replies != NOT_ASKED)
     fits = replies[asked] == 1
@@ -125,7 +125,8 @@ def judge(
     if len(asked):
         unseen = probabilities.copy()
         unseen[asked] = calibration.held_out
-        share = share_right(unseen, asked, fits, strata_of(log_odds.mean(axis=1)))
+        strata = strata_of(log_odds.mean(axis=1))
+        share = share_right(unseen, asked, fits, strata)
     if isinstance(by, str):
         scores = scores[:, 0]
     return Judged(scores, probabilities, calibration, share)

@@ -9,8 +9,6 @@ Shapes: P pairs, n captions, T captions in all, v terms of all captions.
 Source: Spärck Jones, "A statistical interpretation of term specificity", 1972; smoothed, ln((1 + n) / (1 + df)).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import torch
@@ -32,16 +30,18 @@ class TermsJudge(OpenedJudge):
     """
 
     def __init__(self, material: Material, captions: np.ndarray, terms: pa.StringArray) -> None:
-        super().__init__(material)
+        self.material = material
         encoded = terms.dictionary_encode()
         columns = encoded.indices.to_numpy().astype(np.int64)
         texts = material.groups[captions]
         count = len(material.captions_of)
         size = len(encoded.dictionary)
         pairs = np.unique(texts * size + columns)  # of a text and a term that it has
-        rarity = np.log((1 + count) / (1 + np.bincount(pairs % size, minlength=size)))
-        self._captions = _sum_weights(captions, columns, rarity[columns], (len(material.owners), size))
-        self._texts = _sum_weights(texts, columns, rarity[columns], (count, size))
+        texts_with_term = np.bincount(pairs % size, minlength=size)
+        rarity = np.log((1 + count) / (1 + texts_with_term))
+        weights = rarity[columns]
+        self._captions = _sum_weights(captions, columns, weights, (len(material.owners), size))
+        self._texts = _sum_weights(texts, columns, weights, (count, size))
         rows = np.arange(count)
         self._squares = _products(self._texts, rows, self._texts, rows)
 
@@ -61,7 +61,9 @@ class TermsJudge(OpenedJudge):
         texts = self.material.groups[captions]
         products = _products(self._texts, texts, self._captions, captions)
         squares = _products(self._captions, captions, self._captions, captions)
-        cosines = _cosines(products - squares, squares, self._squares[texts] - 2 * products + squares)
+        # The text without the caption is the difference of two vectors.
+        squares_of_others = self._squares[texts] - 2 * products + squares
+        cosines = _cosines(products - squares, squares, squares_of_others)
         cosines[self.material.captions_of.counts[texts] < 2] = np.nan
         return cosines
 
