@@ -14,7 +14,7 @@ from torch import Tensor
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.base import AnyMatcher
-from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch, tiled_scores
+from itrpipe.models.base import EmbeddingModel, ImageBatch, TextBatch, tiled_scores
 from itrpipe.testing.toy_pairs import ToyPairs, readable
 
 BuildModel = Callable[[], AnyMatcher]
@@ -150,7 +150,9 @@ def scores_are_single_precision(build: BuildModel) -> None:
     distinct = len(matrix.unique())
     all_of_them = len(expected.unique())
     assert distinct >= 0.9 * all_of_them, f"{distinct} different scores under bfloat16 autocast, {all_of_them} without"
-    if isinstance(model, DualEncoder):  # of others the products of pairs may be rounded, where a sign can decide much
+    if isinstance(
+        model, EmbeddingModel
+    ):  # of others the products of pairs may be rounded, where a sign can decide much
         own = matrix.diagonal()
         _require_equal(pairs, own, "score_pairs differs from score_matrix under bfloat16 autocast", matrix)
 
