@@ -150,9 +150,8 @@ def scores_are_single_precision(build: BuildModel) -> None:
     distinct = len(matrix.unique())
     all_of_them = len(expected.unique())
     assert distinct >= 0.9 * all_of_them, f"{distinct} different scores under bfloat16 autocast, {all_of_them} without"
-    if isinstance(
-        model, EmbeddingModel
-    ):  # of others the products of pairs may be rounded, where a sign can decide much
+    # Other models may round the products of pairs, where a sign can decide much.
+    if isinstance(model, EmbeddingModel):
         own = matrix.diagonal()
         _require_equal(pairs, own, "score_pairs differs from score_matrix under bfloat16 autocast", matrix)
 
