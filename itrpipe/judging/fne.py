@@ -15,9 +15,6 @@ from itrpipe.judging.dual import DualJudge
 from itrpipe.judging.material import Material
 from itrpipe.learning.false_negatives import Gaussians, estimate_gaussians, match_log_odds
 
-BATCH = 32
-"""Pairs whose negatives compete in the statistics of mismatches."""
-
 
 @dataclass(eq=False)
 class FneJudge(DualJudge):
@@ -56,7 +53,7 @@ def build(model: str, material: Material, device: str, revision: str) -> FneJudg
         images,
         captions[with_owner],
         material.owners[with_owner],
-        batch_size=BATCH,
+        batch_size=32,
     )
     if not gaussians.usable():
         raise UsageError(

@@ -144,8 +144,6 @@ class PieceIds:
             return False
         return self.tokenizer.get_vocab() == other.tokenizer.get_vocab()
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
-
     def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """See `WordIds.encode_split`."""
         encoded = self.tokenizer(self.part.texts(split), truncation=True, max_length=self.max_tokens)

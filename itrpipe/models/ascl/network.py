@@ -108,7 +108,6 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         width = settings.embed_dim
         self.settings = settings
         self.text = text
-        self.global_dim = global_dim
         self.project_regions = nn.Linear(image_dim, width)
         # Words are states of the network; a layer behind its pooling may give vectors of another width.
         self.project_words = nn.Linear(text.network.config.get_text_config().hidden_size, width)

@@ -332,8 +332,14 @@ def random_vision(settings: DualEncoder) -> Encoder:
         image_mean=CLIP_MEAN,
         image_std=CLIP_STD,
     )
-    sizes = _sizes(settings.width, settings.heads, settings.vision_layers)
-    config = transformers.ViTConfig(image_size=settings.image_size, patch_size=settings.patch_size, **sizes)
+    config = transformers.ViTConfig(
+        image_size=settings.image_size,
+        patch_size=settings.patch_size,
+        hidden_size=settings.width,
+        intermediate_size=4 * settings.width,
+        num_hidden_layers=settings.vision_layers,
+        num_attention_heads=settings.heads,
+    )
     network = transformers.ViTModel(config, add_pooling_layer=settings.image_pool == _OWN)
     return Encoder(network, ImageReader(processor), None, settings.image_pool)
 
@@ -351,7 +357,10 @@ def random_text(vocabulary_size: int, width: int, heads: int, layers: int, max_w
     config = transformers.BertConfig(
         vocab_size=vocabulary_size,
         max_position_embeddings=positions,
-        **_sizes(width, heads, layers),
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
     )
     network = transformers.BertModel(config, add_pooling_layer=pool == _OWN)
     return _words_encoder(network, pool)
@@ -382,12 +391,3 @@ def set_colours(encoder: Encoder, normalisation: str) -> None:
     processor.image_mean = CLIP_MEAN
     processor.image_std = CLIP_STD
     encoder.images = ImageReader(processor)
-
-
-def _sizes(width: int, heads: int, layers: int) -> dict[str, Any]:
-    return {
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-    }

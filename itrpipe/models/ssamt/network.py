@@ -27,7 +27,6 @@ Shapes: N pairs, B images, T captions, P phrases, W words, K regions, d model wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +47,6 @@ from itrpipe.models.base import (
 from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter.network import EncoderLayers, initialise
 
-NUM_KINDS = 3
-"""Objects, attributes and relations."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 27}
 """Elements of the states of a tile of pairs that go through the inter encoder together; on CPUs they fit the cache."""
 
@@ -138,7 +135,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         vocabulary_size: number of token ids.
     """
 
-    by_rows = MappingProxyType({**SCORERS, "relevance": (0, 1)})
+    by_rows = SCORERS | {"relevance": (0, 1)}
 
     def __init__(self, settings: Ssamt, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -299,7 +296,7 @@ class Nodes(nn.Module):
         super().__init__()
         self.text = nn.Parameter(torch.randn(width) * 0.02)
         self.image = nn.Parameter(torch.randn(width) * 0.02)
-        self.phrase = nn.Embedding(NUM_KINDS, width)
+        self.phrase = nn.Embedding(3, width)  # objects, attributes and relations
         self.phrase_norm = nn.LayerNorm(width)
 
     def before_words(self, words: Tensor, kinds: Tensor) -> Tensor:

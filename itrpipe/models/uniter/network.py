@@ -65,7 +65,14 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         vocabulary_size: number of token ids, `[MASK]` included.
     """
 
-    by_rows = MappingProxyType({"score_matrix": (0,), "score_pairs": (0, 1), "score_at": (2, 3), "read_at": (2, 3)})
+    by_rows = MappingProxyType(
+        {
+            "score_matrix": (0,),
+            "score_pairs": (0, 1),
+            "score_at": (2, 3),
+            "read_at": (2, 3),
+        }
+    )
 
     def __init__(self, settings: Uniter, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -366,16 +373,16 @@ class EncoderLayer(nn.Module):
             first: compute the next states of the first so many positions only; they still look at all.
         """
         batch, _, width = states.shape
-        if projected is None and first is not None:
+        if projected is not None:
+            queries, keys, values = projected.chunk(3, dim=-1)
+            queries = queries[:, :first]
+        elif first is None:
+            queries, keys, values = self.project(states).chunk(3, dim=-1)
+        else:
             weight = self.project.weight
             bias = self.project.bias
             queries = F.linear(states[:, :first], weight[:width], bias[:width])
             keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
-        else:
-            if projected is None:
-                projected = self.project(states)
-            queries, keys, values = projected.chunk(3, dim=-1)
-            queries = queries[:, :first]
         by_head = (self.heads, -1)
         queries = queries.unflatten(-1, by_head).transpose(1, 2)  # [B, heads, n, d / heads]
         keys = keys.unflatten(-1, by_head).transpose(1, 2)
@@ -466,7 +473,6 @@ _RENAMED = {
     "LayerNorm": "norm",
 }
 """Parts of published names -> ours, replaced one after the other."""
-_HEADS = ("match", "rank", "word_match", "masked_word", "correction")
 
 
 def load_published(model: UniterEncoder, path: Path) -> str:
@@ -489,8 +495,9 @@ def load_published(model: UniterEncoder, path: Path) -> str:
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()
         raise DataError(f"{path}: {reason}; give --set model.… of that file, its features and its tokens") from None
+    optional = ("match", "rank", "word_match", "masked_word", "correction", "image")  # the last one is what BERT lacks
     for name in missing:
-        if not name.startswith((*_HEADS, "image")):  # BERT knows no images
+        if not name.startswith(optional):
             raise DataError(
                 f"{path} has no weights for '{name}': it is not of UNITER, TAGS or BERT with so many layers"
             )
