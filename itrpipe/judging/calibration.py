@@ -130,11 +130,11 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
 
     precision = None
     recall = None
-    found = answers[held_out > 0.5]
-    if len(found):
-        precision = float(found.mean())
+    called_right = answers[held_out > 0.5]
+    if len(called_right):
+        precision = float(called_right.mean())
     if answers.any():
-        recall = float(found.sum() / answers.sum())
+        recall = float(called_right.sum() / answers.sum())
     return Calibration(
         weights=tuple(weights.tolist()),
         bias=float(bias),
@@ -168,7 +168,7 @@ def area_under_curve(scores: np.ndarray, answers: np.ndarray) -> tuple[float, fl
     mean_ranks = np.cumsum(counts) - (counts - 1) / 2
     rank_sum = mean_ranks[places][answers].sum()
     area = float((rank_sum - right * (right + 1) / 2) / (right * wrong))
-    # Beside a right pair, or a wrong one, that two comparisons have in common.
+    # Two comparisons that share their right pair, or their wrong one, depend on each other.
     shared = (1 - area) / (2 - area) + area / (1 + area)
     return area, right * wrong / (1 + (len(answers) / 2 - 1) * shared)
 

@@ -80,9 +80,9 @@ def _products(left: Tensor, rows: np.ndarray, right: Tensor, other_rows: np.ndar
     products = np.empty(len(rows), np.float32)
     for start in range(0, len(rows), _PAIRS):
         pairs = slice(start, start + _PAIRS)
-        own = left.index_select(0, torch.from_numpy(rows[pairs]))
-        other = right.index_select(0, torch.from_numpy(other_rows[pairs]))
-        products[pairs] = torch.sparse.sum(own * other, dim=1).to_dense().numpy()
+        left_rows = left.index_select(0, torch.from_numpy(rows[pairs]))
+        right_rows = right.index_select(0, torch.from_numpy(other_rows[pairs]))
+        products[pairs] = torch.sparse.sum(left_rows * right_rows, dim=1).to_dense().numpy()
     return products
 
 
