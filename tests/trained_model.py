@@ -13,7 +13,7 @@ import torch
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.features.embeddings import SplitEmbeddings
-from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
+from itrpipe.models.base import EmbeddingModel, ImageBatch, TextBatch
 from itrpipe.training.data import Sources, SplitData, reopened
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import SplitEncoder, embeddings
@@ -64,7 +64,7 @@ class TrainedModel:
         """
         encoder, captions = SplitEncoder(self.model, self.device, block, self.precision), np.arange(rows.num_captions)
         sides = encoder.images(rows, np.arange(rows.num_images)), encoder.texts(rows, captions)
-        if not isinstance(self.model, DualEncoder):
+        if not isinstance(self.model, EmbeddingModel):
             return encoder.scores(*sides)
         images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
         split = self.data.split

@@ -7,12 +7,10 @@ Sources: Hanley and McNeil, "The meaning and use of the area under a receiver op
 statistic", 2006, has it.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,11 +23,9 @@ RIDGE = 0.3
 
 It is small beside what `LEAST` decisions tell, and keeps weights finite where judges separate all answers.
 """
-_CAREFUL = NormalDist().inv_cdf(0.995)
 _FOLDS = 5
 _BINS = 10
-_STEPS = 50
-_NARROW = 1e-3
+_LEAST_SPREAD = 1e-3
 
 
 class Area(NamedTuple):
@@ -80,11 +76,8 @@ class Calibration:
 
     def probabilities(self, log_odds: np.ndarray) -> np.ndarray:
         """Return how likely pairs of these log-odds [P, J] are right, float32 [P]."""
-        return _sigmoid(log_odds @ np.array(self.weights) + self.bias).astype(np.float32)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all figures as plain values."""
-        return asdict(self)
+        joined = log_odds @ np.array(self.weights) + self.bias
+        return _sigmoid(joined).astype(np.float32)
 
 
 def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> Calibration:
@@ -100,77 +93,105 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         images: [n], row of each decision's image.
     """
     log_odds = log_odds.astype(np.float64)
-    count, judges = log_odds.shape
+    decisions, judges = log_odds.shape
     image_rows, places = np.unique(images, return_inverse=True)
-    if count < LEAST or len(image_rows) < 2:
+    if decisions < LEAST or len(image_rows) < 2:
+        held_out = _sigmoid(log_odds.mean(axis=1))
         weights = (1 / judges,) * judges
-        return Calibration(weights, 0.0, count, held_out=tuple(_sigmoid(log_odds.mean(axis=1)).tolist()))
+        return Calibration(weights, 0.0, decisions, held_out=tuple(held_out.tolist()))
 
-    folds = np.random.default_rng(0).permutation(len(image_rows))[places] % _FOLDS
-    scores = np.empty(count)
-    held_out = np.empty(count)
+    fold_of_image = np.random.default_rng(0).permutation(len(image_rows)) % _FOLDS
+    folds = fold_of_image[places]
+    scores = np.empty(decisions)
+    held_out = np.empty(decisions)
     for fold in range(_FOLDS):
-        unseen = folds == fold
-        weights, bias = _fit(log_odds[~unseen], answers[~unseen])
+        is_unseen = folds == fold
+        weights, bias = _fit(log_odds[~is_unseen], answers[~is_unseen])
         joined = log_odds @ weights
-        held_out[unseen] = _sigmoid(joined + bias)[unseen]
+        held_out[is_unseen] = _sigmoid(joined + bias)[is_unseen]
         # Bias and size of the weights differ by fold and would rank the pairs of one before those of another. What is
         # alike stays alike, whatever the rounding.
-        scores[unseen] = ((joined - joined.mean()) / max(joined.std(), _NARROW))[unseen].round(6)
+        standard = (joined - joined.mean()) / max(joined.std(), _LEAST_SPREAD)
+        scores[is_unseen] = standard[is_unseen].round(6)
 
-    auc, knows = None, False
+    auc = None
+    knows = False
     if answers.any() and not answers.all():
-        value, size = area_under_curve(scores, answers)
-        auc = Area(value, *wilson(value, size))
-        knows = wilson(value, size, _CAREFUL)[0] > 0.5
+        area, draws = area_under_curve(scores, answers)
+        auc = Area(area, *wilson(area, draws))
+        low, _ = wilson(area, draws, NormalDist().inv_cdf(0.995))
+        knows = low > 0.5
     if knows:
         weights, bias = _fit(log_odds, answers)
     else:
-        weights, bias = np.zeros(judges), min(_share_log_odds(answers), 0.0)
-        held_out = np.full(count, _sigmoid(bias))
-    is_found = answers[held_out > 0.5]
+        weights = np.zeros(judges)
+        bias = min(_share_log_odds(answers), 0.0)
+        held_out = np.full(decisions, _sigmoid(bias))
+
+    precision = None
+    recall = None
+    called_right = answers[held_out > 0.5]
+    if len(called_right):
+        precision = float(called_right.mean())
+    if answers.any():
+        recall = float(called_right.sum() / answers.sum())
     return Calibration(
         weights=tuple(weights.tolist()),
         bias=float(bias),
-        decisions=count,
+        decisions=decisions,
         knows=knows,
         auc=auc,
-        precision=float(is_found.mean()) if len(is_found) else None,
-        recall=float(is_found.sum() / answers.sum()) if answers.any() else None,
-        reliability=reliability(held_out, answers),
+        precision=precision,
+        recall=recall,
+        reliability=reliability_bins(held_out, answers),
         held_out=tuple(held_out.tolist()),
     )
 
 
-def reliability(probabilities: np.ndarray, answers: np.ndarray) -> tuple[Bin, ...]:
+def reliability_bins(probabilities: np.ndarray, answers: np.ndarray) -> tuple[Bin, ...]:
     """Compare probabilities [n] with answers, bool [n], in ten bins of equal width."""
-    bins = np.minimum((probabilities * _BINS).astype(int), _BINS - 1)
-    rows = []
-    for number in np.unique(bins):
-        inside = bins == number
-        rows.append(Bin(float(probabilities[inside].mean()), float(answers[inside].mean()), int(inside.sum())))
-    return tuple(rows)
+    numbers = np.minimum((probabilities * _BINS).astype(int), _BINS - 1)
+    bins = []
+    for number in np.unique(numbers):
+        inside = numbers == number
+        probability = float(probabilities[inside].mean())
+        share = float(answers[inside].mean())
+        bins.append(Bin(probability, share, int(inside.sum())))
+    return tuple(bins)
+
+
+def area_under_curve(scores: np.ndarray, answers: np.ndarray) -> tuple[float, float]:
+    """Compute the area under the ROC curve, ties as half, and of how many draws a share would be as well known."""
+    right = int(answers.sum())
+    wrong = len(answers) - right
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    mean_ranks = np.cumsum(counts) - (counts - 1) / 2
+    rank_sum = mean_ranks[places][answers].sum()
+    area = float((rank_sum - right * (right + 1) / 2) / (right * wrong))
+    # Two comparisons that share their right pair, or their wrong one, depend on each other.
+    shared = (1 - area) / (2 - area) + area / (1 + area)
+    return area, right * wrong / (1 + (len(answers) / 2 - 1) * shared)
 
 
 def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:
     """Fit weights [J] and bias; a judge whose weight would be negative is left out, the worst first."""
     centre = log_odds.mean(axis=0)
-    spread = np.maximum(log_odds.std(axis=0), _NARROW)
-    standard = np.column_stack([(log_odds - centre) / spread, np.ones(len(answers))])
+    spread = np.maximum(log_odds.std(axis=0), _LEAST_SPREAD)
+    features = np.column_stack([(log_odds - centre) / spread, np.ones(len(answers))])
     start = np.append(np.zeros(len(centre)), _share_log_odds(answers))
-    used = np.ones(len(start), dtype=bool)
+    is_used = np.ones(len(start), dtype=bool)
     while True:
         weights = np.zeros(len(start))
-        weights[used] = _newton(standard[:, used], answers, start[used])
+        weights[is_used] = _maximise_likelihood(features[:, is_used], answers, start[is_used])
         if (weights[:-1] >= 0).all():
             break
-        used[weights[:-1].argmin()] = False
+        is_used[weights[:-1].argmin()] = False
     slopes = weights[:-1] / spread
     return slopes, float(weights[-1] - slopes @ centre)
 
 
-def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Maximise the likelihood of a logistic curve, less a ridge around `start`."""
+def _maximise_likelihood(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Fit the weights of a logistic curve by Newton's method, with a ridge around `start`."""
 
     def loss(weights: np.ndarray) -> float:
         log_odds = features @ weights
@@ -178,7 +199,7 @@ def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.
         return np.logaddexp(0, log_odds).sum() - answers @ log_odds + RIDGE / 2 * distances @ distances
 
     weights = start
-    for _ in range(_STEPS):
+    for _ in range(50):
         probabilities = _sigmoid(features @ weights)
         gradient = features.T @ (answers - probabilities) - RIDGE * (weights - start)
         curvature = (features.T * (probabilities * (1 - probabilities))) @ features + RIDGE * np.eye(len(start))
@@ -190,17 +211,6 @@ def _newton(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.
         if np.abs(step).max() < 1e-4:
             break
     return weights
-
-
-def area_under_curve(scores: np.ndarray, answers: np.ndarray) -> tuple[float, float]:
-    """Compute the area under the ROC curve, ties as half, and of how many draws a share would be as well known."""
-    right = int(answers.sum())
-    wrong = len(answers) - right
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    value = float((ranks[answers].sum() - right * (right + 1) / 2) / (right * wrong))
-    doubles = (len(answers) / 2 - 1) * ((1 - value) / (2 - value) + value / (1 + value))
-    return value, right * wrong / (1 + doubles)
 
 
 def _share_log_odds(answers: np.ndarray) -> float:

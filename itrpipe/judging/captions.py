@@ -9,10 +9,9 @@ Captions are compared by the cosine of their vectors. For an image i and a capti
 Shapes: P pairs, n captions, T captions in all, D width of a vector, k captions of an image.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -35,25 +34,25 @@ def build(model: str, material: Material, device: str, revision: str) -> OpenedJ
     """Open the judge with a text encoder, or with `tfidf`; errors are those of `open_encoder`."""
     if model == TFIDF:
         words = pa.array([tokenize(caption) for caption in material.captions], pa.list_(pa.string()))
-        owners = np.repeat(np.arange(len(words)), words.value_lengths().to_numpy())
-        return TermsJudge(material, owners, words.flatten())
+        captions = np.repeat(np.arange(len(words)), words.value_lengths().to_numpy())
+        return TermsJudge(material, captions, words.flatten())
     vectors = material.encoded.get(TEXT)
     if vectors is None:
         vectors = encode_once(model, revision, tuple(material.captions), device)
     return CaptionsJudge(vectors, material)
 
 
+@dataclass(eq=False)
 class CaptionsJudge(OpenedJudge):
     """Compares captions with the captions of an image.
 
-    Args:
+    Attributes:
         vectors: [T, D] unit vectors of the captions.
-        material: whose captions belong to which image.
+        material: the captions and the images that they belong to.
     """
 
-    def __init__(self, vectors: np.ndarray, material: Material) -> None:
-        super().__init__(material)
-        self._vectors = vectors
+    vectors: np.ndarray
+    material: Material
 
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """Return scores [P] float32 of rows [P] and [P].
@@ -64,18 +63,18 @@ class CaptionsJudge(OpenedJudge):
         material = self.material
         material.require_captions(images)
         scores = np.empty(len(images), np.float32)
-        direct = np.empty(len(self._vectors), np.float32)  # of all captions with an image; those compared are set
+        direct = np.empty(len(self.vectors), np.float32)  # of all captions with an image; those compared are set
         order = np.argsort(images, kind="stable")
         starts = np.flatnonzero(np.diff(images[order], prepend=-1))
         for pairs in np.split(order, starts)[1:]:  # of one image each
             # Pairs repeat other images, whose captions are compared with those of this one once.
-            others, places = np.unique(material.groups[captions[pairs]], return_inverse=True)
-            found = material.captions_of.take(others)
-            own = material.captions_of[int(images[pairs[0]])]
-            cosines = self._vectors[found.values] @ self._vectors[own].T
-            direct[found.values] = (cosines.max(axis=1) + cosines.mean(axis=1)) / 2
-            siblings = np.add.reduceat(direct[found.values], found.offsets[:-1]) / found.counts
-            scores[pairs] = (direct[captions[pairs]] + siblings[places]) / 2
+            groups, group_of_pair = np.unique(material.groups[captions[pairs]], return_inverse=True)
+            compared = material.captions_of.take(groups)
+            image_captions = material.captions_of[int(images[pairs[0]])]
+            cosines = self.vectors[compared.values] @ self.vectors[image_captions].T
+            direct[compared.values] = (cosines.max(axis=1) + cosines.mean(axis=1)) / 2
+            siblings = np.add.reduceat(direct[compared.values], compared.offsets[:-1]) / compared.counts
+            scores[pairs] = (direct[captions[pairs]] + siblings[group_of_pair]) / 2
         return scores
 
     def own(self, captions: np.ndarray) -> np.ndarray:
@@ -84,14 +83,16 @@ class CaptionsJudge(OpenedJudge):
         for place, group in enumerate(self.material.groups[captions].tolist()):
             members = self.material.captions_of[group]
             others = len(members) - 1
-            if others:
-                vectors = self._vectors[members]
-                cosines = vectors @ vectors.T
-                np.fill_diagonal(cosines, 0.0)
-                mean = cosines.sum(axis=1) / others
-                np.fill_diagonal(cosines, -np.inf)
-                direct = (cosines.max(axis=1) + mean) / 2
-                scores[place] = (direct[members == captions[place]].item() + direct.mean()) / 2
+            if not others:
+                continue
+            vectors = self.vectors[members]
+            cosines = vectors @ vectors.T
+            np.fill_diagonal(cosines, 0.0)
+            mean = cosines.sum(axis=1) / others
+            np.fill_diagonal(cosines, -np.inf)
+            direct = (cosines.max(axis=1) + mean) / 2
+            caption_direct = direct[members == captions[place]].item()
+            scores[place] = (caption_direct + direct.mean()) / 2
         return scores
 
 
@@ -117,16 +118,17 @@ def encode_captions(encoder: Encoder, captions: Sequence[str], device: str) -> n
         captions: T texts.
         device: `auto`, `cpu` or `cuda`.
     """
-    place = resolve_device(device)
-    encoder.to(place)
+    device = resolve_device(device)
+    encoder.to(device)
     reader = encoder.texts
     vectors = np.empty((len(captions), encoder.text_width), np.float32)
     order = np.argsort([len(caption) for caption in captions], kind="stable")  # equal lengths need no padding
     for part in cut(order, _BATCH):
         texts = [captions[row] for row in part.content]
-        found = reader.tokenizer(texts, truncation=True, max_length=reader.max_tokens)
-        ids = Ragged.of_lists(found["input_ids"])
-        tokens = torch.from_numpy(ids.padded()).to(place)
-        lengths = torch.from_numpy(ids.counts).to(place)
-        vectors[part.content] = F.normalize(encoder.encode_texts(tokens, lengths), dim=1).cpu().numpy()
+        encoded = reader.tokenizer(texts, truncation=True, max_length=reader.max_tokens)
+        ids = Ragged.of_lists(encoded["input_ids"])
+        tokens = torch.from_numpy(ids.padded()).to(device)
+        lengths = torch.from_numpy(ids.counts).to(device)
+        batch = encoder.encode_texts(tokens, lengths)
+        vectors[part.content] = F.normalize(batch, dim=1).cpu().numpy()
     return vectors

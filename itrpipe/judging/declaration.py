@@ -1,6 +1,4 @@
-"""The names of judges, as users write them. Light: plans bind them without importing what judges."""
-
-from __future__ import annotations
+"""The names of judges, as users write them. Plans read this file; it imports nothing that judges."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,7 +10,11 @@ DEFAULT = "captions:sentence-transformers/all-MiniLM-L6-v2"
 TFIDF = "tfidf"
 """Model of `captions` that needs no weights."""
 KINDS = ("captions", "dual", "itm", "vlm", "fne", "graphs")
-_DEFAULT_MODELS = {"captions": DEFAULT.partition(":")[2], "fne": "1e-4", "graphs": ""}
+_DEFAULT_MODELS = {
+    "captions": DEFAULT.partition(":")[2],
+    "fne": "1e-4",
+    "graphs": "",
+}
 
 
 class JudgeName(NamedTuple):
@@ -27,13 +29,14 @@ class JudgeName(NamedTuple):
     model: str
 
     def __str__(self) -> str:
-        """Return the name as users write it."""
         return f"{self.kind}:{self.model}".removesuffix(":")
 
     @property
     def pretrained(self) -> str:
         """Return the hub id or folder of its weights; empty where it has none."""
-        return "" if self.kind in ("graphs", "fne") or self.model == TFIDF else self.model
+        if self.kind in ("graphs", "fne") or self.model == TFIDF:
+            return ""
+        return self.model
 
     @property
     def looks(self) -> bool:
@@ -55,34 +58,39 @@ def judge_name(text: str) -> JudgeName:
         raise ValueError(f"judge {text!r} takes no model; write {kind}")
     if not model and kind not in _DEFAULT_MODELS:
         raise ValueError(f"judge {text!r} names no model; write {kind}:ID with a hub id or a folder")
+
     model = model or _DEFAULT_MODELS[kind]
     if kind == "fne":
-        prior = _number(model)
-        if not 0 < prior < 1:
+        try:
+            is_share = 0 < float(model) < 1
+        except ValueError:
+            is_share = False
+        if not is_share:
             raise ValueError(f"judge {text!r}: {model!r} is no share between 0 and 1; write fne or fne:1e-4")
     return JudgeName(kind, model)
 
 
 def judge_names(texts: Iterable[str]) -> tuple[str, ...]:
     """Return names of judges in full, each once, in the order of the alphabet; errors are those of `judge_name`."""
-    return tuple(sorted({str(judge_name(text)) for text in texts}))
+    names = {str(judge_name(text)) for text in texts}
+    return tuple(sorted(names))
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def _seen_judge(value: str) -> str:
-    judge = judge_name(value)
-    return str(judge._replace(model=LOCAL_MODEL.seen(judge.pretrained))) if judge.pretrained else str(judge)
+def _judge_seen(text: str) -> str:
+    """Return the name of a judge as a fingerprint sees it: a folder by its content, not by its path."""
+    judge = judge_name(text)
+    if judge.pretrained:
+        judge = judge._replace(model=LOCAL_MODEL.seen(judge.pretrained))
+    return str(judge)
 
 
 LOCAL_JUDGE = Outside(
-    lambda name, value, cache: LOCAL_MODEL.digests(name, judge_name(value).pretrained, cache), _seen_judge
+    lambda name, value, cache: LOCAL_MODEL.digests(name, judge_name(value).pretrained, cache),
+    _judge_seen,
 )
 """Marks a setting that names a judge, whose model may be a folder."""
-LOCAL_JUDGES = Outside(lambda name, value, cache: {}, lambda value: [_seen_judge(each) for each in value])
+LOCAL_JUDGES = Outside(
+    lambda name, value, cache: {},
+    lambda value: [_judge_seen(text) for text in value],
+)
 """Marks a setting that names judges, whose judgements are inputs."""

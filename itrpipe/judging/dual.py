@@ -3,7 +3,7 @@
 Shapes: P pairs, n captions, N images, T captions in all, D width of a vector.
 """
 
-from __future__ import annotations
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,6 +18,31 @@ from itrpipe.judging.photographs import read_ahead
 
 _BATCH = 64
 _PAIRS = 65_536
+
+
+@dataclass(eq=False)
+class DualJudge(OpenedJudge):
+    """Compares the vectors of images and captions by their inner product.
+
+    Attributes:
+        image_vectors: [N, D].
+        caption_vectors: [T, D].
+        material: the images and captions that were encoded.
+    """
+
+    image_vectors: np.ndarray
+    caption_vectors: np.ndarray
+    material: Material
+
+    def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        """Return scores [P] float32 of rows [P] and [P]."""
+        scores = np.empty(len(images), np.float32)
+        for start in range(0, len(images), _PAIRS):
+            pairs = slice(start, start + _PAIRS)
+            image_vectors = self.image_vectors[images[pairs]]
+            caption_vectors = self.caption_vectors[captions[pairs]]
+            scores[pairs] = np.einsum("pd,pd->p", image_vectors, caption_vectors)
+        return scores
 
 
 def build(model: str, material: Material, device: str, revision: str) -> DualJudge:
@@ -38,37 +63,14 @@ def build(model: str, material: Material, device: str, revision: str) -> DualJud
     return DualJudge(encoded[VISION], encoded[TEXT], material)
 
 
-class DualJudge(OpenedJudge):
-    """Compares the vectors of images and captions by their inner product.
-
-    Args:
-        images: [N, D] vectors.
-        captions: [T, D].
-        material: what they were made of.
-    """
-
-    def __init__(self, images: np.ndarray, captions: np.ndarray, material: Material) -> None:
-        super().__init__(material)
-        self._images = images
-        self._captions = captions
-
-    def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """Return scores [P] float32 of rows [P] and [P]."""
-        scores = np.empty(len(images), np.float32)
-        for start in range(0, len(images), _PAIRS):
-            pairs = slice(start, start + _PAIRS)
-            scores[pairs] = np.einsum("pd,pd->p", self._images[images[pairs]], self._captions[captions[pairs]])
-        return scores
-
-
 @torch.inference_mode()
 def encode_photographs(encoder: Encoder, material: Material, device: str) -> np.ndarray:
     """Return unit vectors [N, D] float32 of photographs; errors are those of `build`."""
-    place = resolve_device(device)
-    encoder.to(place)
+    device = resolve_device(device)
+    encoder.to(device)
     vectors = np.empty((material.num_images, encoder.image_width), np.float32)
     batches = [part.content for part in cut(range(material.num_images), _BATCH)]
     for rows, frames in read_ahead(material, batches, encoder.images.framed):
-        found = encoder.encode_images(torch.stack(frames).to(place))
-        vectors[rows] = F.normalize(found, dim=1).cpu().numpy()
+        batch = encoder.encode_images(torch.stack(frames).to(device))
+        vectors[rows] = F.normalize(batch, dim=1).cpu().numpy()
     return vectors

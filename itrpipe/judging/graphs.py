@@ -5,8 +5,6 @@ Terms are the objects, the attributes and the relations that captions name, as S
 Source: Anderson et al., "SPICE", ECCV 2016, section 3.2; for how they are compared see `itrpipe.judging.terms`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,16 +15,19 @@ from itrpipe.scene_graph.build import parse_captions
 from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.scene_graph.stored import flattened, graphs_table
 
-_ENDS = {"attributes": ("object",), "relations": ("subject", "object")}
+_ENDS = {
+    "attributes": ("object",),
+    "relations": ("subject", "object"),
+}
 """Element -> fields that name the objects it is about."""
-_BETWEEN = "\t"
 
 
 def build(model: str, material: Material, device: str, revision: str) -> TermsJudge:
     """Open the judge; captions without graphs are parsed by the rules."""
     graphs = material.graphs
     if graphs is None:
-        graphs = graphs_table(parse_captions(ParseSettings(tagger="hanta"), material.captions))
+        settings = ParseSettings(tagger="hanta")
+        graphs = graphs_table(parse_captions(settings, material.captions))
     objects_of, objects = flattened(graphs, "objects")
     lemmas = objects.field("lemma")
     captions = [objects_of.owners()]
@@ -39,5 +40,5 @@ def build(model: str, material: Material, device: str, revision: str) -> TermsJu
             places = objects_of.offsets[owners] + elements.field(end).to_numpy()
             words.append(lemmas.take(pa.array(places)))
         captions.append(owners)
-        terms.append(pc.binary_join_element_wise(*words, _BETWEEN))  # pyright: ignore[reportAttributeAccessIssue]
+        terms.append(pc.binary_join_element_wise(*words, "\t"))  # pyright: ignore[reportAttributeAccessIssue]
     return TermsJudge(material, np.concatenate(captions), pa.concat_arrays(terms))

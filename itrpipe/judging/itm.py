@@ -5,8 +5,6 @@ Junnan Li et al., BLIP: Bootstrapping Language-Image Pre-training, ICML 2022, an
 Shapes: n captions, h and w height and width of a frame, t tokens of an image, D their width.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -40,10 +38,10 @@ class MatchingJudge(PhotographJudge):
         super().__init__(network, processor, material)
         self._tokenizing = threading.Lock()  # a tokenizer refuses to be set while another thread uses it
         self._limit = min(processor.tokenizer.model_max_length, positions_of(network))
-        self._see = None
+        self._encode_pixels = None
         if hasattr(network, "vision_model"):
-            self._see = network.vision_model.forward
-            network.vision_model.forward = _as_given
+            self._encode_pixels = network.vision_model.forward
+            network.vision_model.forward = _vectors_as_given
         self._options = {}
         if network.config.model_type == "blip-2":
             self._options["use_image_text_matching_head"] = True
@@ -54,24 +52,29 @@ class MatchingJudge(PhotographJudge):
         """Return the vectors [1, t, D] of a photograph, or its frame [1, 3, h, w] where there is no vision tower."""
         pixels = self.processor.image_processor(photograph, return_tensors="pt")["pixel_values"]
         pixels = pixels.to(self.network.device)
-        if self._see is None:
+        if self._encode_pixels is None:
             return pixels
-        return self._see(pixels).last_hidden_state
+        return self._encode_pixels(pixels).last_hidden_state
 
     def ask(self, seen: Tensor, texts: list[str]) -> Tensor:
         """Return the log-odds [n] of a match."""
         with self._tokenizing:
             tokens = self.processor(
-                text=texts, padding=True, truncation=True, max_length=self._limit, return_tensors="pt"
+                text=texts,
+                padding=True,
+                truncation=True,
+                max_length=self._limit,
+                return_tensors="pt",
             )
         # In BLIP's attention, keys and values of one image serve all captions; to repeat them costs most of the time.
         if self.network.config.model_type != "blip":
             seen = seen.expand(len(texts), *seen.shape[1:])
-        mismatch, match = self.network(**tokens.to(seen.device), pixel_values=seen, **self._options)[0].unbind(dim=1)
+        output = self.network(**tokens.to(seen.device), pixel_values=seen, **self._options)
+        mismatch, match = output[0].unbind(dim=1)
         return match - mismatch
 
 
-def _as_given(pixel_values: Tensor, **_: Any) -> Any:
+def _vectors_as_given(pixel_values: Tensor, **_: Any) -> Any:
     from transformers.modeling_outputs import BaseModelOutput  # see `itrpipe.encoders.encoder.open_config`
 
     return BaseModelOutput(last_hidden_state=pixel_values)  # pyright: ignore[reportArgumentType]

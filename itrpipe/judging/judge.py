@@ -3,8 +3,6 @@
 Shapes: P pairs, J judges, N images, T captions, D width of a vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,7 +24,7 @@ NOT_ASKED = -1
 
 
 class Judged(NamedTuple):
-    """What judges say of pairs.
+    """The verdict of judges on pairs.
 
     Attributes:
         scores: float32 [P], or [P, J] of several judges, each in its own unit.
@@ -79,8 +77,9 @@ def judge(
         >>> (judged.probabilities > 0.5).tolist()
         [True, False]
     """
+    texts = [by] if isinstance(by, str) else by
     try:
-        names = [judge_name(text) for text in ([by] if isinstance(by, str) else by)]
+        names = [judge_name(text) for text in texts]
     except ValueError as error:
         raise UsageError(str(error)) from None
     rows = given_array("pairs", pairs, 2, "iu", "rows [P, 2], of an image and of a caption", np.int64)
@@ -89,12 +88,12 @@ def judge(
     image_of = given_array("owners", owners, 1, "iu", "one row of an image for each caption", np.int64)
     check_captions(captions, image_of)
     num_images = int(max(image_of.max(), rows[:, 0].max())) + 1
-    held = None
+    mining_vectors = None
     if vectors is not None:
         image_vectors, text_vectors, _ = given_vectors(*vectors, image_of)
         check_fit(image_vectors.shape, text_vectors.shape, image_of)
         check_numbers([image_vectors], [text_vectors])
-        held = HeldRows(image_vectors), HeldRows(text_vectors)
+        mining_vectors = HeldRows(image_vectors), HeldRows(text_vectors)
         num_images = len(image_vectors)
     files = None
     if photographs is not None:
@@ -105,18 +104,16 @@ def judge(
     _check_rows("owners", image_of, -1, num_images)
     replies = np.full(len(rows), NOT_ASKED)
     if answers is not None:
-        replies = given_array("answers", answers, 1, "iu", "1, 0 or -1 for each pair", np.int64)
-        _check_rows("answers", replies, NOT_ASKED, 2)
-        if len(replies) != len(rows):
-            raise DataError(f"there are {len(replies):,} answers and {len(rows):,} pairs; give one for each pair")
+        replies = _check_answers(answers, len(rows))
 
-    material = Material(captions, image_of, num_images, files, vectors=held)
+    material = Material(captions, image_of, num_images, files, vectors=mining_vectors)
     scores = np.empty((len(rows), len(names)), np.float32)
-    log_odds = np.empty((len(rows), len(names)))
+    log_odds = np.empty(scores.shape)
     for column, name in enumerate(names):
         opened = open_judge(name, material, device, revision)
         scores[:, column] = opened(rows[:, 0], rows[:, 1])
-        log_odds[:, column] = scale_of(opened, name).log_odds(scores[:, column])
+        scale = scale_of(opened, name)
+        log_odds[:, column] = scale.log_odds(scores[:, column])
 
     asked = np.flatnonzero(replies != NOT_ASKED)
     fits = replies[asked] == 1
@@ -126,10 +123,24 @@ def judge(
     if len(asked):
         unseen = probabilities.copy()
         unseen[asked] = calibration.held_out
-        share = share_right(unseen, asked, fits, strata_of(log_odds.mean(axis=1)))
+        strata = strata_of(log_odds.mean(axis=1))
+        share = share_right(unseen, asked, fits, strata)
     if isinstance(by, str):
         scores = scores[:, 0]
     return Judged(scores, probabilities, calibration, share)
+
+
+def _check_answers(answers: ArrayLike, count: int) -> np.ndarray:
+    """Return answers of people, int64 [P].
+
+    Raises:
+        DataError: there is not one for each pair, or one has another value.
+    """
+    replies = given_array("answers", answers, 1, "iu", "1, 0 or -1 for each pair", np.int64)
+    _check_rows("answers", replies, NOT_ASKED, 2)
+    if len(replies) != count:
+        raise DataError(f"there are {len(replies):,} answers and {count:,} pairs; give one for each pair")
+    return replies
 
 
 def _check_rows(name: str, values: np.ndarray, first: int, stop: int) -> None:

@@ -1,4 +1,4 @@
-"""What judges read."""
+"""The images and captions that judges read."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ class Material:
     def groups(self) -> np.ndarray:
         """Return the group of each caption, [T] int64: its image's row, and behind these one for each of nobody's."""
         groups = self.owners.astype(np.int64)
-        alone = np.flatnonzero(groups < 0)
-        groups[alone] = self.num_images + np.arange(len(alone))
+        without_owner = np.flatnonzero(groups < 0)
+        groups[without_owner] = self.num_images + np.arange(len(without_owner))
         return groups
 
     @cached_property
     def captions_of(self) -> Ragged:
         """Return the rows of the captions of each group."""
-        return Ragged.of_owners(self.groups, self.num_images + int((self.owners < 0).sum()))
+        count = self.num_images + int((self.owners < 0).sum())
+        return Ragged.of_owners(self.groups, count)
 
     def require_captions(self, images: np.ndarray) -> None:
         """Refuse rows of images without captions.
@@ -62,9 +63,9 @@ class Material:
         Raises:
             UsageError: there is one, so that its captions cannot be compared with others.
         """
-        bare = images[self.captions_of.counts[images] == 0]
-        if len(bare):
+        without_captions = images[self.captions_of.counts[images] == 0]
+        if len(without_captions):
             raise UsageError(
-                f"image {bare[0]} has no captions of its own, which this judge reads; leave its pairs out, or choose a "
-                "judge that looks at photographs, such as itm:ID"
+                f"image {without_captions[0]} has no captions of its own, which this judge reads; leave its pairs out, "
+                "or choose a judge that looks at photographs, such as itm:ID"
             )

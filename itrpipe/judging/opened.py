@@ -1,9 +1,7 @@
-"""Judges that are open: scores of pairs, and the scale that makes them comparable.
+"""The base of judges that are open: scores of pairs, and the scale that makes them comparable.
 
 Shapes: P pairs, n captions.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from importlib import import_module
@@ -40,7 +38,6 @@ CURVES = {
 MOST_LOG_ODDS = 10.0
 LEAST_AREA = 0.6
 """Share of captions with their own images that score above random pairs; below, a judge is refused."""
-_SAMPLE = 2_000
 
 
 class OpenedJudge(ABC):
@@ -50,8 +47,7 @@ class OpenedJudge(ABC):
         material: what it reads.
     """
 
-    def __init__(self, material: Material) -> None:
-        self.material = material
+    material: Material
 
     @abstractmethod
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
@@ -81,7 +77,8 @@ class Scale(NamedTuple):
     def log_odds(self, scores: np.ndarray) -> np.ndarray:
         """Return the log-odds of a match, of the shape of the scores, within ±`MOST_LOG_ODDS`."""
         placed = (scores - self.mismatch) / (self.match - self.mismatch)
-        return np.clip(self.slope * (placed - self.middle), -MOST_LOG_ODDS, MOST_LOG_ODDS)
+        log_odds = self.slope * (placed - self.middle)
+        return np.clip(log_odds, -MOST_LOG_ODDS, MOST_LOG_ODDS)
 
 
 def open_judge(name: JudgeName, material: Material, device: str, revision: str = "main") -> OpenedJudge:
@@ -97,8 +94,8 @@ def open_judge(name: JudgeName, material: Material, device: str, revision: str =
         UsageError: the material lacks what this judge reads.
         MissingInputError, DataError: see `itrpipe.encoders.encoder.open_encoder`.
     """
-    looks = name.looks or (name.kind == "dual" and "vision" not in material.encoded)
-    if looks and material.photographs is None:
+    encodes_images = name.kind == "dual" and "vision" not in material.encoded
+    if (name.looks or encodes_images) and material.photographs is None:
         raise UsageError(f"judge {name} looks at photographs, and there are none; name a judge that reads captions")
     module = import_module(f"itrpipe.judging.{name.kind}")
     return module.build(name.model, material, device, revision)
@@ -114,21 +111,28 @@ def scale_of(judge: OpenedJudge, name: JudgeName) -> Scale:
     """
     curve = CURVES.get(str(name), CURVES.get(name.kind))
     if curve is None:
-        return Scale(0.0, 1.0, 1.0, 0.0)
+        return Scale(mismatch=0.0, match=1.0, slope=1.0, middle=0.0)
+
     rng = np.random.default_rng(0)
+    sample_size = 2_000
     owners = judge.material.owners
-    owned = np.flatnonzero(owners >= 0)
-    own = judge.own(rng.choice(owned, min(_SAMPLE, len(owned)), replace=False))
-    images = owners[rng.choice(owned, _SAMPLE)]
-    captions = rng.choice(owned, _SAMPLE)
-    others = images != owners[captions]
-    random = judge(images[others], captions[others])
-    mismatch = float(np.median(random))
-    own = own[~np.isnan(own)]
-    if not len(own):
-        return Scale(mismatch, mismatch + curve.own * (1 - mismatch), curve.slope, curve.middle)
-    area, _ = area_under_curve(np.append(own, random), np.arange(len(own) + len(random)) < len(own))
-    match = float(np.median(own))
+    with_owner = np.flatnonzero(owners >= 0)
+    sample = rng.choice(with_owner, min(sample_size, len(with_owner)), replace=False)
+    matches = judge.own(sample)
+    matches = matches[~np.isnan(matches)]
+
+    images = owners[rng.choice(with_owner, sample_size)]
+    captions = rng.choice(with_owner, sample_size)
+    is_other = images != owners[captions]
+    mismatches = judge(images[is_other], captions[is_other])
+    mismatch = float(np.median(mismatches))
+
+    if not len(matches):
+        match = mismatch + curve.own * (1 - mismatch)
+        return Scale(mismatch, match, curve.slope, curve.middle)
+    scores = np.append(matches, mismatches)
+    area, _ = area_under_curve(scores, np.arange(len(scores)) < len(matches))
+    match = float(np.median(matches))
     if area < LEAST_AREA or match <= mismatch:
         raise UsageError(
             f"judge {name}: a caption scores higher with its own image than a random pair in {100 * area:.0f} % of the "

@@ -3,8 +3,6 @@
 Shapes: P pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,9 +15,8 @@ from itrpipe.judging.material import Material
 from itrpipe.judging.opened import OpenedJudge, Scale, open_judge, scale_of
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 
-SCORES, SCALE = "scores", "scale"
-PAIRS_OF_PART = 65_536
-LOOKED_AT_OF_PART = 1_024
+SCORES = "scores"
+SCALE = "scale"
 
 
 class JudgedPairs(Work[OpenedJudge]):
@@ -56,7 +53,9 @@ class JudgedPairs(Work[OpenedJudge]):
         self._images = images[self._order]
         self._captions = captions[self._order]
         self._revision = revision
-        self._block = block or (LOOKED_AT_OF_PART if name.looks else PAIRS_OF_PART)
+        if not block:
+            block = 1_024 if name.looks else 65_536
+        self._block = block
         self.key = str(self._block)
 
     def parts(self) -> list[Part]:
@@ -65,7 +64,8 @@ class JudgedPairs(Work[OpenedJudge]):
         for start in range(0, len(self._images), self._block):
             rows = slice(start, start + self._block)
             images = self._images[rows]
-            contents.append((len(images), (images, self._captions[rows])))
+            captions = self._captions[rows]
+            contents.append((len(images), (images, captions)))
         return [Part(SCALE, 0), *numbered(contents)]
 
     def open(self) -> OpenedJudge:
@@ -91,8 +91,9 @@ class JudgedPairs(Work[OpenedJudge]):
 
     def join(self, paths: Sequence[Path]) -> tuple[np.ndarray, Scale]:
         """Return the scores [P] float32 of all pairs, and their scale, out of the files of all parts."""
-        of_scale, *of_pairs = (ArrayFile(path) for path in paths)
+        scale_file, *score_files = (ArrayFile(path) for path in paths)
+        scale = Scale(*scale_file[SCALE].read().tolist())
         scores = np.empty(len(self._order), np.float32)
-        if of_pairs:
-            scores[self._order] = np.concatenate([file[SCORES].read() for file in of_pairs])
-        return scores, Scale(*of_scale[SCALE].read().tolist())
+        if score_files:
+            scores[self._order] = np.concatenate([file[SCORES].read() for file in score_files])
+        return scores, scale

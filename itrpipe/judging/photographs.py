@@ -1,9 +1,7 @@
-"""Judges that look at photographs: one after the other, each together with its captions.
+"""The base of judges that look at photographs: one after the other, each together with its captions.
 
 Shapes: P pairs, n captions, H and W height and width of a photograph.
 """
-
-from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +40,9 @@ class PhotographJudge(OpenedJudge):
     batch: ClassVar[int]
 
     def __init__(self, network: Any, processor: Any, material: Material) -> None:
-        super().__init__(material)
         self.network = network
         self.processor = processor
+        self.material = material
         self._turn: Any = nullcontext()  # held from looking at a photograph until the last answer about it
 
     @abstractmethod
@@ -64,22 +62,27 @@ class PhotographJudge(OpenedJudge):
             UnavailableError: the disk cannot give one now.
         """
         texts = [self.material.captions[row] for row in captions.tolist()]
-        order = np.lexsort((np.array([len(text) for text in texts]), images))
+        lengths = np.array([len(text) for text in texts])
+        order = np.lexsort((lengths, images))
         rows, counts = np.unique(images, return_counts=True)
+        pairs_of_image = np.split(order, np.cumsum(counts))[:-1]  # behind the last image stands nothing
+        batches = [[row] for row in rows.tolist()]
+        photographs = read_ahead(self.material, batches, Image.fromarray)
         scores = np.zeros(len(images), np.float32)
-        photographs = read_ahead(self.material, [[row] for row in rows.tolist()], Image.fromarray)
-        for end, count, ([row], [photograph]) in zip(np.cumsum(counts), counts, photographs, strict=True):
+        for pairs, ([row], [photograph]) in zip(pairs_of_image, photographs, strict=True):
             with self._turn:
                 with reading(f"image {row}", "a photograph for this model", "leave it out"):
                     seen = self.look(photograph)
-                for part in cut(order[end - count : end], self.batch):
+                for part in cut(pairs, self.batch):
                     batch = [texts[place] for place in part.content]
                     scores[part.content] = self.ask(seen, batch).cpu()
         return scores
 
 
 def read_ahead(
-    material: Material, batches: Sequence[Sequence[int]], transform: Callable[[np.ndarray], Item]
+    material: Material,
+    batches: Sequence[Sequence[int]],
+    transform: Callable[[np.ndarray], Item],
 ) -> Iterator[tuple[Sequence[int], list[Item]]]:
     """Yield batches of rows with their transformed photographs, while the next are decoded.
 
@@ -102,8 +105,8 @@ def read_ahead(
 
     decoders = Decoders(min(MOST_DECODERS, usable_cores()))
     try:
-        for rows, found, _ in decoders.ahead(batches, decode, list):
-            yield rows, found
+        for rows, items, _ in decoders.ahead(batches, decode, list):
+            yield rows, items
     finally:
         decoders.stop()
 

@@ -6,8 +6,6 @@ Sources: Angelopoulos et al., "Prediction-powered inference", Science 2023; Wils
 succession, and statistical inference", 1927; Cochran, "Sampling Techniques", 1977.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 from typing import NamedTuple
@@ -15,13 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 _NORMAL = NormalDist().inv_cdf(0.975)
-_FEWEST = 20
-"""Decisions of a span of ranks at least, for a share of its own."""
-_CUTS = (0.5, 0.75, 0.875, 0.9375)
-_SURE = 1e-6
+_STRATUM_ENDS = (0.5, 0.75, 0.875, 0.9375)
+_LEAST_DOUBT = 1e-6
 TEN_HARDEST = "1-10"
 """Span that people are asked about."""
-RANKS = {TEN_HARDEST: (1, 10), "1": (1, 1), "2": (2, 2), "3-5": (3, 5), "6-10": (6, 10), "11-60": (11, 60)}
+RANKS = {
+    TEN_HARDEST: (1, 10),
+    "1": (1, 1),
+    "2": (2, 2),
+    "3-5": (3, 5),
+    "6-10": (6, 10),
+    "11-60": (11, 60),
+}
 """Spans of ranks of which shares are shown, with the first and the last rank of each."""
 
 
@@ -41,8 +44,10 @@ class Share(NamedTuple):
 
     def percent(self) -> dict[str, float]:
         """Return `value`, `low` and `high` in percent; the value alone where the interval is all of 0..1."""
-        ends = ("value", "low", "high") if self.high - self.low < 1 else ("value",)
-        return {name: 100 * getattr(self, name) for name in ends}
+        names = ["value"]
+        if self.high - self.low < 1:
+            names += ["low", "high"]
+        return {name: 100 * getattr(self, name) for name in names}
 
 
 def share_of(found: int, decisions: int, population: int) -> Share:
@@ -60,27 +65,37 @@ def share_of(found: int, decisions: int, population: int) -> Share:
     value = found / decisions
     if decisions >= population:
         return Share(value, value, value, decisions)
-    size = decisions * (population - 1) / (population - decisions)
-    return Share(value, *wilson(value, size), decisions)
+    draws = decisions * (population - 1) / (population - decisions)
+    low, high = wilson(value, draws)
+    return Share(value, low, high, decisions)
 
 
-def wilson(value: float, size: float, quantile: float = _NORMAL) -> tuple[float, float]:
-    """Compute the ends of Wilson's interval of a share that is known as from `size` independent draws."""
+def wilson(value: float, draws: float, quantile: float = _NORMAL) -> tuple[float, float]:
+    """Compute the ends of Wilson's interval of a share that is known as from so many independent draws."""
     square = quantile * quantile
-    centre = (value + square / (2 * size)) / (1 + square / size)
-    reach = quantile / (1 + square / size) * math.sqrt(value * (1 - value) / size + square / (4 * size * size))
+    centre = (value + square / (2 * draws)) / (1 + square / draws)
+    variance = value * (1 - value) / draws + square / (4 * draws * draws)
+    reach = quantile / (1 + square / draws) * math.sqrt(variance)
     # Of nothing, or of all, an end is the share itself, and rounding would put it beside.
-    return min(value, max(0.0, centre - reach)), max(value, min(1.0, centre + reach))
+    low = min(value, max(0.0, centre - reach))
+    high = max(value, min(1.0, centre + reach))
+    return low, high
 
 
 def strata_of(scores: np.ndarray) -> np.ndarray:
     """Cut pairs into strata by their scores [P]: the lower half is 0, the next quarter 1, …, the top sixteenth 4."""
     places = np.empty(len(scores), dtype=np.int64)
     places[np.argsort(scores, kind="stable")] = np.arange(len(scores))
-    return np.searchsorted(np.array(_CUTS) * len(scores), places, side="right")
+    ends = np.array(_STRATUM_ENDS) * len(scores)
+    return np.searchsorted(ends, places, side="right")
 
 
-def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray, strata: np.ndarray) -> Share:
+def share_right(
+    probabilities: np.ndarray,
+    rows: np.ndarray,
+    answers: np.ndarray,
+    strata: np.ndarray,
+) -> Share:
     """Estimate the share of right pairs by a judge's probabilities, corrected by decisions.
 
     The mean probability is corrected by the mean of answer less probability among the decisions of each stratum, which
@@ -97,37 +112,45 @@ def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray
     Returns:
         The share. With fewer than two decisions it is the judge's alone, and its interval is all of 0..1.
     """
-    probabilities = np.clip(probabilities, _SURE, 1 - _SURE, dtype=np.float64)
+    probabilities = np.clip(probabilities, _LEAST_DOUBT, 1 - _LEAST_DOUBT, dtype=np.float64)
+    decisions = len(rows)
     guess = float(probabilities.mean())
-    if len(rows) < 2:
-        return Share(guess, 0.0, 1.0, len(rows))
-    strata = _join(strata, rows)
-    drawn = strata[rows]
+    if decisions < 2:
+        return Share(guess, 0.0, 1.0, decisions)
+    strata = _join_strata(strata, rows)
+    stratum_of_decision = strata[rows]
     sizes = np.bincount(strata)
-    counts = np.bincount(drawn)
+    counts = np.bincount(stratum_of_decision)
     weights = sizes / len(strata)
 
     errors = answers - probabilities[rows]
-    means = np.bincount(drawn, errors) / counts
+    means = np.bincount(stratum_of_decision, errors) / counts
     value = float(np.clip(guess + weights @ means, 0, 1))
 
     # Where right pairs are rare, few decisions have small errors by chance; a judge may be too sure of itself. So the
     # variance of an error is the mean of what is seen in its stratum, and of what the judge expects, made as large as
     # errors are in all.
     doubts = probabilities * (1 - probabilities)
-    seen = np.bincount(drawn, (errors - means[drawn]) ** 2) / (counts - 1)
+    deviations = errors - means[stratum_of_decision]
+    seen = np.bincount(stratum_of_decision, deviations**2) / (counts - 1)
     expected = np.bincount(strata, doubts) / sizes
     expected *= max(1.0, (errors**2).sum() / doubts[rows].sum())
     variance = float(weights**2 / counts * (1 - counts / sizes) @ (seen + expected) / 2)
     if not variance:
-        return Share(value, value, value, len(rows))
+        return Share(value, value, value, decisions)
     middle = (value + guess) / 2
-    student = _NORMAL + (_NORMAL**3 + _NORMAL) / (4 * (len(rows) - len(counts)))
-    return Share(value, *wilson(value, middle * (1 - middle) / variance, student), len(rows))
+    draws = middle * (1 - middle) / variance
+    student_quantile = _NORMAL + (_NORMAL**3 + _NORMAL) / (4 * (decisions - len(counts)))
+    low, high = wilson(value, draws, student_quantile)
+    return Share(value, low, high, decisions)
 
 
 def share_by_rank(
-    probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray, strata: np.ndarray, ranks: np.ndarray
+    probabilities: np.ndarray,
+    rows: np.ndarray,
+    answers: np.ndarray,
+    strata: np.ndarray,
+    ranks: np.ndarray,
 ) -> dict[str, Share]:
     """Estimate the share of right pairs as `share_right` does for each span of `RANKS`.
 
@@ -141,19 +164,21 @@ def share_by_rank(
         inside = (ranks >= first) & (ranks <= last)
         if not inside.any():
             continue
-        places = np.cumsum(inside) - 1
+        place_in_span = np.cumsum(inside) - 1
         decided = np.flatnonzero(inside[rows])
-        if len(decided) < _FEWEST:
+        if len(decided) < 20:
             decided = decided[:0]
-        shares[span] = share_right(probabilities[inside], places[rows[decided]], answers[decided], strata[inside])
+        places = place_in_span[rows[decided]]
+        shares[span] = share_right(probabilities[inside], places, answers[decided], strata[inside])
     return shares
 
 
-def _join(strata: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _join_strata(strata: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Join strata [P] until each has two decisions, whose places are `rows`; return their new numbers [P]."""
     counts = np.bincount(strata[rows], minlength=strata.max() + 1)
     numbers = np.zeros(len(counts), dtype=np.int64)
-    number = decisions = 0
+    number = 0
+    decisions = 0
     for stratum, count in enumerate(counts):
         numbers[stratum] = number
         decisions += count

@@ -9,8 +9,6 @@ Shapes: P pairs, n captions, T captions in all, v terms of all captions.
 Source: Spärck Jones, "A statistical interpretation of term specificity", 1972; smoothed, ln((1 + n) / (1 + df)).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import torch
@@ -32,16 +30,18 @@ class TermsJudge(OpenedJudge):
     """
 
     def __init__(self, material: Material, captions: np.ndarray, terms: pa.StringArray) -> None:
-        super().__init__(material)
+        self.material = material
         encoded = terms.dictionary_encode()
         columns = encoded.indices.to_numpy().astype(np.int64)
         texts = material.groups[captions]
         count = len(material.captions_of)
         size = len(encoded.dictionary)
         pairs = np.unique(texts * size + columns)  # of a text and a term that it has
-        rarity = np.log((1 + count) / (1 + np.bincount(pairs % size, minlength=size)))
-        self._captions = _sum_weights(captions, columns, rarity[columns], (len(material.owners), size))
-        self._texts = _sum_weights(texts, columns, rarity[columns], (count, size))
+        texts_with_term = np.bincount(pairs % size, minlength=size)
+        rarity = np.log((1 + count) / (1 + texts_with_term))
+        weights = rarity[columns]
+        self._captions = _sum_weights(captions, columns, weights, (len(material.owners), size))
+        self._texts = _sum_weights(texts, columns, weights, (count, size))
         rows = np.arange(count)
         self._squares = _products(self._texts, rows, self._texts, rows)
 
@@ -61,7 +61,9 @@ class TermsJudge(OpenedJudge):
         texts = self.material.groups[captions]
         products = _products(self._texts, texts, self._captions, captions)
         squares = _products(self._captions, captions, self._captions, captions)
-        cosines = _cosines(products - squares, squares, self._squares[texts] - 2 * products + squares)
+        # The text without the caption is the difference of two vectors.
+        squares_of_others = self._squares[texts] - 2 * products + squares
+        cosines = _cosines(products - squares, squares, squares_of_others)
         cosines[self.material.captions_of.counts[texts] < 2] = np.nan
         return cosines
 
@@ -78,9 +80,9 @@ def _products(left: Tensor, rows: np.ndarray, right: Tensor, other_rows: np.ndar
     products = np.empty(len(rows), np.float32)
     for start in range(0, len(rows), _PAIRS):
         pairs = slice(start, start + _PAIRS)
-        own = left.index_select(0, torch.from_numpy(rows[pairs]))
-        other = right.index_select(0, torch.from_numpy(other_rows[pairs]))
-        products[pairs] = torch.sparse.sum(own * other, dim=1).to_dense().numpy()
+        left_rows = left.index_select(0, torch.from_numpy(rows[pairs]))
+        right_rows = right.index_select(0, torch.from_numpy(other_rows[pairs]))
+        products[pairs] = torch.sparse.sum(left_rows * right_rows, dim=1).to_dense().numpy()
     return products
 
 

@@ -6,8 +6,6 @@ the question; Tiancheng Gu et al., UniME-V2, 2025, who find false negatives by s
 Shapes: n captions, V tokens of the vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 from typing import Any
@@ -27,10 +25,6 @@ from itrpipe.storage.disk import reading
 
 CAPTION = "{caption}"
 QUESTION = f'Does this figure show "{CAPTION}"? Please answer yes or no.'
-_TRIED = ("a dog", "two dogs on the grass")
-_SIDE = 64
-_SAME = 1e-2
-"""Difference of log-odds that rounding makes at most."""
 
 
 class AnswerJudge(PhotographJudge):
@@ -52,13 +46,14 @@ class AnswerJudge(PhotographJudge):
         super().__init__(network, processor, material)
         self._turn = threading.Lock()  # Qwen's networks keep places of the last photograph
         self._before, self._after = _prompt(processor)
-        bos = processor.tokenizer.bos_token
+        first_token = processor.tokenizer.bos_token
         # Chat templates write the first token, which the tokenizer would write again.
-        self._options = {"add_special_tokens": bos is None or not self._before.startswith(bos)}
-        self._yes = _answers(processor.tokenizer, "yes")
-        self._no = _answers(processor.tokenizer, "no")
+        add_special_tokens = first_token is None or not self._before.startswith(first_token)
+        self._options = {"add_special_tokens": add_special_tokens}
+        self._yes = _answer_tokens(processor.tokenizer, "yes")
+        self._no = _answer_tokens(processor.tokenizer, "no")
         self.continues = True
-        self.continues = self._agrees()
+        self.continues = self._agrees_with_whole_prompts()
 
     def look(self, photograph: Image.Image) -> Any:
         """Return what the network keeps of a photograph, by its name; or the photograph."""
@@ -72,17 +67,23 @@ class AnswerJudge(PhotographJudge):
         """Return the log-odds [n] of yes."""
         prompts = [self._before + self._after.replace(CAPTION, text) for text in texts]
         if not self.continues:
-            return self._log_odds(self._run([seen] * len(texts), prompts).logits[:, -1])
-        read, *tokens = self.processor.tokenizer([self._before, *prompts], **self._options)["input_ids"]
-        left = [torch.tensor(prompt[len(read) :]) for prompt in tokens]
-        padded = pad_sequence(left, batch_first=True)  # at the ends, which no token of the prompts sees
-        padding = padded.shape[1] - torch.tensor([len(prompt) for prompt in left])
+            output = self._run([seen] * len(texts), prompts)
+            return self._log_odds(output.logits[:, -1])
+        tokens_before, *tokens = self.processor.tokenizer([self._before, *prompts], **self._options)["input_ids"]
+        unread = [torch.tensor(prompt[len(tokens_before) :]) for prompt in tokens]
+        lengths = torch.tensor([len(prompt) for prompt in unread])
+        padded = pad_sequence(unread, batch_first=True)  # at the ends, which no token of the prompts sees
+        padding = padded.shape[1] - lengths
         caches = copy.deepcopy(seen)  # the network appends to them
         for cache in caches.values():
             cache.batch_repeat_interleave(len(texts))
-        longest = int(padding.max()) + 1
-        output = self.network(input_ids=padded.to(self.network.device), **caches, logits_to_keep=longest)
-        return self._log_odds(output.logits[torch.arange(len(texts)), -1 - padding])
+        output = self.network(
+            input_ids=padded.to(self.network.device),
+            **caches,
+            logits_to_keep=int(padding.max()) + 1,
+        )
+        last_logits = output.logits[torch.arange(len(texts)), -1 - padding]
+        return self._log_odds(last_logits)
 
     def _run(self, photographs: list[Image.Image], prompts: list[str], **options: Any) -> Any:
         inputs = self.processor(
@@ -98,17 +99,21 @@ class AnswerJudge(PhotographJudge):
 
     def _log_odds(self, logits: Tensor) -> Tensor:
         """Return the log-odds [n] of yes, of logits [n, V] of the next token."""
-        return logits[:, self._yes].logsumexp(dim=1) - logits[:, self._no].logsumexp(dim=1)
+        yes = logits[:, self._yes].logsumexp(dim=1)
+        no = logits[:, self._no].logsumexp(dim=1)
+        return yes - no
 
     @torch.inference_mode()
-    def _agrees(self) -> bool:
-        """Tell whether captions asked together, of a photograph that was read before, score as prompts read whole."""
-        pixels = np.random.default_rng(0).integers(0, 256, (_SIDE, _SIDE, 3), dtype=np.uint8)
+    def _agrees_with_whole_prompts(self) -> bool:
+        """Return whether captions asked together, of a photograph that was read before, score as prompts read whole."""
+        pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
         photograph = Image.fromarray(pixels)
-        together = self.ask(self.look(photograph), list(_TRIED))
+        texts = ["a dog", "two dogs on the grass"]
+        together = self.ask(self.look(photograph), texts)
         self.continues = False
-        alone = torch.cat([self.ask(photograph, [text]) for text in _TRIED])
-        return bool((together - alone).abs().max() < _SAME)
+        alone = torch.cat([self.ask(photograph, [text]) for text in texts])
+        largest_difference = (together - alone).abs().max()
+        return bool(largest_difference < 1e-2)  # rounding makes less
 
 
 def _prompt(processor: Any) -> tuple[str, str]:
@@ -116,25 +121,27 @@ def _prompt(processor: Any) -> tuple[str, str]:
     if processor.chat_template is None:
         return getattr(processor, "image_token", ""), f"\n{QUESTION}"
     content = [{"type": "image"}, {"type": "text", "text": QUESTION}]
-    prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    messages = [{"role": "user", "content": content}]
+    prompt = processor.apply_chat_template(messages, add_generation_prompt=True)
     before, after = prompt.split(QUESTION)
     return before, QUESTION + after
 
 
-def _answers(tokenizer: Any, answer: str) -> list[int]:
+def _answer_tokens(tokenizer: Any, answer: str) -> list[int]:
     """Return the tokens that are an answer, with a small letter or a capital one, after a space or not.
 
     Raises:
         UsageError: there are none.
     """
-    found = set()
-    for text in (answer, answer.capitalize(), f" {answer}", f" {answer.capitalize()}"):
+    answer_tokens = set()
+    capitalized = answer.capitalize()
+    for text in (answer, capitalized, f" {answer}", f" {capitalized}"):
         tokens = tokenizer.encode(text, add_special_tokens=False)
         if len(tokens) == 1 and tokens != [tokenizer.unk_token_id]:
-            found.update(tokens)
-    if not found:
+            answer_tokens.update(tokens)
+    if not answer_tokens:
         raise UsageError(f"the model's tokenizer has no token for '{answer}'; name another model")
-    return sorted(found)
+    return sorted(answer_tokens)
 
 
 def build(model: str, material: Material, device: str, revision: str = "main") -> AnswerJudge:

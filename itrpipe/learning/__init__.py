@@ -1,9 +1,9 @@
-"""Losses, sources of negatives, and what is known of false ones: functions of scores that know nothing of models.
+"""Losses, sources of negatives, and estimates of false ones: functions of scores that know nothing of models.
 
-The most wanted stand here. A batch of B pairs has scores [B, B], image i in row i and text j in column j. The losses of
-one paper alone are in the folders of its methods: `itrpipe.methods.aoq.method` draws from the lists of `itrpipe.mine`
-one image and one text for each pair; `itrpipe.methods.fne.method` has a memory of earlier batches. `MinedCandidates`
-draws several negatives of one side.
+The functions for users of other trainers are exported here. A batch of B pairs has scores [B, B], image i in row i and
+text j in column j. The losses of one paper alone are in the folders of its methods: `itrpipe.methods.aoq.method` draws
+from the lists of `itrpipe.mine` one image and one text for each pair; `itrpipe.methods.fne.method` has a memory of
+earlier batches. `MinedCandidates` draws several negatives of one side.
 """
 
 from itrpipe.learning.false_negatives import SimilarityStatistics, estimate_gaussians, probabilities

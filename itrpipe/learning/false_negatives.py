@@ -13,8 +13,6 @@ Shapes: B pairs in a batch, N images, T captions, D embedding width.
 Source: FNE (Li et al., ACM MM 2023), Eq. 5 to 10; the released code for what the options call so.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -44,7 +42,7 @@ class Gaussians:
     count: Tensor
 
     def usable(self, min_count: float = 0) -> Tensor:
-        """bool [], whether more than `min_count` matches were seen and both variances are positive."""
+        """Return bool [], True if more than `min_count` matches were seen and both variances are positive."""
         return (self.count[0] > min_count) & (self.variance > 0).all()
 
 
@@ -65,7 +63,7 @@ class SimilarityStatistics(nn.Module):
             self.register_buffer(name, torch.zeros(2, dtype=torch.float64))
 
     def reset(self) -> None:
-        """Forgets every sample."""
+        """Forget every sample."""
         for sums in (self.count, self.total, self.deviation):
             sums.zero_()
 
@@ -78,7 +76,7 @@ class SimilarityStatistics(nn.Module):
         ties: Ties = "none",
         floor: bool = True,
     ) -> Tensor:
-        """Takes in the retained pairs of a batch, see `retained_pairs`.
+        """Take in the retained pairs of a batch, see `retained_pairs`.
 
         Args:
             scores: [B, B] similarities of image i with caption j.
@@ -100,13 +98,14 @@ class SimilarityStatistics(nn.Module):
         else:
             excluded = excluded_pairs(scores, not_negative)
             mismatches = scores.masked_fill(excluded, 0.0)
-            weights = (retained[:, None] + retained[None, :]).masked_fill(excluded, 0.0)  # [B, B]
+            weights = retained[:, None] + retained[None, :]  # [B, B]
+            weights = weights.masked_fill(excluded, 0.0)
         self._add(0, scores.diagonal(), retained)
         self._add(1, mismatches, weights)
         return retained.sum()
 
     def gaussians(self) -> Gaussians:
-        """The distributions as of now, in single precision."""
+        """Return the distributions of all samples so far, in single precision."""
         mean = self.total / self.count.clamp(min=1)
         variance = self.deviation / (self.count - 1)
         return Gaussians(mean.float(), variance.float(), self.count.float())
@@ -120,7 +119,9 @@ class SimilarityStatistics(nn.Module):
 
 
 def retained_pairs(scores: Tensor, not_negative: Tensor | None = None, ties: Ties = "none") -> Tensor:
-    """Pairs [B] bool that score higher than every other pair of their image and of their caption; there must be one.
+    """Return bool [B], the pairs that score higher than every other pair of their image and of their caption.
+
+    A pair without any other is not among them.
 
     Args:
         scores: [B, B] similarities of image i with caption j.
@@ -128,20 +129,26 @@ def retained_pairs(scores: Tensor, not_negative: Tensor | None = None, ties: Tie
         ties: pairs that score as high as another one are kept by `none`; `first` keeps the first of equals, as the
             arg max of the released code does.
     """
-    own = scores.diagonal()
-    text, image = online_hard_negatives(scores, not_negative)
-    compared = text.isfinite() & image.isfinite()
+    positive = scores.diagonal()
+    hardest_text, hardest_image = online_hard_negatives(scores, not_negative)
+    has_both = hardest_text.isfinite() & hardest_image.isfinite()
     if ties == "none":
-        return compared & (own > text) & (own > image)
-    place = torch.arange(len(own), device=own.device)
-    competing = torch.where(excluded_pairs(scores, not_negative), float("-inf"), scores).diagonal_scatter(own)
-    return compared & (competing.argmax(dim=1) == place) & (competing.argmax(dim=0) == place)
+        return has_both & (positive > hardest_text) & (positive > hardest_image)
+    place = torch.arange(len(positive), device=positive.device)
+    excluded = excluded_pairs(scores, not_negative)
+    competing = torch.where(excluded, float("-inf"), scores).diagonal_scatter(positive)
+    return has_both & (competing.argmax(dim=1) == place) & (competing.argmax(dim=0) == place)
 
 
 def false_negative_probability(
-    similarities: Tensor, gaussians: Gaussians, prior: float, *, min_count: float = 0, monotone: bool = False
+    similarities: Tensor,
+    gaussians: Gaussians,
+    prior: float,
+    *,
+    min_count: float = 0,
+    monotone: bool = False,
 ) -> Tensor:
-    """P(match | s), from log-odds, since both densities underflow far from their means.
+    """Compute P(match | s), from log-odds, since both densities underflow far from their means.
 
     Args:
         similarities, gaussians, prior, monotone: see `match_log_odds`.
@@ -165,16 +172,16 @@ def match_log_odds(similarities: Tensor, gaussians: Gaussians, prior: float, *, 
         prior: p, 0..1.
         monotone: let them not fall again as s rises, which they do where the wider Gaussian is that of mismatches.
     """
-    mean = gaussians.mean
+    match_mean, mismatch_mean = gaussians.mean
     variance = torch.where((gaussians.variance > 0).all(), gaussians.variance, 1.0)
+    match_variance, mismatch_variance = variance
     if monotone:  # hold s where the log-odds, a parabola, turn from rising to falling or back
-        curvature = 1 / variance[0] - 1 / variance[1]
-        turn = (mean[0] / variance[0] - mean[1] / variance[1]) / curvature
+        curvature = 1 / match_variance - 1 / mismatch_variance
+        turn = (match_mean / match_variance - mismatch_mean / mismatch_variance) / curvature
         held = torch.where(curvature > 0, similarities.minimum(turn), similarities.maximum(turn))
         similarities = torch.where(curvature == 0, similarities, held)
-    match, mismatch = (
-        -0.5 * (variance[k].log() + (similarities - mean[k]).square() / variance[k]) for k in range(len(mean))
-    )
+    match = -0.5 * (match_variance.log() + (similarities - match_mean).square() / match_variance)
+    mismatch = -0.5 * (mismatch_variance.log() + (similarities - mismatch_mean).square() / mismatch_variance)
     return match - mismatch + math.log(prior / (1 - prior))
 
 
@@ -189,7 +196,7 @@ def estimate_gaussians(
     ties: Ties = "none",
     floor: bool = False,
 ) -> Gaussians:
-    """The distributions of matches and mismatches after one epoch over embeddings that do not change.
+    """Estimate the distributions of matches and mismatches by one epoch over embeddings that do not change.
 
     Args:
         images: [N, D] embeddings that compare by inner product.
@@ -203,15 +210,17 @@ def estimate_gaussians(
     order = np.random.default_rng(0).permutation(len(texts))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
-        image_rows = torch.from_numpy(caption_image[rows])
-        scores = torch.from_numpy(images[caption_image[rows]]) @ torch.from_numpy(texts[rows]).T
-        mask = image_rows[:, None] == image_rows[None, :] if mask_same_image else None
-        statistics.update(scores, mask, source, ties, floor)
+        image_rows = caption_image[rows]
+        scores = torch.from_numpy(images[image_rows]) @ torch.from_numpy(texts[rows]).T
+        same_image = None
+        if mask_same_image:
+            same_image = torch.from_numpy(image_rows[:, None] == image_rows[None, :])
+        statistics.update(scores, same_image, source, ties, floor)
     return statistics.gaussians()
 
 
 def probabilities(scores: np.ndarray, gaussians: Gaussians, prior: float) -> np.ndarray:
-    """Probability of each candidate to be a false negative; the more similar, the likelier.
+    """Compute the probability of each candidate to be a false negative; the more similar, the likelier.
 
     Args:
         scores: similarities of any shape; those of padding are minus infinity.
@@ -221,6 +230,6 @@ def probabilities(scores: np.ndarray, gaussians: Gaussians, prior: float) -> np.
     Returns:
         Of the shape of `scores`, float32, 0..1; 0 for padding.
     """
-    found = torch.from_numpy(np.asarray(scores, dtype=np.float32))
-    chances = false_negative_probability(found, gaussians, prior, monotone=True)
-    return chances.masked_fill(found.isneginf(), 0.0).numpy()
+    similarities = torch.from_numpy(np.asarray(scores, dtype=np.float32))
+    chances = false_negative_probability(similarities, gaussians, prior, monotone=True)
+    return chances.masked_fill(similarities.isneginf(), 0.0).numpy()

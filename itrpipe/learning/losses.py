@@ -13,8 +13,6 @@ of a positive that may be wrong, and here is linear in the target of a candidate
 Shapes: B anchors, C candidates of each.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,7 +30,7 @@ def hinge(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
 
 
 def twin_differences(scores: Tensor) -> Tensor:
-    """By how much negatives beat positives among twins: four differences of each, [n, 2, 2].
+    """Compute by how much negatives beat positives among twins: four differences of each, [n, 2, 2].
 
     Args:
         scores: [n, 2, 2] of the two images of a quadruple, in rows, with its two captions; matches on the diagonal.
@@ -45,18 +43,20 @@ def twin_differences(scores: Tensor) -> Tensor:
 
 
 def excluded_pairs(scores: Tensor, not_negative: Tensor | None) -> Tensor:
-    """Pairs [B, B] that are no negatives: the diagonal, and those of `not_negative`.
+    """Return bool [B, B], the pairs that are no negatives: the diagonal, and those of `not_negative`.
 
     Args:
         scores: [B, B] scores of image i with caption j.
         not_negative: [B, B] bool, further pairs to leave out, such as captions of the same image; or None.
     """
     diagonal = torch.eye(scores.shape[0], dtype=torch.bool, device=scores.device)
-    return diagonal if not_negative is None else diagonal | not_negative
+    if not_negative is None:
+        return diagonal
+    return diagonal | not_negative
 
 
 def online_hard_negatives(scores: Tensor, not_negative: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Scores of the hardest in-batch negatives of each positive pair.
+    """Return the scores of the hardest in-batch negatives of each positive pair.
 
     The gradient flows to one arg max per row and column. An anchor without any negative in the batch gets
     -inf, which every hinge turns into zero.
@@ -106,10 +106,13 @@ def triplet_loss(
     positive = scores.diagonal()
     if max_violation:
         hardest_text, hardest_image = online_hard_negatives(scores, not_negative)
-        return hinge(positive, hardest_text, margin).sum() + hinge(positive, hardest_image, margin).sum()
+        text_loss = hinge(positive, hardest_text, margin).sum()
+        image_loss = hinge(positive, hardest_image, margin).sum()
+        return text_loss + image_loss
     texts = hinge(positive[:, None], scores, margin)  # [B, B]
     images = hinge(positive[None, :], scores, margin)  # [B, B]
-    return (texts + images).masked_fill(excluded_pairs(scores, not_negative), 0.0).sum()
+    excluded = excluded_pairs(scores, not_negative)
+    return (texts + images).masked_fill(excluded, 0.0).sum()
 
 
 def infonce(
@@ -154,7 +157,8 @@ def infonce(
     logits = candidates / temperature
     if log_weights is not None:
         logits = logits + log_weights
-    logits = torch.cat([(positive / temperature)[:, None], logits], dim=1)  # [B, 1 + C]
+    positive_logits = (positive / temperature)[:, None]
+    logits = torch.cat([positive_logits, logits], dim=1)  # [B, 1 + C]
     loss = F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.int64))
     if targets is None:
         return loss
@@ -191,19 +195,21 @@ def sigmoid(
 
     Source: Zhai et al. (SigLIP), ICCV 2023, section 3.2.
     """
+    positive_logits = positive * scale + bias
     logits = candidates * scale + bias
-    negative = F.softplus(logits)
+    negative_losses = F.softplus(logits)
     if targets is not None:
-        negative = negative - targets * logits  # softplus(-x) = softplus(x) - x
+        negative_losses = negative_losses - targets * logits  # softplus(-x) = softplus(x) - x
     if log_weights is not None:
-        negative = negative * log_weights.exp()
-    return (F.softplus(-(positive * scale + bias)) + negative.sum(dim=1)).mean()
+        negative_losses = negative_losses * log_weights.exp()
+    positive_losses = F.softplus(-positive_logits)
+    return (positive_losses + negative_losses.sum(dim=1)).mean()
 
 
 def hardest_triplet(
     positive: Tensor, candidates: Tensor, log_weights: Tensor | None = None, margin: float = 0.2
 ) -> Tensor:
-    """Hinge of each anchor with its highest candidate.
+    """Compute the mean hinge of each anchor with its highest candidate.
 
         L = 1/B sum_i [m - p_i + max_j c_ij]+    over the candidates with w_ij > 0
 
@@ -225,7 +231,7 @@ def hardest_triplet(
 def sum_of_triplets(
     positive: Tensor, candidates: Tensor, log_weights: Tensor | None = None, margin: float = 0.2
 ) -> Tensor:
-    """Hinges of each anchor with all its candidates.
+    """Compute the summed hinges of each anchor with all its candidates.
 
         L = 1/B sum_i sum_j w_ij [m - p_i + c_ij]+
 

@@ -8,8 +8,6 @@ Shapes: A anchors with lists, K candidates of each, B anchors in a batch, n draw
 N images, T captions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,11 +20,10 @@ from itrpipe.storage.arrays import Ragged, run_indices
 Lists = Mapping[str, np.ndarray]
 """Direction -> rows of candidates [A, K], hardest first, -1 behind the last; under the same names behind
 `PROBABILITY_OF` their probabilities to be matches, where mining wrote these."""
-TEXTS, IMAGES = "texts_for_images", "images_for_texts"
+TEXTS = "texts_for_images"
+IMAGES = "images_for_texts"
 PROBABILITY_OF = "false_negatives/"
 """Prefix of a direction under which methods find its probabilities."""
-_ROUNDS = 40
-"""Times that a caption asks for a leader; with groups of eight, one of eight candidates leads."""
 
 
 def without_likely(lists: Lists, above: float) -> dict[str, np.ndarray]:
@@ -36,12 +33,13 @@ def without_likely(lists: Lists, above: float) -> dict[str, np.ndarray]:
         lists: see `Lists`, with probabilities.
         above: probability above which a candidate is likely right.
     """
-    left = {}
+    filtered = {}
     for direction in (TEXTS, IMAGES):
-        likely = lists[PROBABILITY_OF + direction].astype(np.float32) > above
-        rows = np.where(likely, -1, lists[direction])
-        left[direction] = np.take_along_axis(rows, np.argsort(likely, axis=1, kind="stable"), axis=1)
-    return left
+        is_likely = lists[PROBABILITY_OF + direction].astype(np.float32) > above
+        rows = np.where(is_likely, -1, lists[direction])
+        order = np.argsort(is_likely, axis=1, kind="stable")
+        filtered[direction] = np.take_along_axis(rows, order, axis=1)
+    return filtered
 
 
 class MinedCandidates:
@@ -66,20 +64,22 @@ class MinedCandidates:
             )
 
     def draw(self, anchors: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Rows [B, n] of candidates; -1 where an anchor has fewer.
+        """Draw candidates, rows [B, n]; -1 where an anchor has fewer.
 
         Args:
             anchors: [B] rows.
             count: n.
             rng: source of randomness.
         """
-        offered = self._lists[anchors]
-        order = np.where(offered >= 0, rng.random(offered.shape, dtype=np.float32), np.inf)
-        return np.take_along_axis(offered, order.argsort(axis=1)[:, :count], axis=1)
+        candidates = self._lists[anchors]
+        keys = rng.random(candidates.shape, dtype=np.float32)
+        keys = np.where(candidates >= 0, keys, np.inf)
+        drawn = keys.argsort(axis=1)[:, :count]
+        return np.take_along_axis(candidates, drawn, axis=1)
 
 
-def known_pairs(lists: np.ndarray, values: np.ndarray, candidates: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-    """The values of those pairs of lists that a batch has.
+def listed_pairs(lists: np.ndarray, values: np.ndarray, candidates: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the pairs of lists that a batch has, and their values.
 
     Args:
         lists: [B, K] rows of candidates of the anchors of the batch, below 0 where there are none.
@@ -89,13 +89,19 @@ def known_pairs(lists: np.ndarray, values: np.ndarray, candidates: np.ndarray) -
     Returns:
         Places of anchors and of candidates in the batch, int64 [n], and the values of these pairs, float32 [n].
     """
-    rows, inverse = np.unique(candidates, return_inverse=True)
-    place = np.searchsorted(rows, lists).clip(max=len(rows) - 1)
-    anchors, columns = np.nonzero(rows[place] == lists)
-    found = Ragged.of_owners(inverse, len(rows)).take(place[anchors, columns])
-    pair = found.owners()
-    known = values[anchors, columns].astype(np.float32)
-    return torch.from_numpy(anchors[pair]), torch.from_numpy(found.values), torch.from_numpy(known[pair])
+    rows, number = np.unique(candidates, return_inverse=True)
+    nearest = np.searchsorted(rows, lists).clip(max=len(rows) - 1)
+    anchors, columns = np.nonzero(rows[nearest] == lists)
+    listed_values = values[anchors, columns].astype(np.float32)
+    # A candidate that the batch has several times makes as many pairs.
+    places_of_row = Ragged.of_owners(number, len(rows))
+    places = places_of_row.take(nearest[anchors, columns])
+    entry = places.owners()
+    return (
+        torch.from_numpy(anchors[entry]),
+        torch.from_numpy(places.values),
+        torch.from_numpy(listed_values[entry]),
+    )
 
 
 def judged_chances(lists: Lists, images: np.ndarray, captions: np.ndarray) -> Tensor:
@@ -104,20 +110,26 @@ def judged_chances(lists: Lists, images: np.ndarray, captions: np.ndarray) -> Te
     Args:
         lists: see `Lists`, with probabilities.
         images: [I] rows, in any order and also several times.
-        captions: [C] rows, likewise.
+        captions: [C] rows, in any order and also several times.
     """
     chances = torch.zeros(len(images), len(captions))
-    anchors, places, values = known_pairs(lists[TEXTS][images], lists[PROBABILITY_OF + TEXTS][images], captions)
-    chances[anchors, places] = values
-    anchors, places, values = known_pairs(lists[IMAGES][captions], lists[PROBABILITY_OF + IMAGES][captions], images)
-    chances[places, anchors] = values
+    probabilities = lists[PROBABILITY_OF + TEXTS][images]
+    image_places, caption_places, values = listed_pairs(lists[TEXTS][images], probabilities, captions)
+    chances[image_places, caption_places] = values
+    probabilities = lists[PROBABILITY_OF + IMAGES][captions]
+    caption_places, image_places, values = listed_pairs(lists[IMAGES][captions], probabilities, images)
+    chances[image_places, caption_places] = values
     return chances
 
 
 def neighbours_order(
-    texts_for_images: np.ndarray, caption_image: np.ndarray, group: int, share: float, rng: np.random.Generator
+    texts_for_images: np.ndarray,
+    caption_image: np.ndarray,
+    group: int,
+    share: float,
+    rng: np.random.Generator,
 ) -> np.ndarray:
-    """Every caption once, neighbours behind each other.
+    """Order all captions so that neighbours follow each other.
 
     Some captions, drawn at random, lead a group. Others join the group of a leader that is in the list of their image,
     while it has room; a group has no two captions of one image. Groups, and captions without one, come in random order.
@@ -133,29 +145,39 @@ def neighbours_order(
     Returns:
         int64 [T], caption rows.
     """
-    total = len(caption_image)
-    images = int(caption_image.max()) + 1
-    order = rng.permutation(total)
-    in_groups = round(share * total)
-    leaders, waiting = np.split(order[:in_groups], [-(-in_groups // group)])
-    leader_of = np.arange(total)
-    room = np.zeros(total, dtype=np.int64)
+    num_captions = len(caption_image)
+    num_images = int(caption_image.max()) + 1
+    in_groups = round(share * num_captions)
+    num_leaders = -(-in_groups // group)
+    leaders, waiting = np.split(rng.permutation(num_captions)[:in_groups], [num_leaders])
+    leader_of = np.arange(num_captions)
+    room = np.zeros(num_captions, dtype=np.int64)
     room[leaders] = group - 1
-    members = np.sort(leaders * images + caption_image[leaders])  # which groups have a caption of which images
-    for _ in range(_ROUNDS):
-        places = rng.integers(texts_for_images.shape[1], size=len(waiting))
-        asked = texts_for_images[caption_image[waiting], places]
-        leading = np.flatnonzero((asked >= 0) & (room[asked] > 0))
-        pairs, first = np.unique(asked[leading] * images + caption_image[waiting[leading]], return_index=True)
-        new = members[np.searchsorted(members, pairs).clip(max=len(members) - 1)] != pairs
-        pairs = pairs[new]
-        joining = leading[first[new]]
+    # Which groups have a caption of which images: one number for a leader and an image.
+    members = np.sort(leaders * num_images + caption_image[leaders])
+    # With groups of eight, one of eight candidates leads, so that nearly all captions find a leader in 40 rounds.
+    for _ in range(40):
+        columns = rng.integers(texts_for_images.shape[1], size=len(waiting))
+        neighbours = texts_for_images[caption_image[waiting], columns]
+        asking = np.flatnonzero((neighbours >= 0) & (room[neighbours] > 0))
+
+        # Of the captions of an image that ask the same leader the first may join, if the group has none of the image.
+        pairs = neighbours[asking] * num_images + caption_image[waiting[asking]]
+        pairs, first = np.unique(pairs, return_index=True)
+        nearest = np.searchsorted(members, pairs).clip(max=len(members) - 1)
+        is_new = members[nearest] != pairs
+        pairs = pairs[is_new]
+        joining = asking[first[is_new]]
+
         # Those who ask one leader stand together, since pairs are sorted by leaders; there is room for the first ones.
-        _, counts = np.unique(asked[joining], return_counts=True)
-        fits = run_indices(np.zeros_like(counts), counts) < room[asked[joining]]
+        _, counts = np.unique(neighbours[joining], return_counts=True)
+        place_in_queue = run_indices(np.zeros_like(counts), counts)
+        fits = place_in_queue < room[neighbours[joining]]
         joining = joining[fits]
-        leader_of[waiting[joining]] = asked[joining]
-        np.subtract.at(room, asked[joining], 1)
+        new_leaders = neighbours[joining]
+        leader_of[waiting[joining]] = new_leaders
+        np.subtract.at(room, new_leaders, 1)
         members = np.sort(np.concatenate([members, pairs[fits]]))
         waiting = np.delete(waiting, joining)
-    return np.argsort(rng.random(total)[leader_of], kind="stable")
+    group_keys = rng.random(num_captions)
+    return np.argsort(group_keys[leader_of], kind="stable")

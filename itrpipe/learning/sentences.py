@@ -21,10 +21,8 @@ sentences of a caption, W positions, M labelled positions of all copies, V token
 Sentence n of a caption is draw n % L of its copy n // L.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -41,8 +39,6 @@ UNLABELLED = -1
 """Label of a position that nothing is written at."""
 MASK_RATE = 0.15
 """Share of the words that a masked copy hides."""
-_MASKED = 0.8
-_NOT_RANDOM = 0.9
 
 KEPT, IDENTICAL, FALSE_NEGATIVE, DUPLICATE, OUTRANKED = range(5)
 REASONS = ("kept", "identical", "false negative", "duplicate", "outranked", "guessed", "no twin")
@@ -50,10 +46,8 @@ REASONS = ("kept", "identical", "false negative", "duplicate", "outranked", "gue
 image, or be true of no image that is known."""
 
 Compare = Literal["piece", "off"]
-Candidates = Callable[[np.ndarray], np.ndarray]
+WordGroups = Callable[[np.ndarray], np.ndarray]
 """Rows [T] of captions to bool [T, P, words], words that are masked together."""
-ScoreSentences = Callable[[Tensor, Tensor], Tensor]
-"""Numbers [n] of captions and sentences [n, W] to scores [n] with the images of these captions, higher for a match."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +66,18 @@ class SpecialTokens:
 
     @property
     def all(self) -> tuple[int, ...]:
-        """`[MASK]` and the others."""
         return (self.mask_id, *self.others)
 
 
 @dataclass(frozen=True)
 class CaptionMasks:
-    """The captions of a training set, for those who mask them and write something else.
+    """The captions of a training set, for methods that mask them and write other words.
 
     Attributes:
         tokens: int64 [T, W], padded with 0.
         words: int64 [T, W], number of the word that each token is part of; `NO_WORD` for start, end and padding.
         image_rows: int64 [T], row of each caption's image.
-        candidates: what is masked together; None masks single tokens.
+        candidates: which words are masked together; None masks single tokens.
         specials: token ids that are no words.
         compare: whether refilled tokens are compared with those of the captions of the image (`piece`, or `off`).
     """
@@ -92,18 +85,23 @@ class CaptionMasks:
     tokens: np.ndarray
     words: np.ndarray
     image_rows: np.ndarray
-    candidates: Candidates | None
+    candidates: WordGroups | None
     specials: SpecialTokens
     compare: Compare
 
     @cached_property
-    def _captions_of(self) -> Ragged:
+    def _captions_of_image(self) -> Ragged:
         return Ragged.of_owners(self.image_rows, int(self.image_rows.max()) + 1)
 
     def draw(
-        self, rows: np.ndarray, width: int, copies: int, noise: bool, rng: np.random.Generator
+        self,
+        rows: np.ndarray,
+        width: int,
+        copies: int,
+        noise: bool,
+        rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Masked copies of captions and their labels, int64 [T K, W] each, those of a caption together.
+        """Draw masked copies of captions and their labels, int64 [T K, W] each, those of a caption together.
 
         Args:
             rows: [T] of the captions.
@@ -111,37 +109,42 @@ class CaptionMasks:
             copies, noise, rng: see `mask_captions`.
         """
         words = self.words[rows, :width]
-        maskable = words != NO_WORD
+        is_maskable = words != NO_WORD
         if self.candidates is None:
-            candidates = single_positions(maskable)
+            candidates = single_positions(is_maskable)
         else:
             candidates = over_pieces(self.candidates(rows), words)
-            bare = ~np.any(candidates, axis=(1, 2))
-            if bare.any():  # single positions for captions that have no candidate
-                candidates = np.concatenate([candidates, single_positions(maskable & bare[:, None])], axis=1)
+            has_none = ~np.any(candidates, axis=(1, 2))
+            if has_none.any():
+                singles = single_positions(is_maskable & has_none[:, None])
+                candidates = np.concatenate([candidates, singles], axis=1)
         masked, labels = mask_captions(self.tokens[rows, :width], candidates, copies, self.specials, noise, rng)
         return masked.reshape(-1, width), labels.reshape(-1, width)
 
     def known(self, rows: np.ndarray) -> Tensor | None:
-        """Sorted tokens int64 [T, n] of all captions of the images of captions [T]; None where nothing is compared.
+        """Return the sorted tokens int64 [T, n] of all captions of the images of captions [T].
 
-        What is no word stands there as -1.
+        A token that is no word is -1. None where nothing is compared.
         """
         if self.compare == "off":
             return None
-        siblings = self._captions_of.take(self.image_rows[rows]).padded(fill=-1)[..., None]
-        tokens = self.tokens[siblings[..., 0]]
-        found = np.where((siblings < 0) | np.isin(tokens, self.specials.all), -1, tokens)
-        return torch.from_numpy(np.sort(found.reshape(len(rows), -1), axis=1))
+        siblings = self._captions_of_image.take(self.image_rows[rows]).padded(fill=-1)  # [T, k]
+        tokens = self.tokens[siblings]  # [T, k, W]
+        is_padding = siblings[..., None] < 0
+        is_special = np.isin(tokens, self.specials.all)
+        words = np.where(is_padding | is_special, -1, tokens)
+        return torch.from_numpy(np.sort(words.reshape(len(rows), -1), axis=1))
 
 
-def single_positions(maskable: np.ndarray) -> np.ndarray:
-    """Every position as a candidate of its own, bool [T, W, W]; those that are not `maskable` [T, W] have no member."""
-    return np.eye(maskable.shape[1], dtype=bool) & maskable[:, None]
+def single_positions(is_maskable: np.ndarray) -> np.ndarray:
+    """Make every position a candidate of its own, bool [T, W, W]; one that is not maskable [T, W] has no member."""
+    return np.eye(is_maskable.shape[1], dtype=bool) & is_maskable[:, None]
 
 
 def over_pieces(candidates: np.ndarray, word_of_piece: np.ndarray) -> np.ndarray:
-    """Candidates of words as candidates of the pieces that a tokenizer cuts words into; a word is masked as a whole.
+    """Turn candidates of words into candidates of the pieces that a tokenizer cuts words into.
+
+    All pieces of a word belong to the candidates of the word.
 
     Args:
         candidates: bool [T, P, W], of words.
@@ -150,8 +153,8 @@ def over_pieces(candidates: np.ndarray, word_of_piece: np.ndarray) -> np.ndarray
     Returns:
         bool [T, P, n].
     """
-    ends = np.pad(candidates, ((0, 0), (0, 0), (0, 1)))  # number -1 finds what no candidate has
-    return np.take_along_axis(ends, word_of_piece[:, None], axis=2)
+    with_no_word = np.pad(candidates, ((0, 0), (0, 0), (0, 1)))  # number -1 finds a column that no candidate has
+    return np.take_along_axis(with_no_word, word_of_piece[:, None], axis=2)
 
 
 def selection_rates(candidates: np.ndarray) -> np.ndarray:
@@ -164,8 +167,9 @@ def selection_rates(candidates: np.ndarray) -> np.ndarray:
         float64 [T, P]: the mean over its positions of `MASK_RATE` / (number of candidates with this position); 0 for a
         candidate without positions.
     """
-    shared = MASK_RATE / np.maximum(candidates.sum(axis=1), 1)  # [T, W]
-    return np.einsum("tpw,tw->tp", candidates, shared) / np.maximum(candidates.sum(axis=2), 1)
+    rate_of_position = MASK_RATE / np.maximum(candidates.sum(axis=1), 1)  # [T, W]
+    total = np.einsum("tpw,tw->tp", candidates, rate_of_position)
+    return total / np.maximum(candidates.sum(axis=2), 1)
 
 
 def mask_captions(
@@ -176,7 +180,7 @@ def mask_captions(
     noise: bool,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Masks every caption several times, each time at random.
+    """Mask every caption several times, each time at random.
 
     A candidate is chosen with its rate; where none is, one of them is, all being equally probable. A caption without
     any candidate comes back unchanged and unlabelled.
@@ -190,26 +194,29 @@ def mask_captions(
         rng: source of randomness.
 
     Returns:
-        The copies, int64 [T, K, W], and their labels, likewise: the caption's own token at labelled positions,
+        The copies, int64 [T, K, W], and their labels, int64 [T, K, W]: the caption's own token at labelled positions,
         `UNLABELLED` elsewhere.
     """
     rates = selection_rates(candidates)  # [T, P]
     shape = (len(tokens), copies, candidates.shape[1])
-    chosen = rng.random(shape) < rates[:, None]
+    is_chosen = rng.random(shape) < rates[:, None]
     # The first of a random order is the one with the largest of independent keys.
-    usable = np.any(candidates, axis=2)[:, None]
-    keys = np.where(usable, rng.random(shape), -1.0)
-    first = (keys == keys.max(axis=2, keepdims=True, initial=-1.0)) & usable
-    chosen = np.where(chosen.any(axis=2, keepdims=True), chosen, first)
+    is_usable = np.any(candidates, axis=2)[:, None]
+    keys = np.where(is_usable, rng.random(shape), -1.0)
+    is_first = (keys == keys.max(axis=2, keepdims=True, initial=-1.0)) & is_usable
+    is_chosen = np.where(is_chosen.any(axis=2, keepdims=True), is_chosen, is_first)
 
-    labelled = np.matmul(chosen.astype(np.float32), candidates.astype(np.float32)) > 0  # [T, K, W]
-    own = np.broadcast_to(tokens[:, None], labelled.shape).astype(np.int64)
-    shown = np.full_like(own, specials.mask_id)
+    is_labelled = np.matmul(is_chosen.astype(np.float32), candidates.astype(np.float32)) > 0  # [T, K, W]
+    originals = np.broadcast_to(tokens[:, None], is_labelled.shape).astype(np.int64)
+    written = np.full_like(originals, specials.mask_id)
     if noise:
-        lot = rng.random(own.shape)
-        other = rng.integers(*specials.random_ids, size=own.shape)
-        shown = np.where(lot < _MASKED, shown, np.where(lot < _NOT_RANDOM, other, own))
-    return np.where(labelled, shown, own), np.where(labelled, own, UNLABELLED)
+        lot = rng.random(originals.shape)
+        random_words = rng.integers(*specials.random_ids, size=originals.shape)
+        written = np.where(lot < 0.8, written, random_words)
+        written = np.where(lot < 0.9, written, originals)
+    masked = np.where(is_labelled, written, originals)
+    labels = np.where(is_labelled, originals, UNLABELLED)
+    return masked, labels
 
 
 def refill(
@@ -221,7 +228,7 @@ def refill(
     excluded: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Writes drawn words at the labelled positions of masked copies, also at those that masking left as they were.
+    """Write drawn words at the labelled positions of masked copies, also at those that masking left as they were.
 
     All draws come from one forward pass; positions are independent of each other.
 
@@ -239,16 +246,18 @@ def refill(
 
     Source: TAGS-DC, Eq. 2.
     """
-    labelled = labels != UNLABELLED
     assert masked.shape == labels.shape
-    # What is NaN draws anything; the loss of the step shows it, where multinomial would end with a traceback.
-    scaled = (logits.detach().float() / temperature).nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
+    is_labelled = labels != UNLABELLED
+    scaled = logits.detach().float() / temperature
+    # NaN draws any word; the loss of the step shows it, where multinomial would end with a traceback.
+    scaled = scaled.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
     if excluded:
         scaled[:, list(excluded)] = float("-inf")
     drawn = torch.multinomial(scaled.softmax(dim=1), draws, replacement=True, generator=generator)  # [M, L]
     columns = masked[:, :, None].expand(-1, -1, draws)  # [S, W, L]
     # Fills in the order of copies, positions, draws, without asking the device how many there are.
-    return columns.masked_scatter(labelled[:, :, None], drawn).transpose(1, 2).contiguous()
+    refilled = columns.masked_scatter(is_labelled[:, :, None], drawn)
+    return refilled.transpose(1, 2).contiguous()
 
 
 def log_probabilities(sentences: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
@@ -256,23 +265,24 @@ def log_probabilities(sentences: Tensor, labels: Tensor, logits: Tensor) -> Tens
 
     Args:
         sentences: int64 [S, L, W], of `refill`, or any others.
-        labels: int64 [S, W], `UNLABELLED` where nothing was written.
+        labels: int64 [S, W], `UNLABELLED` where no word was written.
         logits: [M, V] of the labelled positions, as for `refill`.
 
     Returns:
         float32 [S, L]; 0 where a copy has no labelled position.
     """
-    labelled = labels != UNLABELLED
-    each = logits.float().log_softmax(dim=1).gather(1, sentences.transpose(1, 2)[labelled])  # [M, L]
-    owner = labelled.nonzero(as_tuple=True)[0]
-    sums = each.new_zeros(sentences.shape[:2]).index_add_(0, owner, each)
-    return sums / labelled.sum(dim=1, keepdim=True).clamp(min=1)
+    is_labelled = labels != UNLABELLED
+    words = sentences.transpose(1, 2)[is_labelled]  # [M, L]
+    logs = logits.float().log_softmax(dim=1).gather(1, words)
+    owner, _ = is_labelled.nonzero(as_tuple=True)
+    sums = logs.new_zeros(sentences.shape[:2]).index_add_(0, owner, logs)
+    return sums / is_labelled.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def reject(sentences: Tensor, captions: Tensor, known: Tensor | None = None) -> Tensor:
     """Sort out sentences before any is scored.
 
-    A sentence is rejected that equals its caption; one whose replaced tokens all occur in the captions of its image,
+    Rejected are a sentence that equals its caption; one whose replaced tokens all occur in the captions of its image,
     since it may well be true of the image; and of equal sentences all but the last.
 
     Args:
@@ -286,18 +296,19 @@ def reject(sentences: Tensor, captions: Tensor, known: Tensor | None = None) -> 
 
     Source: TAGS-DC, section 2.1.2. Its released code keeps the last of equal sentences as well.
     """
-    changed = sentences != captions[:, None]
+    is_replaced = sentences != captions[:, None]
     reasons = torch.where(repeated_later(sentences), DUPLICATE, KEPT)
     if known is not None:
-        written = sentences.flatten(1)  # [T, N W]
-        place = torch.searchsorted(known, written).clamp(max=known.shape[1] - 1)
-        said = (known.gather(1, place) == written).view_as(sentences)
-        reasons = torch.where((said | ~changed).all(dim=2), FALSE_NEGATIVE, reasons)
-    return torch.where(changed.any(dim=2), reasons, IDENTICAL)
+        tokens = sentences.flatten(1)  # [T, N W]
+        nearest = torch.searchsorted(known, tokens).clamp(max=known.shape[1] - 1)
+        is_known = (known.gather(1, nearest) == tokens).view_as(sentences)
+        may_be_true = (is_known | ~is_replaced).all(dim=2)
+        reasons = torch.where(may_be_true, FALSE_NEGATIVE, reasons)
+    return torch.where(is_replaced.any(dim=2), reasons, IDENTICAL)
 
 
 def repeated_later(sentences: Tensor) -> Tensor:
-    """Return bool [T, N], sentences [T, N, W] that the same caption has once more, further back."""
+    """Return bool [T, N], sentences [T, N, W] that their caption has once more, further back."""
     count, width = sentences.shape[1:]
     owner = torch.arange(len(sentences), device=sentences.device).repeat_interleave(count)
     rows = torch.cat([owner[:, None], sentences.reshape(-1, width)], dim=1)
@@ -307,11 +318,12 @@ def repeated_later(sentences: Tensor) -> Tensor:
     return (last[group] != number).view(sentences.shape[:2])
 
 
-def score_kept(score: ScoreSentences, sentences: Tensor, reasons: Tensor) -> Tensor:
-    """Scores of the sentences that no filter rejected.
+def score_kept(score: Callable[[Tensor, Tensor], Tensor], sentences: Tensor, reasons: Tensor) -> Tensor:
+    """Score the sentences that no filter rejected.
 
     Args:
-        score: gives scores; called once, and not where there is nothing to score.
+        score: takes numbers [n] of captions and sentences [n, W], and gives scores [n] with the images of these
+            captions, higher for a match; called once, and only if there is a sentence to score.
         sentences: int64 [T, N, W].
         reasons: int64 [T, N], of `reject`.
 
@@ -319,21 +331,21 @@ def score_kept(score: ScoreSentences, sentences: Tensor, reasons: Tensor) -> Ten
         float32 [T, N], -inf for the others.
     """
     scores = torch.full(reasons.shape, float("-inf"), device=sentences.device)
-    owner, number = (reasons == KEPT).nonzero(as_tuple=True)
-    if len(owner):
-        scores[owner, number] = score(owner, sentences[owner, number]).float()
+    captions, numbers = (reasons == KEPT).nonzero(as_tuple=True)
+    if len(captions):
+        scores[captions, numbers] = score(captions, sentences[captions, numbers]).float()
     return scores
 
 
 def select_hardest(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The sentences of each caption with the highest finite scores, hardest first, of equal ones the first.
+    """Select the sentences of each caption with the highest finite scores, hardest first, of equal ones the first.
 
     Args:
         scores: [T, N], of `score_kept`.
         most: m, cut to N.
 
     Returns:
-        int64 [T, m], numbers of sentences, and bool [T, m], which of these there are; the others are any.
+        int64 [T, m], numbers of sentences, and bool [T, m], False where there is none, whatever the number.
 
     Source: TAGS-DC, Eq. 6. Rejected sentences are never selected, as the released code does where too few are left.
     """
@@ -342,9 +354,10 @@ def select_hardest(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 
 def mark_outranked(reasons: Tensor, rows: Tensor, real: Tensor) -> Tensor:
-    """The reasons [T, N] once more, with `OUTRANKED` for the kept ones that `select_hardest` did not choose."""
-    chosen = torch.zeros_like(reasons, dtype=torch.bool).scatter_(1, rows, real)
-    return torch.where((reasons == KEPT) & ~chosen, OUTRANKED, reasons)
+    """Return the reasons [T, N] with `OUTRANKED` for the kept sentences that `select_hardest` did not choose."""
+    is_chosen = torch.zeros_like(reasons, dtype=torch.bool).scatter_(1, rows, real)
+    is_outranked = (reasons == KEPT) & ~is_chosen
+    return torch.where(is_outranked, OUTRANKED, reasons)
 
 
 @dataclass(frozen=True)
@@ -369,32 +382,36 @@ class SentenceBank:
     kinds: np.ndarray
 
     @cached_property
-    def _twinned(self) -> Ragged:
-        """Rows of the sentences that have twins, by kind."""
+    def _with_twins(self) -> Ragged:
+        """Return the rows of the sentences that have twins, by kind."""
         rows = np.flatnonzero(self.twins >= 0)
-        _, kinds = np.unique(self.kinds[rows], return_inverse=True)
-        found = Ragged.of_owners(kinds, int(kinds.max(initial=-1)) + 1)
-        return replace(found, values=rows[found.values])
+        names, kinds = np.unique(self.kinds[rows], return_inverse=True)
+        return Ragged.of_owners(kinds, len(names), values=rows)
 
     def draw_twins(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Rows [count] of sentences that have twins; of each kind as many."""
-        kinds = rng.integers(len(self._twinned), size=count)
-        places = (rng.random(count) * self._twinned.counts[kinds]).astype(np.int64)
-        return self._twinned.values[self._twinned.offsets[kinds] + places]
+        """Draw rows [count] of sentences that have twins; every kind is as likely."""
+        lists = self._with_twins
+        kinds = rng.integers(len(lists), size=count)
+        places = (rng.random(count) * lists.counts[kinds]).astype(np.int64)
+        return lists.values[lists.offsets[kinds] + places]
 
     def owners(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of the captions that sentences [n] were made of."""
+        """Return the rows of the captions that sentences [n] were made of."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def details_of(self, rows: np.ndarray) -> TextBatch:
-        """Return the details of sentences [n] about their images, and behind these those about the twins, [2 n]."""
-        tokens, lengths = (each[:, rows].reshape(2 * len(rows), *each.shape[2:]) for each in self.details)
-        return _text_batch(tokens, lengths)
+        """Return the details of sentences [n] about their images, then their details about the twins, [2 n]."""
+        tokens, lengths = self.details
+        both_tokens = tokens[:, rows].reshape(2 * len(rows), tokens.shape[2])
+        return _text_batch(both_tokens, lengths[:, rows].reshape(-1))
 
     def take(
-        self, captions: np.ndarray, most: int, rng: np.random.Generator | None = None
+        self,
+        captions: np.ndarray,
+        most: int,
+        rng: np.random.Generator | None = None,
     ) -> tuple[TextBatch, Tensor, Tensor]:
-        """Sentences of captions: the first, or with `rng` those that follow a random one, and on from the first.
+        """Take sentences of captions: the first, or with `rng` those from a random one on, then on from the first.
 
         Args:
             captions: rows [B].
@@ -404,17 +421,21 @@ class SentenceBank:
         Returns:
             The n sentences; int64 [n], number of the caption of each; int64 [n], its place among those of the caption.
         """
-        held = np.diff(self.starts)[captions]
-        offset = np.zeros_like(held) if rng is None else rng.integers(0, np.maximum(held, 1))
-        taken = Ragged.of_counts(np.minimum(held, most))
+        counts = np.diff(self.starts)[captions]
+        offsets = np.zeros_like(counts)
+        if rng is not None:
+            offsets = rng.integers(0, np.maximum(counts, 1))
+        taken = Ragged.of_counts(np.minimum(counts, most))
         owners = taken.owners()
         places = taken.places()
-        rows = self.starts[captions][owners] + (offset[owners] + places) % held[owners]
+        place_in_bank = (offsets[owners] + places) % counts[owners]
+        rows = self.starts[captions[owners]] + place_in_bank
         sentences = _text_batch(self.tokens[rows], self.lengths[rows])
         return sentences, torch.from_numpy(owners), torch.from_numpy(places)
 
 
 def _text_batch(tokens: np.ndarray, lengths: np.ndarray) -> TextBatch:
-    """Captions [n, W], cut to the longest of them."""
-    cut = tokens[:, : lengths.max(initial=1)]
-    return TextBatch(torch.from_numpy(cut.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+    """Make a batch of captions [n, W], cut to the longest of them."""
+    tokens = tokens[:, : lengths.max(initial=1)].astype(np.int64)
+    lengths = lengths.astype(np.int64)
+    return TextBatch(torch.from_numpy(tokens), torch.from_numpy(lengths))

@@ -184,7 +184,7 @@ class MomentumTwin(nn.Module):
     evaluation mode, the default, dropout is off and BatchNorm uses these statistics.
 
     Args:
-        model: to follow, with its first weights; any module, a `DualEncoder` for `encode`.
+        model: to follow, with its first weights; any module, an `EmbeddingModel` for `encode`.
         momentum: m, 0..1.
         evaluate: whether the copy runs in evaluation mode, else in training mode.
 

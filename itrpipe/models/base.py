@@ -5,14 +5,14 @@ pairs of encodings in two ways that agree with each other: `score_matrix` gives 
 ([B, T]), `score_pairs` gives image k with caption k only ([B], at the cost of B pairs). Higher means a
 better match. Losses see nothing of a model but these scores.
 
-There are two kinds. A `DualEncoder` makes one embedding per image and per caption; its score is their inner
+There are two kinds. An `EmbeddingModel` makes one embedding per image and per caption; its score is their inner
 product, which is what makes it minable through an index (the one exception in this package is VSE++ with
 `measure = "order"`). A `CrossAttentionModel` (`itrpipe.models.scan.network`) keeps every region and every word and has
 no embedding to mine.
 
 A backbone is a folder: `declaration.py` declares its options, and `network.py` defines `build(settings, image_dim,
-vocabulary_size)`, which gives one of these two or another `Matcher`. A network that `opens_encoders` also defines
-`open_encoders`, which gives what `build` then takes as its fourth argument.
+vocabulary_size)`, which gives one of these two or another `Matcher`. If the settings say `opens_encoders`, the network
+also defines `open_encoders`, whose result `build` takes as its fourth argument.
 
 Shapes: B images, T captions, R regions, W words, D embedding width, G width of a global image feature.
 """
@@ -30,43 +30,46 @@ from torch.utils.checkpoint import checkpoint
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
 
-Held = TypeVar("Held")
-_CENTRES = tuple(place / 7 for place in range(8))
-_SPREAD = 1 / 7
+Value = TypeVar("Value")
+_CELLS = tuple(cell / 7 for cell in range(8))
+"""Centres of the columns and rows that say where a region is."""
 
 
-def changed(held: Held, change: Callable[[Tensor], Tensor]) -> Held:
-    """A tensor changed, or a dataclass with every tensor in it and in dataclasses inside changed; all else as it is."""
-    if isinstance(held, Tensor):
-        return change(held)  # pyright: ignore[reportReturnType]
-    if not is_dataclass(held) or isinstance(held, type):
-        return held
-    return replace(held, **{field.name: changed(getattr(held, field.name), change) for field in fields(held)})
+def change_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    """Change a tensor, or every tensor of a dataclass and of dataclasses inside; all else stays as it is."""
+    if isinstance(value, Tensor):
+        return change(value)  # pyright: ignore[reportReturnType]
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes = {field.name: change_tensors(getattr(value, field.name), change) for field in fields(value)}
+    return replace(value, **changes)
 
 
-def moved_to(held: Held, device: torch.device | str) -> Held:
-    """A tensor, what can be moved itself, or a dictionary or tuple of these on a device; all else as it is."""
-    if isinstance(held, Tensor):
-        return held.to(device, non_blocking=True)  # pyright: ignore[reportReturnType]
-    if isinstance(held, dict):
-        return {name: moved_to(each, device) for name, each in held.items()}  # pyright: ignore[reportReturnType]
-    if isinstance(held, tuple):
-        return tuple(moved_to(each, device) for each in held)  # pyright: ignore[reportReturnType]
-    return held.to(device) if isinstance(held, Tensors) else held
+def move_to(value: Any, device: torch.device | str) -> Any:
+    """Move a tensor, `Tensors`, or a dictionary or tuple of these to a device; all else stays as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Tensors):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: move_to(item, device) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(move_to(item, device) for item in value)
+    return value
 
 
 class Tensors:
     """Base of the dataclasses of tensors, such as batches and encodings: they move to a device, and rows are taken."""
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on `device`, with all that it holds, copied asynchronously where the memory is pinned."""
-        placed = copy.copy(self)
-        vars(placed).update({name: moved_to(value, device) for name, value in vars(self).items()})
-        return placed
+        """Return a copy on `device`, with all that it holds, copied asynchronously where the memory is pinned."""
+        moved = copy.copy(self)
+        vars(moved).update(move_to(vars(self), device))
+        return moved
 
     def __getitem__(self, rows: Any) -> Self:
-        """The images or captions of the given rows: every tensor, indexed."""
-        return changed(self, lambda tensor: tensor[rows])
+        """Return the images or captions of the given rows: every tensor, indexed."""
+        return change_tensors(self, lambda tensor: tensor[rows])
 
 
 @dataclass(frozen=True)
@@ -89,16 +92,18 @@ class ImageBatch(Tensors):
     boxes: Tensor | None = None
 
     def mirrored(self, chosen: Tensor) -> Self:
-        """The same with left as right in some images, bool [B]: in their pixels, and in the boxes of their regions."""
+        """Mirror the chosen images, bool [B]: their pixels, and the boxes of their regions."""
         pixels = self.pixels
         boxes = self.boxes
         if pixels is not None:
-            turned = chosen.to(pixels.device)[:, None, None, None]
-            pixels = torch.where(turned, pixels.flip(-1), pixels)
+            is_chosen = chosen.to(pixels.device)[:, None, None, None]
+            pixels = torch.where(is_chosen, pixels.flip(-1), pixels)
         if boxes is not None:
             x0, y0, x1, y1 = boxes.unbind(-1)
-            real = chosen.to(boxes.device)[:, None, None] & boxes.any(dim=-1, keepdim=True)
-            boxes = torch.where(real, torch.stack([1 - x1, y0, 1 - x0, y1], dim=-1), boxes)
+            mirrored = torch.stack([1 - x1, y0, 1 - x0, y1], dim=-1)
+            is_real = boxes.any(dim=-1, keepdim=True)
+            is_chosen = chosen.to(boxes.device)[:, None, None]
+            boxes = torch.where(is_chosen & is_real, mirrored, boxes)
         return replace(self, pixels=pixels, boxes=boxes)
 
 
@@ -139,12 +144,16 @@ class TextBatch(Tensors):
 
     @property
     def host_lengths(self) -> Tensor:
-        """The lengths [T] on the host; waits for the device where the batch was made there."""
-        return self.lengths.cpu() if self.on_host is None else self.on_host
+        """Return the lengths [T] on the host; waits for the device where the batch was made there."""
+        if self.on_host is None:
+            return self.lengths.cpu()
+        return self.on_host
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`, copied asynchronously where the memory is pinned; the host keeps the lengths."""
-        on_host = self.on_host if self.lengths.device.type != "cpu" else self.lengths
+        """Return a copy on `device`, made asynchronously where the memory is pinned; the host keeps the lengths."""
+        on_host = self.on_host
+        if self.lengths.device.type == "cpu":
+            on_host = self.lengths
         return replace(super().to(device), on_host=on_host)
 
 
@@ -202,10 +211,18 @@ ImageT = TypeVar("ImageT", bound=Tensors)
 TextT = TypeVar("TextT", bound=Tensors)
 
 
-ENCODERS = {"encode_images": (0,), "encode_texts": (0,)}
+ENCODERS = {
+    "encode_images": (0,),
+    "encode_texts": (0,),
+}
 """`Matcher.by_rows` of every model."""
-SCORERS = {**ENCODERS, "score_matrix": (0,), "score_pairs": (0, 1), "score_at": (2, 3)}
-"""The same of models whose scores cost more than their encodings."""
+SCORERS = {
+    **ENCODERS,
+    "score_matrix": (0,),
+    "score_pairs": (0, 1),
+    "score_at": (2, 3),
+}
+"""`Matcher.by_rows` of models whose scores cost more than their encodings."""
 
 
 class Matcher(nn.Module, Generic[ImageT, TextT]):
@@ -225,16 +242,16 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
     pretrained_scale: tuple[float, float] | None = None
 
     def encoders(self) -> dict[str, nn.Module]:
-        """Return its networks of layers, which can be frozen or adapted, by names of `BackboneSettings.encoders`."""
+        """Return the networks of layers that can be frozen or adapted, by names of `BackboneSettings.encoders`."""
         return {}
 
     def freeze(self, name: str) -> None:
-        """Leaves an encoder, or a part, as it is from now on: it gets no gradient, and stays in evaluation mode."""
+        """Leave an encoder, or a part, as it is from now on: it gets no gradient, and stays in evaluation mode."""
         self.frozen |= {name}
         self._part(name).requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Puts all of it in training mode, or in evaluation mode; what is frozen stays in the latter."""
+        """Put the model in training mode, or in evaluation mode; frozen parts stay in the latter."""
         super().train(mode)
         for name in self.frozen:
             self._part(name).eval()
@@ -256,33 +273,37 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         raise NotImplementedError
 
     def score_matrix(self, images: ImageT, texts: TextT) -> Tensor:
-        """Scores [B, T] of every image with every caption."""
+        """Score [B, T] every image with every caption."""
         raise NotImplementedError
 
     def score_pairs(self, images: ImageT, texts: TextT) -> Tensor:
-        """Scores [B] of image k with caption k; B and T are equal."""
+        """Score [B] image k with caption k; B and T are equal."""
         raise NotImplementedError
 
     def score_at(self, images: ImageT, texts: TextT, image_rows: Tensor, text_rows: Tensor) -> Tensor:
-        """Scores [N] of pairs of any images and captions, by their rows [N]."""
+        """Score [N] pairs of any images and captions, by their rows [N]."""
         return self.score_pairs(images[image_rows], texts[text_rows])
 
     def undecayed(self) -> set[str]:
-        """Names of the parameters that weight decay leaves alone: biases, scales of norms, all that is no matrix.
+        """Return the names of the parameters that weight decay leaves alone: biases, scales of norms, all vectors.
 
         Source: open_clip, released code.
         """
-        return {name for name, each in self.named_parameters() if name.endswith("bias") or each.ndim < 2}
+        names = set()
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias") or parameter.ndim < 2:
+                names.add(name)
+        return names
 
     def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
-        """A training loss of the model's own: a mean over image k with caption k; None where it has none."""
+        """Return a training loss of the model's own: a mean over image k with caption k; None where it has none."""
         return None
 
 
 AnyMatcher = Matcher[Any, Any]
 
 
-class DualEncoder(Matcher[ImageEncoding, TextEncoding]):
+class EmbeddingModel(Matcher[ImageEncoding, TextEncoding]):
     """Base of the models that encode images and captions apart and compare two vectors.
 
     Scores are computed in single precision at least, also where autocast lets the encoders compute in another one.
@@ -294,13 +315,14 @@ class DualEncoder(Matcher[ImageEncoding, TextEncoding]):
     measure = INNER_PRODUCT
 
     def score_matrix(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
-        """Scores [B, T] of every image with every caption."""
+        """Score [B, T] every image with every caption."""
         return inner_products(images.embedding, texts.embedding)
 
     def score_pairs(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
-        """Scores [B] of image k with caption k; B and T are equal."""
+        """Score [B] image k with caption k; B and T are equal."""
         assert images.embedding.shape == texts.embedding.shape
-        return (at_least_single(images.embedding) * at_least_single(texts.embedding)).sum(dim=-1)
+        products = at_least_single(images.embedding) * at_least_single(texts.embedding)
+        return products.sum(dim=-1)
 
 
 def tiled_scores(
@@ -309,7 +331,7 @@ def tiled_scores(
     score: Callable[[Any, Any], Tensor],
     recompute: bool = False,
 ) -> Tensor:
-    """Scores [B, T] of every image with every caption, tile by tile.
+    """Score [B, T] every image with every caption, tile by tile.
 
     Args:
         images: blocks of images, in order.
@@ -322,13 +344,15 @@ def tiled_scores(
     columns = []
     order = []
     for rows, group in captions:
-        columns.append(torch.cat([score(block, group) for block in images]))  # [B, t]
+        tiles = [score(block, group) for block in images]
+        columns.append(torch.cat(tiles))  # [B, t]
         order.append(rows)
-    return torch.cat(columns, dim=1).index_select(1, torch.cat(order).argsort())
+    scores = torch.cat(columns, dim=1)
+    return scores.index_select(1, torch.cat(order).argsort())
 
 
 def inner_products(images: Tensor, texts: Tensor) -> Tensor:
-    """Scores [B, T] of vectors [B, D] and [T, D], in single precision at least, whatever autocast says."""
+    """Multiply vectors [B, D] and [T, D] to scores [B, T], in single precision at least, whatever autocast says."""
     with torch.autocast(images.device.type, enabled=False):
         return at_least_single(images) @ at_least_single(texts).T
 
@@ -345,7 +369,7 @@ def l2_normalise(features: Tensor, dim: int) -> Tensor:
 
 
 def unit_vectors(features: Tensor) -> Tensor:
-    """x / (|x| + 1e-8) along the last axis, in at least single precision; what is all zero stays zero.
+    """Compute x / (|x| + 1e-8) along the last axis, in at least single precision; a zero vector stays zero.
 
     The gradient at zero is passed on unscaled, as in `l2_normalise`.
     """
@@ -355,7 +379,7 @@ def unit_vectors(features: Tensor) -> Tensor:
 
 
 def boxes_of(images: ImageBatch) -> Tensor:
-    """Boxes [B, R, 4] of regions in single precision.
+    """Return the boxes [B, R, 4] of regions in single precision.
 
     Raises:
         DataError: the features have none.
@@ -369,12 +393,14 @@ def boxes_of(images: ImageBatch) -> Tensor:
 
 
 def region_width(image_dim: int, boxes: bool) -> int:
-    """Numbers of a region of `placed_regions`, of features [B, R, D_in]."""
-    return image_dim + (2 * len(_CENTRES) + 2 if boxes else 0)
+    """Return the width of the regions of `placed_regions`, of features [B, R, D_in]."""
+    if boxes:
+        return image_dim + 2 * len(_CELLS) + 2
+    return image_dim
 
 
 def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
-    """Features of regions [B, R, D_in], or with `boxes` what `region_width` says: their places stand behind them.
+    """Return features of regions [B, R, D_in], with `boxes` followed by their places.
 
     A place is how near the centre is to each of eight columns and eight rows, and width and height; it is made as long
     as the feature, so that neither drowns the other.
@@ -385,33 +411,41 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
     if not boxes:
         return images.regions
     low, high = boxes_of(images).split(2, dim=-1)
-    centres = (low + high)[..., None] / 2 - torch.tensor(_CENTRES, device=low.device)  # [B, R, 2, 8]
-    near = (-(centres / _SPREAD).square()).exp().flatten(2)
+    cells = torch.tensor(_CELLS, device=low.device)
+    distances = (low + high)[..., None] / 2 - cells  # [B, R, 2, 8]
+    spread = 1 / 7
+    nearness = (-(distances / spread).square()).exp().flatten(2)
     regions = images.regions.float()
-    places = torch.cat([near, high - low], dim=-1)
+    places = torch.cat([nearness, high - low], dim=-1)
     places = places * regions.norm(dim=-1, keepdim=True) / places.norm(dim=-1, keepdim=True)
     return torch.cat([regions, places], dim=-1)
 
 
 def real_count(images: ImageBatch) -> Tensor | None:
-    """Number of real regions of each image [B], 1 to R, or None where all R are real."""
+    """Return the number of real regions of each image [B], 1 to R, or None where all R are real."""
     count = images.count
-    return None if count is None or bool((count == images.regions.shape[1]).all()) else count
+    if count is None or bool((count == images.regions.shape[1]).all()):
+        return None
+    return count
 
 
 def at_least_single(vectors: Tensor) -> Tensor:
-    """The vectors in single precision, or in double where they are."""
+    """Return vectors in single precision, or in double if they are in double."""
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
 def first_places(vectors: Tensor, counts: Tensor | None) -> Tensor:
-    """bool [N, n], true at the first so many [N] of vectors [N, n, ...], which are real; None stands for all."""
+    """Return bool [N, n], true at the first so many [N] of vectors [N, n, ...], which are real; None stands for all."""
+    if counts is None:
+        return torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
     places = torch.arange(vectors.shape[1], device=vectors.device)
-    return (places < (vectors.shape[1] if counts is None else counts[:, None])).expand(len(vectors), -1)
+    return places < counts[:, None]
 
 
 def mean_of_first(vectors: Tensor, counts: Tensor | None) -> Tensor:
-    """Means [N, D] over the first so many [N] of vectors [N, n, D], or over all of them; the others are padding."""
+    """Average [N, D] the first so many [N] of vectors [N, n, D], or all of them; the others are padding."""
     if counts is None:
         return vectors.mean(dim=1)
-    return vectors.masked_fill(~first_places(vectors, counts)[..., None], 0.0).sum(dim=1) / counts[:, None]
+    padding = ~first_places(vectors, counts)
+    total = vectors.masked_fill(padding[..., None], 0.0).sum(dim=1)
+    return total / counts[:, None]

@@ -49,11 +49,11 @@ class BackboneSettings(Settings):
     multiples: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     def cited(self) -> tuple[Paper, ...]:
-        """The papers to cite for a model of these settings."""
+        """Return the papers to cite for a model of these settings."""
         return self.papers
 
     def reads(self) -> tuple[str, ...]:
-        """Return what it reads of features: `regions`, `boxes`, `global` or `pixels`."""
+        """Return the parts of features that it reads: `regions`, `boxes`, `global` or `pixels`."""
         return ("regions",)
 
     def sees_sides(self) -> bool:
@@ -61,7 +61,7 @@ class BackboneSettings(Settings):
         return not {"boxes", "pixels"}.isdisjoint(self.reads())
 
     def without(self, missing: str) -> str:
-        """Settings with which it does without something that it reads; empty where there are none."""
+        """Return the advice for features that lack something that it reads; empty where there is none."""
         return ""
 
     def refuses(self, loss: Settings) -> str:
@@ -69,39 +69,42 @@ class BackboneSettings(Settings):
         return ""
 
     def pretrained(self) -> dict[str, str]:
-        """Setting -> hub id or folder of its encoders and tokenizers, empty for those that it has not."""
+        """Return setting -> hub id or folder of its encoders and tokenizers, empty for those that it has not."""
         return {}
 
     def joint(self) -> str:
-        """Hub id or folder of the one model that both of its encoders are of, such as CLIP; empty where none is."""
+        """Return the hub id or folder of the one model with both its encoders, such as CLIP; empty where none is."""
         return ""
 
     def unused_options(self) -> tuple[str, ...]:
-        """Names of options that others leave without a use, so that their values change nothing."""
+        """Return the names of options that others leave without a use, so that their values change nothing."""
         return ()
 
     def encoders(self) -> tuple[str, ...]:
-        """Names of those of its networks that can be frozen, adapted, or trained at a rate that falls by the layer."""
+        """Return the names of networks that can be frozen, adapted, or trained at rates that fall by the layer."""
         return ()
 
     def encoder_alone(self, side: str) -> dict[str, Any]:
-        """Return what the vectors of an encoder depend on, as settings of `encode`; empty where it is the batch too."""
+        """Return the settings that the vectors of an encoder depend on; empty if they depend on the batch, too."""
         return {}
 
     def untrained(self) -> str:
         """Return why it cannot be used without training; empty where its weights were published as a whole."""
-        return "" if self.published_weights() else "it starts from random weights"
+        if self.published_weights():
+            return ""
+        return "it starts from random weights"
 
     def published_weights(self) -> str:
-        """File of weights to start from; empty for random ones."""
+        """Return the file of weights to start from; empty for random ones."""
         return ""
 
     @model_validator(mode="after")
     def _multiples_fit(self) -> Self:
         for width, heads in self.multiples:
-            if getattr(self, width) % getattr(self, heads):
-                told = f"{width} = {getattr(self, width)} is no multiple of {heads} = {getattr(self, heads)}"
-                raise ValueError(told)
+            dim = getattr(self, width)
+            divisor = getattr(self, heads)
+            if dim % divisor:
+                raise ValueError(f"{width} = {dim} is no multiple of {heads} = {divisor}")
         return self
 
 
@@ -113,41 +116,47 @@ class RegionBackbone(BackboneSettings):
 
 
 class PlacedRegionBackbone(RegionBackbone):
-    """Settings of those that can see where regions are."""
+    """Settings of the region backbones that can see where regions are."""
 
     boxes: bool = Field(
         default=False, description="Read the boxes of regions, too; the papers do not, and see no left or right."
     )
 
     def reads(self) -> tuple[str, ...]:
-        """Boxes where they are asked for."""
-        return ("regions", "boxes") if self.boxes else ("regions",)
+        """Return regions, and boxes where they are asked for."""
+        if self.boxes:
+            return "regions", "boxes"
+        return ("regions",)
 
 
 BACKBONES: Registry[BackboneSettings] = Registry("itrpipe.models", "network", plugins.BACKBONES)
-"""Whose modules have `build`, which makes the network; see `network_module`."""
+"""The backbones; their network modules have `build`, see `network_module`."""
 
 
 def backbones() -> dict[str, type[BackboneSettings]]:
-    """Backbone name -> its settings class."""
+    """Return backbone name -> its settings class."""
     return BACKBONES.classes
 
 
 def backbone_family(name: str) -> str:
-    """The backbone that a name is a variant of: `scan` for `scan-i2t`, itself for `scan` and what is not known."""
-    return next((known for known in backbones() if name.startswith(f"{known}-")), name)
+    """Return the backbone that a name is a variant of: `scan` for `scan-i2t`, itself for `scan` and unknown ones."""
+    for backbone in backbones():
+        if name.startswith(f"{backbone}-"):
+            return backbone
+    return name
 
 
 def network_module(name: str) -> ModuleType:
-    """The network of a backbone, or of a variant of one, which needs torch: its `build` makes it."""
+    """Import the network of a backbone, or of a variant of one, which needs torch: its `build` makes it."""
     return BACKBONES.module(backbone_family(name))
 
 
 @functools.cache
 def backbone_names() -> tuple[str, ...]:
     """Return every backbone, and the variants of them that have a table in the declaration."""
-    known = tuple(backbones())
-    return (*known, *(name for name in load_declaration("train").defaults if backbone_family(name) != name))
+    defaults = load_declaration("train").defaults
+    variants = [name for name in defaults if backbone_family(name) != name]
+    return (*backbones(), *variants)
 
 
 def canonical_backbone(name: str) -> str:
@@ -162,7 +171,7 @@ def settings_of(backbone: str) -> type[BackboneSettings]:
         UsageError: there is no such backbone.
     """
     name = canonical_backbone(backbone)
-    found = backbones().get(backbone_family(name))
-    if found is None:
+    settings = backbones().get(backbone_family(name))
+    if settings is None:
         raise UsageError(why_unusable(name) or unknown("backbone", name, sorted(backbone_names())))
-    return found
+    return settings

@@ -33,7 +33,7 @@ from itrpipe.features.embeddings import pair_scores
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
-from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, l2_normalise
+from itrpipe.models.base import EmbeddingModel, ImageBatch, ImageEncoding, l2_normalise
 from itrpipe.models.captions import PieceIds, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
@@ -92,7 +92,7 @@ class Match(NamedTuple):
     score: float
 
 
-class VisionModel(DualEncoder):
+class VisionModel(EmbeddingModel):
     """A vision encoder alone, which compares images with images.
 
     Args:
@@ -151,7 +151,7 @@ class RetrievalModel:
     @property
     def embeds(self) -> bool:
         """Tell whether an image and a text are one vector each; else only `score` and `search` are defined."""
-        return isinstance(self._model, DualEncoder)
+        return isinstance(self._model, EmbeddingModel)
 
     @property
     def measure(self) -> str | None:
@@ -228,7 +228,7 @@ class RetrievalModel:
         if isinstance(tokens, PieceIds):
             return []
         if isinstance(tokens, WordIds):
-            vocabulary, read = tokens.vocabulary, tokens.reading.words(captions)
+            vocabulary, read = tokens.vocabulary, tokens.part.words(captions)
         else:
             vocabulary, read = tokens, captions.tokens
         words = [word for word in read.flatten().to_pylist() if any(map(str.isalnum, word))]
@@ -324,8 +324,8 @@ class RetrievalModel:
                 done += len(found)
         return scores
 
-    def _embedding(self, method: str) -> DualEncoder:
-        if not isinstance(self._model, DualEncoder):
+    def _embedding(self, method: str) -> EmbeddingModel:
+        if not isinstance(self._model, EmbeddingModel):
             raise UsageError(
                 f"{self.label} scores images and texts together and has no embeddings, so there is no {method}; call "
                 "score(images, texts)"

@@ -1,5 +1,6 @@
 """`itrpipe mine-negatives`: hardest negatives of the training set, in both directions, by a trained model."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,7 @@ def _mark(job: Job) -> None:
         for number, judge in enumerate(settings.judges, 1):
             folders[judge] = job.inputs[JUDGE_INPUT.format(number)].folder
         judgement = Judgement.read(folders, decided)
-        write_json(job.folder / CALIBRATION, judgement.calibration.to_json())
+        write_json(job.folder / CALIBRATION, asdict(judgement.calibration))
 
     statistics = read_json(searched / STATISTICS)
     anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))

@@ -15,7 +15,7 @@ import numpy as np
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans
 from itrpipe.errors import UsageError
-from itrpipe.learning.sentences import NO_WORD, Candidates, CaptionMasks, Compare, SpecialTokens, over_pieces
+from itrpipe.learning.sentences import NO_WORD, CaptionMasks, Compare, SpecialTokens, WordGroups, over_pieces
 from itrpipe.models.captions import CaptionTokens, PieceIds
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.storage.arrays import Ragged
@@ -138,7 +138,7 @@ def special_tokens(tokens: CaptionTokens, pieces: Sequence[str]) -> SpecialToken
     return SpecialTokens(tokenizer.mask_token_id, others, (edges[longest] + 1, edges[longest + 1]))
 
 
-def graph_candidates(captions: TokenCaptions, graphs: MaskCandidates) -> Candidates:
+def graph_candidates(captions: TokenCaptions, graphs: MaskCandidates) -> WordGroups:
     """Return what scene graphs say is masked together, in the words of captions as a model reads them.
 
     Args:

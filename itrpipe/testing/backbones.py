@@ -14,7 +14,7 @@ from torch import Tensor
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.base import AnyMatcher
-from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch, tiled_scores
+from itrpipe.models.base import EmbeddingModel, ImageBatch, TextBatch, tiled_scores
 from itrpipe.testing.toy_pairs import ToyPairs, readable
 
 BuildModel = Callable[[], AnyMatcher]
@@ -167,7 +167,7 @@ def scores_are_single_precision(build: BuildModel) -> None:
     without = len(expected.unique())
     assert distinct >= 0.9 * without, f"{distinct} different scores under bfloat16 autocast, {without} without"
     # Other models may round the products of pairs, where a sign can decide much.
-    if isinstance(model, DualEncoder):
+    if isinstance(model, EmbeddingModel):
         message = "score_pairs differs from score_matrix under bfloat16 autocast"
         _require_equal(pairs, matrix.diagonal(), message, spread_of=matrix)
 

@@ -34,7 +34,7 @@ from itrpipe.errors import DataError
 from itrpipe.features.extraction import MOST_DECODERS, ImageFiles
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
-from itrpipe.models.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
+from itrpipe.models.captions import CaptionPart, CaptionTokens, Cut, PieceIds, WordIds
 from itrpipe.models.dual_encoder.declaration import NO_CHANGES
 from itrpipe.storage.arrays import ArrayFile
 from itrpipe.storage.tables import rows_of
@@ -633,7 +633,7 @@ def load_splits(
     prepared, chosen, _ = splits
     phrases = sources.phrases(settings)
     reader = None if encoders is None or encoders.vision is None else encoders.vision.images
-    reading = None if encoders is None else Reading.of(settings)
+    reading = None if encoders is None else CaptionPart.of(settings)
     tokens: CaptionTokens
     if phrases is not None:
         # Source: SSAMT, implementation details: five occurrences, training captions only.
@@ -642,7 +642,7 @@ def load_splits(
         tokens = Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_word_count)
     elif encoders is None and settings.pretrained().get("tokenizer"):
         folder, _ = find_folder(settings.tokenizer, settings.tokenizer_revision, (TEXT,), weights=False)
-        tokens = PieceIds(load_tokenizer(folder), Reading.of(settings), settings.max_words)
+        tokens = PieceIds(load_tokenizer(folder), CaptionPart.of(settings), settings.max_words)
     elif encoders is not None and encoders.text is not None:
         tokens = PieceIds.of(encoders.text, settings)
     else:

@@ -51,7 +51,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
-from itrpipe.models.base import ENCODERS, AnyMatcher, ImageBatch, changed
+from itrpipe.models.base import ENCODERS, AnyMatcher, ImageBatch, change_tensors
 
 Value = TypeVar("Value")
 PATIENCE = datetime.timedelta(days=30)
@@ -262,7 +262,7 @@ class SharedModel(nn.Module):
                 division.counts = []
         # Of encodings of which each process scores a part, it also knows a part of the gradient only.
         alike = not encodes or not self.divides_scores
-        return changed(result, lambda tensor: gather(tensor, counts, alike=alike))
+        return change_tensors(result, lambda tensor: gather(tensor, counts, alike=alike))
 
 
 def _with_all_rows(division: Division, norm: nn.Module, given: tuple[Tensor, ...]) -> Tensor | None:
@@ -299,7 +299,7 @@ def in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[int
         own = _at(arguments, places, slice(start, min(start + chunk, rows)))
         parts.append(checkpoint(function, *own, use_reentrant=False) if torch.is_grad_enabled() else function(*own))
     joined = iter([torch.cat(tensors) for tensors in zip(*map(tensors_of, parts), strict=True)])
-    return changed(parts[0], lambda _: next(joined))
+    return change_tensors(parts[0], lambda _: next(joined))
 
 
 def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[Any]:
@@ -309,7 +309,7 @@ def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[An
 def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors in a tensor or a dataclass of such, in order."""
     found = []
-    changed(value, lambda tensor: found.append(tensor) or tensor)
+    change_tensors(value, lambda tensor: found.append(tensor) or tensor)
     return found
 
 

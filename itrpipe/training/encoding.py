@@ -15,7 +15,7 @@ import torch
 from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_device
 from itrpipe.features.embeddings import SplitScores, embedding_writer
-from itrpipe.models.base import at_least_single, changed
+from itrpipe.models.base import at_least_single, change_tensors
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.training.data import Sources, SplitData, blocks, feed, reopened
 from itrpipe.training.saved import SavedModel, chosen_precision, load_model
@@ -91,7 +91,7 @@ class SplitEncoder:
             for block in ready:
                 with self._computing(self.embed_precision):
                     encoding = encode(block)
-                yield changed(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
+                yield change_tensors(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
 
     def _computing(self, precision: str) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")

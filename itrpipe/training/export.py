@@ -21,7 +21,7 @@ from torch import Tensor
 
 from itrpipe.encoders.encoder import Encoder
 from itrpipe.encoders.texts import LIMITS, TextReader
-from itrpipe.models.captions import PieceIds, Reading
+from itrpipe.models.captions import CaptionPart, PieceIds
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.disk import write_json
@@ -155,7 +155,7 @@ def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
     Raises:
         NoEquivalent: captions are cleaned, and the tokenizer has no such step.
     """
-    steps = _steps(tokens.reading, tokens.max_tokens)
+    steps = _steps(tokens.part, tokens.max_tokens)
     tokenizer = tokens.tokenizer
     if steps and not tokenizer.is_fast:
         raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokenizer).__name__} cannot do")
@@ -179,8 +179,8 @@ def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
     return made
 
 
-def _steps(reading: Reading, max_tokens: int) -> list[Any]:
-    """Return `Reading.texts` as steps of a normaliser; where tokens are cut first, words are not."""
+def _steps(reading: CaptionPart, max_tokens: int) -> list[Any]:
+    """Return `CaptionPart.texts` as steps of a normaliser; where tokens are cut first, words are not."""
     replace = normalizers.Replace
     steps = []
     if reading.cleaned:

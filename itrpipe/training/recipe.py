@@ -43,7 +43,7 @@ from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.methods.base import Batch, Method, MomentumTwin
 from itrpipe.methods.declaration import FirstEpochs
-from itrpipe.models.base import DualEncoder
+from itrpipe.models.base import EmbeddingModel
 from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
@@ -125,7 +125,7 @@ def train(job: Any) -> None:
     columns = dict.fromkeys(name for row in history for name in row)
     table = {name: [row.get(name) for row in history] for name in columns}
     pq.write_table(pa.table(table), job.folder / HISTORY)
-    if isinstance(model, DualEncoder):
+    if isinstance(model, EmbeddingModel):
         work = Encoding(
             job.folder.absolute(),
             sources_of(job),

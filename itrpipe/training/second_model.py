@@ -21,7 +21,7 @@ from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EmbeddingRows
 from itrpipe.mining.rescoring import SecondModel
-from itrpipe.models.base import DualEncoder, ImageEncoding, RegionEncoding, TextEncoding, WordEncoding
+from itrpipe.models.base import EmbeddingModel, ImageEncoding, RegionEncoding, TextEncoding, WordEncoding
 from itrpipe.models.scan.network import CrossAttentionModel
 from itrpipe.training.data import Sources, SplitData, blocks, reopened
 from itrpipe.training.distributed import AnyMatcher
@@ -121,7 +121,7 @@ class PairScorer:
         self._device = device
         self._dim = dim
         self._memory = memory if device.type == CUDA else min(memory, _CPU_BATCH_BYTES)
-        self._dual = isinstance(model, DualEncoder)
+        self._dual = isinstance(model, EmbeddingModel)
         if self._dual:
             counts = [np.ones(count, dtype=np.int64) for count in (data.num_images, data.num_captions)]
         else:
@@ -190,7 +190,7 @@ def load_scoring_model(folder: Path) -> SavedModel:
         UsageError: the model is neither a dual encoder nor one with cross-attention.
     """
     saved = load_model(folder)
-    if not isinstance(saved.model, DualEncoder | CrossAttentionModel):
+    if not isinstance(saved.model, EmbeddingModel | CrossAttentionModel):
         raise UsageError(
             f"{saved.config['backbone']} encodes neither vectors nor regions and words, so that it cannot score mined "
             "lists again; give --rescore-with another backbone, such as bfan"

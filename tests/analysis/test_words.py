@@ -24,7 +24,7 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.sentences import NO_WORD, UNLABELLED, CaptionMasks
 from itrpipe.methods.tags_dc.declaration import TagsDc
-from itrpipe.models.captions import CaptionTokens, PieceIds, Reading
+from itrpipe.models.captions import CaptionPart, CaptionTokens, PieceIds
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
 from itrpipe.scene_graph.phrases import MaskCandidates
@@ -182,7 +182,7 @@ def test_a_word_in_pieces_is_wrong_where_one_of_its_pieces_is(boxed_chain: Path,
     tokenizer = transformers.AutoTokenizer.from_pretrained(saved_encoders / "bert")
     tokenizer.add_special_tokens({"mask_token": "[MASK]"})
     settings = SIZES.model_copy(update={"tokenizer": "bert"})
-    saved = saved_of(settings, PieceIds(tokenizer, Reading.of(settings), 20), len(tokenizer))
+    saved = saved_of(settings, PieceIds(tokenizer, CaptionPart.of(settings), 20), len(tokenizer))
     assert has_word_heads(saved)
     split = split_of(boxed_chain)
     reader = WordReader(saved, split, "cpu")

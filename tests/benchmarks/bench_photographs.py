@@ -26,7 +26,7 @@ from itrpipe.features.extraction import ImageFiles
 from itrpipe.methods.base import TokenLimits
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.models.captions import Reading, WordIds
+from itrpipe.models.captions import CaptionPart, WordIds
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import Augment, DualEncoder
 from itrpipe.training.data import PixelSplitData, TokenTexts, feed
@@ -68,7 +68,7 @@ class Epoch:
         text = [" ".join(WORDS)] * len(names)
         captions = pa.table({"caption_id": names, "image_id": names, "text": text, "tokens": words})
         split = Split("train", pa.table({"image_id": names}), captions)
-        tokens = WordIds(Vocabulary((*SPECIALS, *WORDS)), Reading(cleaned=True, max_words=30))
+        tokens = WordIds(Vocabulary((*SPECIALS, *WORDS)), CaptionPart(cleaned=True, max_words=30))
         model: Any = dual_encoder.build(TINY_VIT, 3, len(tokens), dual_encoder.open_encoders(TINY_VIT))
         data = kind(split, files, TokenTexts.of(split, tokens), model.vision.images, CROPS)
         self._model = model.train()

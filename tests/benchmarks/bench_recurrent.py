@@ -11,7 +11,7 @@ from measure import paired
 from torch import Tensor, nn
 
 from itrpipe.models.base import l2_normalise
-from itrpipe.models.vsepp.network import last_states, pack
+from itrpipe.models.vsepp.network import last_states, pack_captions
 
 PAIRS, REGIONS, WORD_DIM, DIM, SHORTEST, LONGEST = 128, 12, 128, 256, 7, 20
 
@@ -32,7 +32,7 @@ def test_last_states_against_the_packed_gru_of_pytorch(bf16: bool) -> None:
     lengths = torch.randint(SHORTEST, LONGEST + 1, (PAIRS,))
 
     def train(own: bool) -> None:
-        packed = pack(words, lengths)
+        packed = pack_captions(words, lengths)
         with torch.autocast("cpu", enabled=bf16):
             states = last_states(rnn, packed) if own else rnn(packed)[1][0]
         states.float().sum().backward()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from itrpipe.learning.false_negatives import Gaussians
 from itrpipe.methods.declaration import INPUTS, MethodSettings, named_inputs
-from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
+from itrpipe.models.base import EmbeddingModel, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder, translate
 from itrpipe.testing import IMAGE_DIM, VOCABULARY
@@ -66,7 +66,7 @@ class KnownPairs:
         }
 
 
-class Lookup(DualEncoder):
+class Lookup(EmbeddingModel):
     """Encodes a row number as that row of the table."""
 
     def __init__(self, rows: KnownPairs, auxiliary: float | None = None) -> None:

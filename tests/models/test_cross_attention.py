@@ -14,7 +14,6 @@ from itrpipe.models.base import RegionEncoding, WordEncoding
 from itrpipe.models.scan import network as scan_network
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.scan.network import (
-    AGGREGATIONS,
     SMALLEST_GROUP,
     Attention,
     CrossAttention,
@@ -23,6 +22,7 @@ from itrpipe.models.scan.network import (
 )
 from tests.models.toys import close, kept_values, recorded
 
+AGGREGATIONS = ("LogSumExp", "Mean", "Max", "Sum")
 NORMS = ("clipped_l2norm", "l2norm", "clipped", "softmax", "no_norm", "l1norm", "clipped_l1norm")
 PUBLISHED = {"t2i": {"lambda_softmax": 9.0, "lambda_lse": 6.0}, "i2t": {"lambda_softmax": 4.0, "lambda_lse": 5.0}}
 

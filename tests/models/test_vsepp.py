@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.vsepp import network as vsepp
-from itrpipe.models.vsepp.network import last_states, pack
+from itrpipe.models.vsepp.network import last_states, pack_captions
 from tests.models.toys import built, close, encoded, recorded
 
 FILES = {"vsepp": "vsepp_encoders", "scan": "scan_encoders_bigru_t2i_lse"}
@@ -73,7 +73,7 @@ def test_a_caption_that_violates_no_order_has_a_zero_gradient() -> None:
 def test_packing_and_last_states_with_gradients_are_those_of_pytorch(lengths: list[int]) -> None:
     rnn, inputs = nn.GRU(6, 5, batch_first=True), torch.randn(len(lengths), 8, 6, requires_grad=True)
     expected = pack_padded_sequence(inputs, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
-    packed, weights = pack(inputs, torch.tensor(lengths)), torch.randn(len(lengths), 5)
+    packed, weights = pack_captions(inputs, torch.tensor(lengths)), torch.randn(len(lengths), 5)
     for got, wanted in zip(packed, expected, strict=True):
         close(got, wanted, 0)
     states = rnn(expected)[1][0], last_states(rnn, packed)

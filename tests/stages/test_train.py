@@ -26,7 +26,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
 from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.mining.lists import read_list
 from itrpipe.models.base import TextBatch
-from itrpipe.models.captions import PieceIds, Reading, ends_of
+from itrpipe.models.captions import CaptionPart, PieceIds, ends_of
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.run import cost_of
 from itrpipe.pipeline.steps import earlier_artifacts
@@ -211,7 +211,7 @@ def test_ends_are_what_the_tokenizer_puts_around_words(saved_encoders: Path, tmp
     made = Tokenizer.from_file(str(folder / "tokenizer.json"))
     made.post_processor = processors.TemplateProcessing(single="$A [SEP]", special_tokens=[("[SEP]", 3)])  # pyright: ignore
     made.save(str(folder / "tokenizer.json"))
-    reading = Reading(cleaned=True, max_words=30)
+    reading = CaptionPart(cleaned=True, max_words=30)
     both, behind = (PieceIds(load_tokenizer(each), reading, 16) for each in (saved_encoders / "siglip", folder))
     assert (ends_of(both), ends_of(behind)) == ((1, 1), (0, 1))
     np.testing.assert_array_equal(behind.tokenizer("dog")["input_ids"], both.tokenizer("dog")["input_ids"][1:])

@@ -35,9 +35,9 @@ from itrpipe.methods.base import Batch, twins_drawn
 from itrpipe.mining.lists import DIRECTIONS, MinedList
 from itrpipe.models.base import ImageBatch
 from itrpipe.models.captions import (
+    CaptionPart,
     CaptionTokens,
     PieceIds,
-    Reading,
     WordIds,
     clean,
     load_tokens,
@@ -62,7 +62,7 @@ CPU = torch.device("cpu")
 IDS = ["a", "b", "c"]
 TEXTS = ["A dog is on the road.", "A cat, number 7!", "the beach", "A horse-child is on (a) field/roof"]
 VOCABULARY = Vocabulary((*SPECIALS, "a", "dog", "is", "on", "the", "road"))
-READING = Reading(cleaned=True, max_words=30)
+READING = CaptionPart(cleaned=True, max_words=30)
 
 
 def split_of(texts: list[str], images: list[int] | None = None) -> Split:
@@ -373,12 +373,12 @@ def test_captions_are_cleaned(text: str, expected: str) -> None:
     assert clean(text) == expected
 
 
-def pieces(root: Path, max_tokens: int = 40, reading: Reading = READING) -> PieceIds:
+def pieces(root: Path, max_tokens: int = 40, reading: CaptionPart = READING) -> PieceIds:
     return PieceIds(load_tokenizer(root / "bert"), reading, max_tokens)
 
 
-WHOLE = Reading(cleaned=False, max_words=40)
-TWO_WORDS, AS_PREPARED = Reading(cleaned=True, max_words=2), Reading(cleaned=False, max_words=6)
+WHOLE = CaptionPart(cleaned=False, max_words=40)
+TWO_WORDS, AS_PREPARED = CaptionPart(cleaned=True, max_words=2), CaptionPart(cleaned=False, max_words=6)
 CASES: list[tuple[Callable[[Path], CaptionTokens], list[int], list[int], tuple[int, str] | None]] = [
     (pieces, [8, 6, 4, 10], [2, 3], (0, "30 words or 40 tokens")),
     (partial(pieces, max_tokens=5), [5, 5, 4, 5], [2, 3], (3, "5 tokens")),

@@ -18,7 +18,7 @@ from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.methods.base import Batch, Method
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.methods.triplet.method import TripletMethod
-from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
+from itrpipe.models.base import EmbeddingModel, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.progress import Reporter
@@ -56,7 +56,7 @@ class Pairs(ToyPairs):
         super().__init__(seed, IMAGES)
 
 
-class Toy(DualEncoder):
+class Toy(EmbeddingModel):
     """Two projections, one with BatchNorm and dropout; remembers in which mode it ran."""
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,7 +206,7 @@ def _by_judges(
             wrong = len(first) / len(rows)
             recalls[f"{side}_r1"] = {name: own + wrong * value for name, value in shares[side].items()}
     recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}
-    return {"calibration": calibration.to_json(), "right_after_all": shares, "recalls": recalls}
+    return {"calibration": asdict(calibration), "right_after_all": shares, "recalls": recalls}
 
 
 def _figures(evaluation: EvaluatedModel, split: SplitScores, *added: PairSet) -> Figures:

@@ -37,7 +37,7 @@ from itrpipe.learning.mined import (
     Lists,
     MinedCandidates,
     judged_chances,
-    known_pairs,
+    listed_pairs,
     neighbours_order,
     without_likely,
 )
@@ -203,7 +203,7 @@ class ContrastiveMethod(Method[Contrastive]):
         known = {}
         if self._matches is not None:
             true = self._matches[direction][anchors]
-            known["matching"] = known_pairs(true, np.full(true.shape, _NONE), everything)
+            known["matching"] = listed_pairs(true, np.full(true.shape, _NONE), everything)
         if self._fitting:
             images_asked = anchors[:, None]
             captions_asked = everything

@@ -35,7 +35,7 @@ from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, fa
 from itrpipe.learning.losses import hinge, triplet_loss
 from itrpipe.methods.base import Batch, Method, MomentumTwin, auxiliary_terms, encoded, same_image_mask, scoring
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.models.base import DualEncoder, inner_products
+from itrpipe.models.base import EmbeddingModel, inner_products
 
 __all__ = ["FeatureQueues", "Fne", "FneLoss", "MomentumTwin", "draw", "hardest_only", "sampling_weights"]
 
@@ -275,7 +275,7 @@ class FneMethod(Method[Fne]):
 
     _state: FneLoss
 
-    def attach(self, model: DualEncoder) -> FneLoss:
+    def attach(self, model: EmbeddingModel) -> FneLoss:
         """Makes the loss with queues as wide as the model's embeddings, and copies the model."""
         settings = self.settings
         device = next(model.parameters()).device
@@ -292,7 +292,7 @@ class FneMethod(Method[Fne]):
         if self.settings.reset_each_epoch:
             self._state.statistics.reset()
 
-    def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: EmbeddingModel, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`fne` (Eq. 15), in the first epochs `triplet`, means over the batch; the backbone's `auxiliary` loss / B."""
         settings = self.settings
         state = self._state

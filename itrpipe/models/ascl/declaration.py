@@ -41,17 +41,25 @@ class Ascl(BackboneSettings):
     text_layers: Depth = Field(default=2, description="Its layers.")
 
     def reads(self) -> tuple[str, ...]:
-        """Regions, and the whole image where it is fused."""
-        return ("regions",) if self.fusion == "none" else ("regions", "global")
+        """Return regions, and the whole image where it is fused."""
+        if self.fusion == "none":
+            return ("regions",)
+        return "regions", "global"
 
     def without(self, missing: str) -> str:
-        """Without fusion."""
-        return "do without with --set train.model.fusion=none" if missing == "global" else ""
+        """Return how to do without the whole image: without fusion."""
+        if missing == "global":
+            return "do without with --set train.model.fusion=none"
+        return ""
 
     def unused_options(self) -> tuple[str, ...]:
-        """The sizes of a random text encoder where a pretrained one is named."""
-        return () if self.text == RANDOM else ("text_width", "text_heads", "text_layers")
+        """Return the sizes of a random text encoder if a pretrained one is named."""
+        if self.text == RANDOM:
+            return ()
+        return "text_width", "text_heads", "text_layers"
 
     def pretrained(self) -> dict[str, str]:
-        """The text encoder."""
-        return {} if self.text == RANDOM else {"text": self.text}
+        """Return the text encoder unless it is random."""
+        if self.text == RANDOM:
+            return {}
+        return {"text": self.text}

@@ -66,9 +66,6 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import Encoders, open_text, random_text
 from itrpipe.models.scan.network import NORM_EPSILON
 
-RELEASED_SCALES = 4.0, 9.0
-"""Fixed factors of the products with words and with regions that replace 1 / sqrt(d) in the released code."""
-
 TILE = 16
 """Images of a tile, and captions."""
 
@@ -111,11 +108,11 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         width = settings.embed_dim
         self.settings = settings
         self.text = text
-        self.global_dim = global_dim
         self.project_regions = nn.Linear(image_dim, width)
         # Words are states of the network; a layer behind its pooling may give vectors of another width.
         self.project_words = nn.Linear(text.network.config.get_text_config().hidden_size, width)
-        self.project_whole = self.fusion = None
+        self.project_whole = None
+        self.fusion = None
         if settings.fusion != "none":
             if not global_dim:
                 raise DataError(_NO_VECTOR)
@@ -126,51 +123,54 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
             self.freeze("text")
 
     def encode_images(self, images: ImageBatch) -> AsclImages:
-        """Regions and the whole image, projected; images may differ in their number of regions.
+        """Project regions and the whole image; images may differ in their number of regions.
 
         Raises:
             DataError: the features have no vector of the whole image.
         """
-        regions = unit_vectors(self.project_regions(images.regions.to(self.project_regions.weight.dtype)))
+        features = images.regions.to(self.project_regions.weight.dtype)
+        regions = unit_vectors(self.project_regions(features))
         if self.project_whole is None:
-            return AsclImages(regions, images.count, None)
+            return AsclImages(regions, images.count)
         if images.global_ is None:
             raise DataError(_NO_VECTOR)
-        return AsclImages(regions, images.count, at_least_single(self.project_whole(unit_vectors(images.global_))))
+        whole = self.project_whole(unit_vectors(images.global_))
+        return AsclImages(regions, images.count, at_least_single(whole))
 
     def encode_texts(self, texts: TextBatch) -> WordEncoding:
-        """Words [T, W, D], not of unit length.
+        """Project words to [T, W, D], not of unit length.
 
         Without `text_ends` the first and last token of captions are left out; a caption of nothing else keeps its last.
         """
         lengths = texts.lengths
         states = self.text.read(texts.tokens, lengths).last_hidden_state[:, : texts.tokens.shape[1]]
-        states = states.masked_fill(~first_places(texts.tokens, lengths)[..., None], 0)
+        padding = ~first_places(texts.tokens, lengths)
+        states = states.masked_fill(padding[..., None], 0)
         words = at_least_single(self.project_words(states))
         if self.settings.text_ends:
             return WordEncoding(words, lengths)
         return WordEncoding(words[:, 1:], (lengths - 2).clamp(min=1))
 
     def score_matrix(self, images: AsclImages, texts: WordEncoding) -> Tensor:
-        """Scores [B, T] of every image with every caption, in tiles."""
+        """Score [B, T] every image with every caption, in tiles."""
         if self.fusion is None:
             return inner_products(self.embed_images(images), self.embed_texts(texts))
         with torch.autocast(images.regions.device.type, enabled=False):
             return self.fusion.score_matrix(images, texts)
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
-        """Scores [B] of image k with caption k; B and T are equal."""
+        """Score [B] image k with caption k; B and T are equal."""
         if self.fusion is None:
             return (self.embed_images(images) * self.embed_texts(texts)).sum(dim=-1)
         with torch.autocast(images.regions.device.type, enabled=False):
             return self.fusion.score_pairs(images, texts)
 
     def embed_images(self, images: AsclImages) -> Tensor:
-        """Mean regions [B, D] of unit length, which analyses compare: the vectors of a pair depend on both sides."""
+        """Return mean regions [B, D] of unit length for analyses: the vectors of a pair depend on both sides."""
         return unit_vectors(mean_of_first(images.regions, images.count))
 
     def embed_texts(self, texts: WordEncoding) -> Tensor:
-        """Mean words [T, D] of unit length."""
+        """Return mean words [T, D] of unit length."""
         return unit_vectors(mean_of_first(texts.words, texts.lengths))
 
 
@@ -181,17 +181,17 @@ class FusionSide(Tensors):
     Attributes:
         vectors: [..., N, S, D], zero where they are not real.
         real: bool [..., N, S].
-        asked: [..., N, S, H, d] what they ask the other side.
+        queries: [..., N, S, H, d] q, what they ask the other side.
         compared: [..., N, S, H, d] whose products with the other side's keys are those of `vectors` with its values.
-        keys: [..., N, S, H, d] what the other side finds them by.
-        values: [..., N, H S, D] what it finds.
+        keys: [..., N, S, H, d] k, what the other side finds them by.
+        values: [..., N, H S, D] u, what the other side finds.
         gram: [..., N, H S, H S] products of the values.
         whole: [..., N, D] V_g2 of images, None of captions.
     """
 
     vectors: Tensor
     real: Tensor
-    asked: Tensor
+    queries: Tensor
     compared: Tensor
     keys: Tensor
     values: Tensor
@@ -212,46 +212,61 @@ class CrossModalFusion(nn.Module):
 
     def __init__(self, width: int, heads: int, variant: Literal["paper", "released"], u1: float) -> None:
         super().__init__()
-        scales = RELEASED_SCALES if variant == "released" else (None, None)
         self.u1 = u1
-        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales)
-        self.global_text, self.global_regions = nn.Linear(width, width), nn.Linear(width, width)
+        if variant == "paper":
+            self.to_words = HeadedAttention(width, heads)
+            self.to_regions = HeadedAttention(width, heads)
+        else:
+            self.to_words = HeadedAttention(width, heads, fixed_scale=4.0)
+            self.to_regions = HeadedAttention(width, heads, fixed_scale=9.0)
+        self.global_text = nn.Linear(width, width)
+        self.global_regions = nn.Linear(width, width)
         self.gate = nn.Linear(2 * width, width)
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
-        """Scores [N] of image k with caption k."""
-        image_sides = self._side(images.regions, images.count, images.whole)
-        caption_sides = self._side(texts.words, texts.lengths)
-        return self._scores(image_sides[:, None], caption_sides[:, None])[:, 0, 0]
+        """Score [N] image k with caption k."""
+        image_side = self._side(images.regions, images.count, images.whole)
+        caption_side = self._side(texts.words, texts.lengths)
+        return self._scores(image_side[:, None], caption_side[:, None])[:, 0, 0]
 
     def score_matrix(self, images: AsclImages, texts: WordEncoding) -> Tensor:
-        """Scores [B, T] of every image with every caption."""
-        order = texts.lengths.argsort(descending=True, stable=True)  # captions of a tile have about one length
+        """Score [B, T] every image with every caption."""
+        blocks = []
+        for start in range(0, len(images.regions), TILE):
+            block = images[start : start + TILE]
+            blocks.append(self._side(block.regions, block.count, block.whole))
 
-        def captions() -> Iterator[tuple[Tensor, FusionSide]]:
+        def caption_groups() -> Iterator[tuple[Tensor, FusionSide]]:
+            order = texts.lengths.argsort(descending=True, stable=True)  # captions of a tile have about one length
             for rows in order.split(TILE):
-                own = texts.lengths[rows]
-                yield rows, self._side(texts.words[rows, : int(own.max())], own)
+                lengths = texts.lengths[rows]
+                words = texts.words[rows, : int(lengths.max())]
+                yield rows, self._side(words, lengths)
 
-        blocks = (images[start : start + TILE] for start in range(0, len(images.regions), TILE))
-        sides = [self._side(each.regions, each.count, each.whole) for each in blocks]
-        return tiled_scores(sides, captions(), self._scores, recompute=True)
+        return tiled_scores(blocks, caption_groups(), self._scores, recompute=True)
 
     def _side(self, vectors: Tensor, count: Tensor | None, whole: Tensor | None = None) -> FusionSide:
-        """Images, which have a whole, or captions."""
-        asks, answers = (self.to_regions, self.to_words) if whole is None else (self.to_words, self.to_regions)
+        """Prepare images, which have a whole, or captions, which have none."""
+        if whole is None:
+            asking, answering = self.to_regions, self.to_words
+        else:
+            asking, answering = self.to_words, self.to_regions
         real = first_places(vectors, count)
         vectors = at_least_single(vectors).masked_fill(~real[..., None], 0.0)
-        matrices = (asks.query, asks.output.T, answers.key)
-        asked, compared, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in matrices)
-        output = answers.output.unflatten(0, (asks.heads, -1))
+        by_head = (asking.heads, -1)
+        queries = (vectors @ asking.query).unflatten(-1, by_head)
+        compared = (vectors @ asking.output.T).unflatten(-1, by_head)
+        keys = (vectors @ answering.key).unflatten(-1, by_head)
+        output = answering.output.unflatten(0, by_head)
         values = torch.einsum("nshd,hde->nhse", keys, output).flatten(1, 2)
-        return FusionSide(vectors, real, asked, compared, keys, values, values @ values.mT, whole)
+        return FusionSide(vectors, real, queries, compared, keys, values, values @ values.mT, whole)
 
     def _scores(self, images: FusionSide, captions: FusionSide) -> Tensor:
-        """S [..., B, T] of every image with every caption."""
-        of_regions, words = attend(images, captions, self.to_words.scale)  # [..., T, B], [..., T, B, D]
-        of_words, regions = attend(captions, images, self.to_regions.scale)  # [..., B, T], [..., B, T, D]
+        """Compute S [..., B, T] (Eq. 4) of every image with every caption."""
+        region_cosines, words = attend(images, captions, self.to_words.scale)  # [..., T, B], [..., T, B, D]
+        word_cosines, regions = attend(captions, images, self.to_regions.scale)  # [..., B, T], [..., B, T, D]
+        local = (region_cosines.mT + word_cosines) / 2
+
         assert images.whole is not None
         whole = images.whole[..., None, :].expand_as(regions)
         seen = self.global_regions(regions)
@@ -259,7 +274,6 @@ class CrossModalFusion(nn.Module):
         text = self.global_text(words).transpose(-3, -2)
         image = seen + gate * (whole - seen)
         squared = image.square().sum(dim=-1) * text.square().sum(dim=-1)
-        local = (of_regions.mT + of_words) / 2
         overall = _cosines((image * text).sum(dim=-1), squared)
         return self.u1 * local + (1 - self.u1) * overall
 
@@ -270,7 +284,8 @@ class HeadedAttention(nn.Module):
     Args:
         width: D.
         heads: H.
-        scale: factor of the products of a variant without matrices; None for the paper's matrices and 1 / sqrt(d).
+        fixed_scale: factor of the products that replaces 1 / sqrt(d) in the released code, which has no matrices; None
+            for the paper's matrices.
 
     Attributes:
         query, key, output: [D, D] Z^X, Z^Y and Z^O, the heads side by side, applied from the right; identities in the
@@ -282,36 +297,41 @@ class HeadedAttention(nn.Module):
     key: Tensor
     output: Tensor
 
-    def __init__(self, width: int, heads: int, scale: float | None) -> None:
+    def __init__(self, width: int, heads: int, fixed_scale: float | None = None) -> None:
         super().__init__()
-        self.heads, self.scale = heads, (width // heads) ** -0.5 if scale is None else scale
+        self.heads = heads
+        self.scale = fixed_scale or (width // heads) ** -0.5
         for name in ("query", "key", "output"):
-            if scale is None:
-                setattr(self, name, nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width))))
+            if fixed_scale is None:
+                matrix = nn.init.xavier_uniform_(torch.empty(width, width))
+                self.register_parameter(name, nn.Parameter(matrix))
             else:
                 self.register_buffer(name, torch.eye(width), persistent=False)
 
 
-def attend(queries: FusionSide, context: FusionSide, scale: float) -> tuple[Tensor, Tensor]:
+def attend(looking: FusionSide, context: FusionSide, scale: float) -> tuple[Tensor, Tensor]:
     """Look up what every item finds in every one of the other side (Eq. 1).
 
     Returns:
         Mean cosines [..., C, N] of vectors with what they find, and the means [..., C, N, D] of what they find.
     """
-    products = scale * torch.einsum("...nqhd,...cshd->...cnqhs", queries.asked, context.keys)
-    closed = ~context.real[..., :, None, None, None, :]
-    weights = products.masked_fill(closed, float("-inf")).softmax(dim=-1).flatten(-2)  # [..., C, N, Q, H S]
-    compared = torch.einsum("...nqhd,...cshd->...cnqhs", queries.compared, context.keys).flatten(-2)
+    products = scale * torch.einsum("...nqhd,...cshd->...cnqhs", looking.queries, context.keys)
+    padding = ~context.real[..., :, None, None, None, :]
+    weights = products.masked_fill(padding, float("-inf")).softmax(dim=-1).flatten(-2)  # [..., C, N, Q, H S]
+    compared = torch.einsum("...nqhd,...cshd->...cnqhs", looking.compared, context.keys).flatten(-2)
     inner = (weights * compared).sum(dim=-1)  # [..., C, N, Q]
-    squared = (weights * torch.einsum("...cnqk,...ckl->...cnql", weights, context.gram)).sum(dim=-1)
-    squared = squared * queries.vectors.square().sum(dim=-1)[..., None, :, :]
-    share = (queries.real / queries.real.sum(dim=-1, keepdim=True))[..., None, :, :]  # [..., 1, N, Q]
-    mean = (weights * share[..., None]).sum(dim=-2)  # [..., C, N, H S]
-    return (_cosines(inner, squared) * share).sum(dim=-1), mean @ context.values
+    mixed = torch.einsum("...cnqk,...ckl->...cnql", weights, context.gram)
+    squared = (weights * mixed).sum(dim=-1)
+    squared = squared * looking.vectors.square().sum(dim=-1)[..., None, :, :]
+    share = looking.real / looking.real.sum(dim=-1, keepdim=True)
+    share = share[..., None, :, :]  # [..., 1, N, Q]
+    mean_cosines = (_cosines(inner, squared) * share).sum(dim=-1)
+    mean_weights = (weights * share[..., None]).sum(dim=-2)  # [..., C, N, H S]
+    return mean_cosines, mean_weights @ context.values
 
 
 def _cosines(inner: Tensor, squared: Tensor) -> Tensor:
-    """Cosines from inner products and the products of the squared lengths.
+    """Compute cosines from inner products and the products of the squared lengths.
 
     A vector of no length, such as a word that noise has cut off, has cosine zero; its gradient is passed on unscaled.
     """
@@ -347,6 +367,14 @@ def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encode
     Raises:
         DataError: the fusion needs a vector of the whole image, and there is none.
     """
-    sizes = settings.text_width, settings.text_heads, settings.text_layers, settings.max_words
-    text = encoders.text or random_text(vocabulary_size, *sizes, "mean")
+    text = encoders.text
+    if text is None:
+        text = random_text(
+            vocabulary_size,
+            settings.text_width,
+            settings.text_heads,
+            settings.text_layers,
+            settings.max_words,
+            "mean",
+        )
     return AsclEncoder(settings, text, image_dim, encoders.global_dim)

@@ -11,4 +11,5 @@ from itrpipe.models.scan.network import Attention, CrossAttention, CrossAttentio
 def build(settings: Bfan, image_dim: int, vocabulary_size: int) -> CrossAttentionModel:
     """Make a BFAN model with fresh weights; its score lies in [-2, 2], a mean cosine per direction."""
     attention = Attention(settings.lambda_softmax, focal=settings.focal)
-    return CrossAttentionModel(settings, CrossAttention(attention, attention), image_dim, vocabulary_size)
+    both_directions = CrossAttention(attention, attention)
+    return CrossAttentionModel(settings, both_directions, image_dim, vocabulary_size)

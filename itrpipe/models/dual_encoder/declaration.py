@@ -1,7 +1,5 @@
 """Declaration of the dual encoder."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -93,7 +91,9 @@ class DualEncoder(BackboneSettings):
 
     def reads(self) -> tuple[str, ...]:
         """Return what stands for an image; boxes are read where the features have some."""
-        return ("regions",) if self.images == "region-tokens" else (self.images,)
+        if self.images == "region-tokens":
+            return ("regions",)
+        return (self.images,)
 
     def unused_options(self) -> tuple[str, ...]:
         """Return options of encoders that there are not, and of projections where there are none."""
@@ -116,30 +116,40 @@ class DualEncoder(BackboneSettings):
         return tuple(unused)
 
     def sees_sides(self) -> bool:
-        """By pixels, or by the boxes of region tokens."""
         return self.images in ("pixels", "region-tokens")
 
     def joint(self) -> str:
-        """The pretrained model that is named as both, such as CLIP."""
-        named = (self.vision, self.vision_revision), (self.text, self.text_revision)
-        return self.vision if self.images == "pixels" and self.vision != RANDOM and named[0] == named[1] else ""
+        """Return the pretrained model that is named as both encoders, such as CLIP; empty where none is."""
+        if self.images != "pixels" or self.vision == RANDOM:
+            return ""
+        if (self.vision, self.vision_revision) != (self.text, self.text_revision):
+            return ""
+        return self.vision
 
     def untrained(self) -> str:
         """Return a reason unless both encoders were trained together and nothing is added to them."""
         if not self.joint():
             return "its encoders were not trained together; name one joint model, such as CLIP, as --vision and --text"
-        return f"its projection to embed_dim = {self.embed_dim} is random; leave that out" if self.embed_dim else ""
+        if self.embed_dim:
+            return f"its projection to embed_dim = {self.embed_dim} is random; leave that out"
+        return ""
 
     def cited(self) -> tuple[Paper, ...]:
         """Return the paper of a joint model, if its name shows which; of two encoders FNE's."""
         if not self.joint():
             return self.papers
         name = self.joint().rpartition("/")[2].lower()
-        return (SIGLIP,) if "siglip" in name else (CLIP,) if "clip" in name else ()
+        if "siglip" in name:
+            return (SIGLIP,)
+        if "clip" in name:
+            return (CLIP,)
+        return ()
 
     def encoders(self) -> tuple[str, ...]:
-        """Both, that of images where it reads pixels."""
-        return ("vision", "text") if self.images == "pixels" else ("text",)
+        """Return both, or that of captions alone where images are frozen features."""
+        if self.images == "pixels":
+            return "vision", "text"
+        return ("text",)
 
     def encoder_alone(self, side: str) -> dict[str, Any]:
         """Return pretrained encoder and pooling, and what is read of a caption.
@@ -147,16 +157,26 @@ class DualEncoder(BackboneSettings):
         Vectors depend on the batch where its padding counts, and where images are changed at random.
         """
         if side == "text" and self.text_pool != "mean-all":
-            encoder = {"encoder": self.text, "revision": self.text_revision, "pool": self.text_pool}
-            return encoder | {"clean_captions": self.clean_captions, "max_words": self.max_words}
+            return {
+                "encoder": self.text,
+                "revision": self.text_revision,
+                "pool": self.text_pool,
+                "clean_captions": self.clean_captions,
+                "max_words": self.max_words,
+            }
         if side == "vision" and self.augment == NO_CHANGES:
-            encoder = {"encoder": self.vision, "revision": self.vision_revision, "pool": self.image_pool}
-            return encoder | {"normalisation": self.normalisation}
+            return {
+                "encoder": self.vision,
+                "revision": self.vision_revision,
+                "pool": self.image_pool,
+                "normalisation": self.normalisation,
+            }
         return {}
 
     def pretrained(self) -> dict[str, str]:
-        """Both encoders, that of images where it reads pixels."""
-        return {name: getattr(self, name) for name in reversed(self.encoders()) if getattr(self, name) != RANDOM}
+        """Return the encoders that are not random, that of captions first."""
+        ids = {name: getattr(self, name) for name in reversed(self.encoders())}
+        return {name: model for name, model in ids.items() if model != RANDOM}
 
     def with_frozen(self, sides: tuple[str, ...]) -> Self:
         """Return the settings for encoders that stay as they are.
@@ -176,7 +196,7 @@ class DualEncoder(BackboneSettings):
         return self.model_copy(update=changes)
 
     @model_validator(mode="after")
-    def _fits(self) -> DualEncoder:
+    def _fits(self) -> Self:
         if self.images in FROZEN and not self.embed_dim:
             raise ValueError(f"images = {self.images} needs a projection; give --set model.embed_dim=768 or another")
         if self.images == "region-tokens" and self.image_pool == "own":

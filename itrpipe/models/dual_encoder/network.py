@@ -26,8 +26,8 @@ from itrpipe.encoders.encoder import TEXT, VISION, Encoder, open_encoder, open_n
 from itrpipe.encoders.images import ImageReader
 from itrpipe.encoders.texts import PADDED_LENGTH, Pool, TextReader, positions_of
 from itrpipe.errors import UsageError
-from itrpipe.models.base import DualEncoder as Base
 from itrpipe.models.base import (
+    EmbeddingModel,
     ImageBatch,
     ImageEncoding,
     TextBatch,
@@ -41,11 +41,11 @@ from itrpipe.models.base import (
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.uniter.network import NORM_EPSILON, EncoderLayers, RegionEmbedding, initialise
-from itrpipe.models.vsepp.network import mean_of_regions
 
 JOINT = "encoder"
 """Name of the encoder of both sides."""
-CLIP_COLOURS = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
+CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
 """Mean and deviation of red, green and blue in 0..1. Source: CLIP, also FNE's released code."""
 _BICUBIC = 3
 _OWN = "own"
@@ -71,30 +71,39 @@ class RegionTower(nn.Module):
         self.image_width = width
         self.boxes = boxes
         self.embedding = RegionEmbedding(width, image_dim, boxes)
-        self.start = nn.Parameter(torch.zeros(1, 1, width)) if pool == "cls" else None
+        self.start = None
+        if pool == "cls":
+            self.start = nn.Parameter(torch.zeros(1, 1, width))
         self.layers = EncoderLayers(layers, width, heads, 4 * width, 0.0, NORM_EPSILON)
         initialise(self)
         if self.start is not None:
             nn.init.normal_(self.start, std=0.02)
 
     def forward(self, images: ImageBatch) -> Tensor:
-        """Returns vectors [B, D]; what is behind the number of an image's regions plays no part.
+        """Encode images as vectors [B, D]; what is behind the number of an image's regions plays no part.
 
         Raises:
             DataError: the images have no boxes and the model was trained with some.
         """
         count = real_count(images)
-        states = self.embedding(images.regions.float(), boxes_of(images) if self.boxes else None)
+        boxes = None
+        if self.boxes:
+            boxes = boxes_of(images)
+        states = self.embedding(images.regions.float(), boxes)
         if self.start is not None:
-            states = torch.cat([self.start.expand(len(states), 1, -1), states], dim=1)
-            count = None if count is None else count + 1
-        allowed = None if count is None else first_places(states, count)[:, None, None]
+            start = self.start.expand(len(states), 1, -1)
+            states = torch.cat([start, states], dim=1)
+            if count is not None:
+                count = count + 1
+        allowed = None
+        if count is not None:
+            allowed = first_places(states, count)[:, None, None]
         if self.start is not None:
             return self.layers(states, allowed, first=1)[:, 0]
         return mean_of_first(self.layers(states, allowed), count)
 
 
-class TransformerDualEncoder(Base):
+class TransformerDualEncoder(EmbeddingModel):
     """A vision and a text encoder that compare unit vectors by inner product.
 
     Args:
@@ -113,7 +122,11 @@ class TransformerDualEncoder(Base):
     """
 
     def __init__(
-        self, settings: DualEncoder, vision: Encoder | RegionTower | None, text: Encoder, image_dim: int
+        self,
+        settings: DualEncoder,
+        vision: Encoder | RegionTower | None,
+        text: Encoder,
+        image_dim: int,
     ) -> None:
         super().__init__()
         self.settings = settings
@@ -125,22 +138,24 @@ class TransformerDualEncoder(Base):
             if vision is not None:
                 self.sides[VISION] = vision
             self.sides[TEXT] = text
-        width = image_dim
+        image_width = image_dim
         if vision is not None:
-            width = vision.image_width
-        if not settings.embed_dim and width != text.text_width:
+            image_width = vision.image_width
+        if not settings.embed_dim and image_width != text.text_width:
             raise UsageError(
-                f"image vectors have width {width} and text vectors of {settings.text} {text.text_width}; project both "
-                f"with --set model.embed_dim={text.text_width}"
+                f"image vectors have width {image_width} and text vectors of {settings.text} {text.text_width}; "
+                f"project both with --set model.embed_dim={text.text_width}"
             )
-        self.embed_dim = settings.embed_dim or width
-        # transformers projects the vectors that networks make themselves without a bias; so do we, to be opened there.
-        own = isinstance(vision, Encoder) and vision.image_pool == text.texts.pool == _OWN
-        self.project_images = self.project_texts = self.dropout = nn.Identity()
+        self.embed_dim = settings.embed_dim or image_width
+        self.project_images = nn.Identity()
+        self.project_texts = nn.Identity()
+        self.dropout = nn.Identity()
         if settings.embed_dim:
+            # transformers projects vectors that networks make themselves without a bias; so do we, to be opened there.
+            own_vectors = isinstance(vision, Encoder) and vision.image_pool == text.texts.pool == _OWN
             self.dropout = nn.Dropout(settings.dropout)
-            self.project_images = nn.Linear(width, self.embed_dim, bias=not own)
-            self.project_texts = nn.Linear(text.text_width, self.embed_dim, bias=not own)
+            self.project_images = nn.Linear(image_width, self.embed_dim, bias=not own_vectors)
+            self.project_texts = nn.Linear(text.text_width, self.embed_dim, bias=not own_vectors)
         if settings.gradient_checkpointing:
             for encoder in self.sides.values():
                 if isinstance(encoder, Encoder):
@@ -157,17 +172,18 @@ class TransformerDualEncoder(Base):
     @property
     def text(self) -> Encoder:
         """Return what encodes captions."""
-        return self.sides[TEXT if TEXT in self.sides else JOINT]  # pyright: ignore[reportReturnType]
+        name = TEXT if TEXT in self.sides else JOINT
+        return self.sides[name]  # pyright: ignore[reportReturnType]
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
-        """Embeddings [B, D] of unit length."""
+        """Encode images as vectors [B, D] of unit length."""
         vision = self.vision
         if isinstance(vision, RegionTower):
             vectors = vision(images)
         elif vision is not None and images.pixels is not None:
             vectors = vision.encode_images(images.pixels)
         elif self.settings.images == "regions":
-            vectors = mean_of_regions(images)
+            vectors = mean_of_first(images.regions.float(), real_count(images))
         else:  # of the features, or of the vision encoder itself, where it is frozen
             assert images.global_ is not None
             vectors = images.global_.float()
@@ -175,7 +191,7 @@ class TransformerDualEncoder(Base):
         return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
-        """Embeddings [T, D] of unit length."""
+        """Encode captions as vectors [T, D] of unit length."""
         vectors = texts.vectors
         if vectors is None:
             vectors = self.text.encode_texts(texts.tokens, texts.lengths, texts.in_training)
@@ -184,11 +200,11 @@ class TransformerDualEncoder(Base):
 
     def encoders(self) -> dict[str, nn.Module]:
         """Return the parts of the networks that `vision`, where images are pixels, and `text` are made of."""
-        found: dict[str, nn.Module] = {}
+        parts: dict[str, nn.Module] = {}
         for side in self.settings.encoders():
             encoder: Any = self.vision if side == VISION else self.text
-            found[side] = nn.ModuleDict(encoder.parts(side))
-        return found
+            parts[side] = nn.ModuleDict(encoder.parts(side))
+        return parts
 
 
 @dataclass(frozen=True)
@@ -212,7 +228,10 @@ class Encoders:
 
 
 def open_encoders(
-    settings: DualEncoder, global_dim: int = 0, boxes: bool = True, trained: Path | None = None
+    settings: DualEncoder,
+    global_dim: int = 0,
+    boxes: bool = True,
+    trained: Path | None = None,
 ) -> Encoders:
     """Open the pretrained encoders, and make a random vision encoder.
 
@@ -241,6 +260,7 @@ def open_encoders(
         )
         set_colours(encoder, settings.normalisation)
         return Encoders(encoder, encoder, notes, boxes)
+
     vision = None
     notes = ()
     name = settings.vision
@@ -251,8 +271,8 @@ def open_encoders(
     elif settings.images == "pixels":
         vision, notes = open_encoder(name, settings.vision_revision, (VISION,), settings.image_pool)
         set_colours(vision, settings.normalisation)
-    opened = open_text(settings, settings.text_pool, trained)
-    return replace(opened, vision=vision, notes=(*notes, *opened.notes), boxes=boxes)
+    encoders = open_text(settings, settings.text_pool, trained)
+    return replace(encoders, vision=vision, notes=(*notes, *encoders.notes), boxes=boxes)
 
 
 def open_text(settings: Any, pool: Pool, trained: Path | None = None) -> Encoders:
@@ -267,7 +287,9 @@ def open_text(settings: Any, pool: Pool, trained: Path | None = None) -> Encoder
         MissingInputError, DataError, UsageError: see `open_encoders`.
     """
     if settings.text != RANDOM:
-        name = str(trained / TEXT) if trained else settings.text
+        name = settings.text
+        if trained:
+            name = str(trained / TEXT)
         encoder, notes = open_encoder(name, settings.text_revision, (TEXT,), text_pool=pool)
         return Encoders(text=encoder, notes=notes)
     if trained:
@@ -288,20 +310,36 @@ def build(settings: DualEncoder, image_dim: int, vocabulary_size: int, encoders:
     if settings.images == "region-tokens":
         pool = "cls" if settings.image_pool == "cls" else "mean"
         vision = RegionTower(image_dim, settings.width, settings.heads, settings.vision_layers, pool, encoders.boxes)
-    sizes = settings.width, settings.heads, settings.text_layers, settings.max_words
-    text = encoders.text or random_text(vocabulary_size, *sizes, settings.text_pool)
+    text = encoders.text
+    if text is None:
+        text = random_text(
+            vocabulary_size,
+            settings.width,
+            settings.heads,
+            settings.text_layers,
+            settings.max_words,
+            settings.text_pool,
+        )
     return TransformerDualEncoder(settings, vision, text, image_dim)
 
 
 def random_vision(settings: DualEncoder) -> Encoder:
     """Make a small ViT with random weights."""
     height, width = settings.image_size
-    mean, std = CLIP_COLOURS
     processor = transformers.ViTImageProcessor(
-        size={"height": height, "width": width}, resample=_BICUBIC, image_mean=mean, image_std=std
+        size={"height": height, "width": width},
+        resample=_BICUBIC,
+        image_mean=CLIP_MEAN,
+        image_std=CLIP_STD,
     )
-    sizes = _sizes(settings.width, settings.heads, settings.vision_layers)
-    config = transformers.ViTConfig(image_size=settings.image_size, patch_size=settings.patch_size, **sizes)
+    config = transformers.ViTConfig(
+        image_size=settings.image_size,
+        patch_size=settings.patch_size,
+        hidden_size=settings.width,
+        intermediate_size=4 * settings.width,
+        num_hidden_layers=settings.vision_layers,
+        num_attention_heads=settings.heads,
+    )
     network = transformers.ViTModel(config, add_pooling_layer=settings.image_pool == _OWN)
     return Encoder(network, ImageReader(processor), None, settings.image_pool)
 
@@ -316,15 +354,24 @@ def random_text(vocabulary_size: int, width: int, heads: int, layers: int, max_w
         pool: of its tokens.
     """
     positions = max(max_words + 2, PADDED_LENGTH)
-    sizes = {"vocab_size": vocabulary_size, "max_position_embeddings": positions, **_sizes(width, heads, layers)}
-    network = transformers.BertModel(transformers.BertConfig(**sizes), add_pooling_layer=pool == _OWN)
+    config = transformers.BertConfig(
+        vocab_size=vocabulary_size,
+        max_position_embeddings=positions,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+    )
+    network = transformers.BertModel(config, add_pooling_layer=pool == _OWN)
     return _words_encoder(network, pool)
 
 
 def _words_encoder(network: Any, pool: Pool) -> Encoder:
     """Return an encoder of captions that are words of our own vocabulary."""
-    pool = "mean" if pool == "auto" else pool
-    return Encoder(network, None, TextReader(None, pool, positions_of(network), []))
+    if pool == "auto":
+        pool = "mean"
+    reader = TextReader(None, pool, positions_of(network), [])
+    return Encoder(network, None, reader)
 
 
 def set_colours(encoder: Encoder, normalisation: str) -> None:
@@ -341,14 +388,6 @@ def set_colours(encoder: Encoder, normalisation: str) -> None:
             f"the image processor {type(processor).__name__} has colours of its own alone; give --set "
             "model.normalisation=own"
         )
-    processor.image_mean, processor.image_std = CLIP_COLOURS
+    processor.image_mean = CLIP_MEAN
+    processor.image_std = CLIP_STD
     encoder.images = ImageReader(processor)
-
-
-def _sizes(width: int, heads: int, layers: int) -> dict[str, Any]:
-    return {
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-    }

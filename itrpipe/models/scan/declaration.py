@@ -36,5 +36,7 @@ class Scan(PlacedRegionBackbone):
     )
 
     def unused_options(self) -> tuple[str, ...]:
-        """The temperature of LogSumExp where scores are made up otherwise."""
-        return () if self.aggregation == "LogSumExp" else ("lambda_lse",)
+        """Return the temperature of LogSumExp if relevances are aggregated otherwise."""
+        if self.aggregation == "LogSumExp":
+            return ()
+        return ("lambda_lse",)

@@ -32,7 +32,7 @@ Shapes: B images, R regions, T captions, W words, D embedding width.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ from itrpipe.models.base import (
 )
 from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.models.scan.declaration import Scan
-from itrpipe.models.vsepp.network import GruTextEncoder, image_projection, pack
+from itrpipe.models.vsepp.network import GruTextEncoder, image_projection, pack_captions
 
 NORM_EPSILON = 1e-8
 """Added to the norms that divide A; a cosine whose two lengths multiply to less is zero."""
@@ -87,7 +87,7 @@ class Attention:
         lambda_softmax: inverse temperature of the attention.
         raw_feature_norm: normalisation of A over the queries before the softmax, see `Scan`.
         focal: which context vectors are kept, `equal` or `prob` as of `Bfan`, or None for all.
-        aggregation: how the relevances of the queries are put together, a key of `AGGREGATIONS`.
+        aggregation: how the relevances of the queries are put together, see `Scan`.
         lambda_lse: inverse temperature of the LogSumExp aggregation; the others do not read it.
     """
 
@@ -127,7 +127,11 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
     by_rows = SCORERS
 
     def __init__(
-        self, settings: PlacedRegionBackbone, scoring: CrossAttention, image_dim: int, vocabulary_size: int
+        self,
+        settings: PlacedRegionBackbone,
+        scoring: CrossAttention,
+        image_dim: int,
+        vocabulary_size: int,
     ) -> None:
         super().__init__()
         self.scoring = scoring
@@ -136,52 +140,57 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
         self.text = BiGruWordEncoder(vocabulary_size, settings.word_dim, settings.embed_dim)
 
     def encode_images(self, images: ImageBatch) -> RegionEncoding:
-        """Regions [B, R, D] of unit length; images may differ in their number of regions."""
-        regions = self.fc(placed_regions(images, self.boxes).to(self.fc.weight.dtype))  # [B, R, D]
+        """Encode regions as vectors [B, R, D] of unit length; images may differ in their number of regions."""
+        features = placed_regions(images, self.boxes)
+        regions = self.fc(features.to(self.fc.weight.dtype))  # [B, R, D]
         return RegionEncoding(unit_vectors(regions), images.count)
 
     def encode_texts(self, texts: TextBatch) -> WordEncoding:
-        """Words [T, W, D] of unit length."""
+        """Encode words as vectors [T, W, D] of unit length."""
         return WordEncoding(self.text(texts), texts.lengths)
 
     def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
-        """Scores [B, T] of every image with every caption, in tiles, in single precision (double for double input)."""
-        regions = images.regions
-        words = texts.words
-        lengths = texts.lengths
-        device = regions.device.type
+        """Score [B, T] every image with every caption, in tiles, in single precision (double for double input)."""
+        device = images.regions.device.type
         rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-        width = regions.shape[1]
-        block = max(1, int(TILE_VALUES[device] ** 0.5) // width)
-        recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
-        words_attend = self.scoring.words_to_regions is not None
+        num_images, width = images.regions.shape[:2]
+        tile_size = TILE_VALUES[device]
+        block_size = max(1, int(tile_size**0.5) // width)
+        group_size = tile_size // (width * min(block_size, num_images))
+        products = images.regions.shape[:2].numel() * texts.words.shape[:2].numel()
+        regions_are_context = self.scoring.words_to_regions is not None
 
-        def captions() -> Iterator[tuple[Tensor, Side]]:
-            for rows, longest, shortest in groups(lengths, TILE_VALUES[device] // (width * min(block, len(regions)))):
-                own = None if shortest == longest else lengths[rows]
-                yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend)
+        def caption_groups() -> Iterator[tuple[Tensor, Side]]:
+            for rows, longest, shortest in groups(texts.lengths, group_size):
+                words = texts.words[:, :longest].index_select(0, rows)
+                counts = None
+                if shortest < longest:
+                    counts = texts.lengths[rows]
+                yield rows, make_side(words, counts, is_context=not regions_are_context)
 
         with torch.autocast(device, enabled=False):
-            parts = (images[start : start + block] for start in range(0, len(regions), block))
-            blocks = [side(part.regions, part.count, words_attend) for part in parts]
-            tile = partial(tile_scores, scoring=self.scoring, rounded=rounded)
-            return tiled_scores(blocks, captions(), tile, recompute)
+            blocks = []
+            for start in range(0, num_images, block_size):
+                block = images[start : start + block_size]
+                blocks.append(make_side(block.regions, block.count, is_context=regions_are_context))
+            score_tile = partial(tile_scores, scoring=self.scoring, rounded=rounded)
+            return tiled_scores(blocks, caption_groups(), score_tile, recompute=products > KEPT_VALUES[device])
 
     def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
-        """Scores [B] of image k with caption k; B and T are equal."""
+        """Score [B] image k with caption k; B and T are equal."""
         with torch.autocast(images.regions.device.type, enabled=False):
-            regions = side(images.regions, images.count)
-            words = side(texts.words, texts.lengths)
-            left = regions.rows.unflatten(0, regions.gram.shape[:2])
-            right = words.rows.unflatten(0, words.gram.shape[:2])
-            affinity = left @ right.mT  # [B, R, W]
+            regions = make_side(images.regions, images.count)
+            words = make_side(texts.words, texts.lengths)
+            region_vectors = regions.rows.unflatten(0, regions.gram.shape[:2])
+            word_vectors = words.rows.unflatten(0, words.gram.shape[:2])
+            affinity = region_vectors @ word_vectors.mT  # [B, R, W]
             scores = []
             if self.scoring.words_to_regions:
                 products = affinity[..., None]
-                scores.append(attended_scores(products, regions, words, self.scoring.words_to_regions, True))
+                scores.append(attended_scores(products, regions, words, self.scoring.words_to_regions, paired=True))
             if self.scoring.regions_to_words:
                 products = affinity.mT[..., None]
-                scores.append(attended_scores(products, words, regions, self.scoring.regions_to_words, True))
+                scores.append(attended_scores(products, words, regions, self.scoring.regions_to_words, paired=True))
             return torch.stack(scores).sum(dim=0)[:, 0]
 
 
@@ -196,10 +205,10 @@ class BiGruWordEncoder(GruTextEncoder):
     bidirectional = True
 
     def forward(self, texts: TextBatch) -> Tensor:
-        """Word vectors [T, W, D] in the order of the batch: unit length up to the caption's length, then zero."""
-        packed = self.rnn(pack(self.embed(texts.tokens), texts.host_lengths))[0]
-        in_order = PackedSequence(packed.data, packed.batch_sizes)
-        states, _ = pad_packed_sequence(in_order, batch_first=True, total_length=texts.tokens.shape[1])
+        """Encode words [T, W, D] in the order of the batch: unit length up to the caption's length, then zero."""
+        packed, _ = self.rnn(pack_captions(self.embed(texts.tokens), texts.host_lengths))
+        longest_first = PackedSequence(packed.data, packed.batch_sizes)
+        states, _ = pad_packed_sequence(longest_first, batch_first=True, total_length=texts.tokens.shape[1])
         states = at_least_single(states.index_select(0, packed.unsorted_indices))
         forward, backward = states.chunk(2, dim=-1)  # [T, W, D] each
         return unit_vectors((forward + backward) / 2)
@@ -209,38 +218,36 @@ class Side(NamedTuple):
     """The images or the captions of a tile: C items with S vectors each.
 
     Attributes:
-        rows: [C * S, D] their vectors, zero at padding, as the product takes them: item by item on the side attended
-            to, on the other the first vectors of all items, then all second ones.
+        rows: [C * S, D] their vectors, zero at padding, as the product takes them: of a context item by item, of
+            queries the first vectors of all items, then all second ones.
         gram: [C, S, S] inner products among the vectors of each item.
+        counts: [C] number of real vectors per item, in the precision of `gram`.
         padding: [C, S] bool, True at padding; or None where there is none.
     """
 
     rows: Tensor
     gram: Tensor
+    counts: Tensor
     padding: Tensor | None
 
-    @property
-    def real(self) -> Tensor:
-        """Number of real vectors per item, [C]."""
-        if self.padding is None:
-            return self.gram.new_full((self.gram.shape[0],), self.gram.shape[1])
-        return (~self.padding).sum(dim=1).to(self.gram.dtype)
 
-
-def side(vectors: Tensor, count: Tensor | None, attended: bool = True) -> Side:
-    """Items [C, S, D] of which the first `count` [C] vectors are real (None: all); whatever lies past is left out."""
+def make_side(vectors: Tensor, counts: Tensor | None, is_context: bool = True) -> Side:
+    """Prepare items [C, S, D] of which the first `counts` [C] vectors are real (None: all) for `attended_scores`."""
     vectors = at_least_single(vectors)
     padding = None
-    if count is not None:
-        padding = ~first_places(vectors, count)
+    if counts is None:
+        counts = vectors.new_full((vectors.shape[0],), vectors.shape[1])
+    else:
+        padding = ~first_places(vectors, counts)
         vectors = vectors.masked_fill(padding[..., None], 0.0)
     gram = vectors @ vectors.transpose(1, 2)
-    rows = (vectors if attended else vectors.transpose(0, 1)).flatten(0, 1)
-    return Side(rows, gram, padding)
+    if not is_context:
+        vectors = vectors.transpose(0, 1)
+    return Side(vectors.flatten(0, 1), gram, counts.to(gram.dtype), padding)
 
 
 def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, int, int]]:
-    """Cuts captions, longest first, into groups of at most `products_per_group` words, padding included.
+    """Cut captions, longest first, into groups of at most `products_per_group` words, padding included.
 
     A group holds captions of one length, and shorter ones only to reach `SMALLEST_GROUP` captions.
 
@@ -248,33 +255,42 @@ def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, i
         Rows [n] of the captions of a group, length of the longest and of the shortest of them.
     """
     ordered, rows = lengths.sort(descending=True, stable=True)
-    start = 0
     ordered = ordered.cpu()
+    start = 0
     while start < len(ordered):
         longest = int(ordered[start])
-        alike = int((ordered[start:] == longest).sum())
-        stop = min(start + min(max(alike, SMALLEST_GROUP), max(1, products_per_group // longest)), len(ordered))
+        equally_long = int((ordered[start:] == longest).sum())
+        most = max(1, products_per_group // longest)
+        size = min(max(equally_long, SMALLEST_GROUP), most)
+        stop = min(start + size, len(ordered))
         yield rows[start:stop], longest, int(ordered[stop - 1])
         start = stop
 
 
 def tile_scores(images: Side, captions: Side, scoring: CrossAttention, rounded: bool) -> Tensor:
-    """Scores [B, T] of all images with all captions at once; `rounded`: with products in bfloat16."""
+    """Score [B, T] all images with all captions at once; `rounded`: with products in bfloat16."""
     to_regions = scoring.words_to_regions
     to_words = scoring.regions_to_words
     if to_regions is None:
         assert to_words is not None
-        return attended_scores(_affinity(captions, images, rounded), captions, images, to_words, False).T
+        affinity = _affinity(captions, images, rounded)  # [T, W, R, B]
+        return attended_scores(affinity, captions, images, to_words).T
     affinity = _affinity(images, captions, rounded)  # [B, R, W, T]
-    scores = attended_scores(affinity, images, captions, to_regions, False)
+    scores = attended_scores(affinity, images, captions, to_regions)
     if to_words is None:
         return scores
     flipped = affinity.permute(3, 2, 1, 0).contiguous()  # [T, W, R, B]
-    return scores + attended_scores(flipped, captions, images, to_words, False).T
+    return scores + attended_scores(flipped, captions, images, to_words).T
 
 
-def attended_scores(affinity: Tensor, context: Side, queries: Side, attention: Attention, paired: bool) -> Tensor:
-    """Scores in one direction.
+def attended_scores(
+    affinity: Tensor,
+    context: Side,
+    queries: Side,
+    attention: Attention,
+    paired: bool = False,
+) -> Tensor:
+    """Score items in one direction.
 
     Args:
         affinity: [C, S, Q, N] inner products A of context and query vectors in any precision, zero at padding.
@@ -286,67 +302,90 @@ def attended_scores(affinity: Tensor, context: Side, queries: Side, attention: A
     Returns:
         [C, N] scores.
     """
+    padding = None
+    if queries.padding is not None:
+        padding = _as_queries(queries.padding, paired)  # [1 or C, Q, N]
     affinity = affinity.to(context.gram.dtype)
-    padding = None if queries.padding is None else _as_queries(queries.padding, paired)  # [1 or C, Q, N]
     weights = _attention_weights(affinity, context, padding, attention)  # [C, S, Q, N]
     mixed = torch.bmm(context.gram, weights.flatten(2)).view_as(weights)
-    squared = _multiplied(mixed, weights).sum(dim=1)  # [C, Q, N], |w|^2
-    inner = _multiplied(weights, affinity).sum(dim=1)  # [C, Q, N], q . w
-    lengths = _as_queries(queries.gram.diagonal(dim1=1, dim2=2), paired) * squared  # |q|^2 |w|^2
+    squared = _multiply(mixed, weights).sum(dim=1)  # [C, Q, N], |w|^2
+    inner = _multiply(weights, affinity).sum(dim=1)  # [C, Q, N], q . w
+    query_squared = queries.gram.diagonal(dim1=1, dim2=2)
+    squared = _as_queries(query_squared, paired) * squared  # |q|^2 |w|^2
     # A vector of no length (rounding may even leave it below zero) has relevance zero. Published is a division by
     # max(|q| |w|, epsilon), which multiplies its gradient by 1/epsilon; here that is passed on unscaled.
-    relevance = inner * lengths.masked_fill(lengths <= NORM_EPSILON**2, 1.0).rsqrt()
-    count = queries.real[:, None] if paired else queries.real
-    absent, aggregated = AGGREGATIONS[attention.aggregation]
-    relevance = relevance if padding is None else relevance.masked_fill(padding, absent)
-    return aggregated(relevance, count, attention.lambda_lse)
+    relevance = inner * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
+
+    if attention.aggregation in ("LogSumExp", "Max"):
+        if padding is not None:
+            relevance = relevance.masked_fill(padding, -math.inf)
+        if attention.aggregation == "Max":
+            return relevance.amax(dim=1)
+        # A sum inside, not a mean: it grows with the number of queries and may exceed one.
+        return (attention.lambda_lse * relevance).logsumexp(dim=1) / attention.lambda_lse
+    if padding is not None:
+        relevance = relevance.masked_fill(padding, 0.0)
+    total = relevance.sum(dim=1)
+    if attention.aggregation == "Sum":
+        return total
+    counts = queries.counts
+    if paired:
+        counts = counts[:, None]
+    return total / counts
 
 
-def _multiplied(own: Tensor, factor: Tensor | float) -> Tensor:
-    """own * factor; without gradients in the memory of `own`, which nothing else reads any more."""
-    return own * factor if torch.is_grad_enabled() else own.mul_(factor)
+def _multiply(values: Tensor, factor: Tensor | float) -> Tensor:
+    """Return values * factor; without gradients in the memory of `values`, which nothing else reads any more."""
+    if torch.is_grad_enabled():
+        return values * factor
+    return values.mul_(factor)
 
 
 def _as_queries(per_vector: Tensor, paired: bool) -> Tensor:
-    """[N, Q] as [1, Q, N], or for pairs [C, Q] as [C, Q, 1]."""
-    return per_vector[:, :, None] if paired else per_vector.T[None]
+    """Return [N, Q] as [1, Q, N], or for pairs [C, Q] as [C, Q, 1]."""
+    if paired:
+        return per_vector[:, :, None]
+    return per_vector.T[None]
 
 
 def _attention_weights(affinity: Tensor, context: Side, query_padding: Tensor | None, attention: Attention) -> Tensor:
-    """Weights [C, S, Q, N] of the context vectors; zero at padding and where the focal mask leaves them out.
+    """Return the weights [C, S, Q, N] of context vectors; zero at padding and where the focal mask leaves them out.
 
     They are not scaled to a sum of one, before or behind a focal mask, since a cosine does not depend on the length of
     w. Before a focal mask, and where the exponentials could leave single precision, the greatest of a query is one.
     """
     # exp(lambda x) = 2^(rate x): on a CPU, powers of two are four times as fast as torch's softmax or exponential.
     rate = attention.lambda_softmax / math.log(2)
-    exponents = _normalised(affinity, query_padding, rate, attention.raw_feature_norm)
+    exponents = _normalise(affinity, query_padding, rate, attention.raw_feature_norm)
     if context.padding is not None:
         never = torch.zeros_like(context.padding, dtype=affinity.dtype).masked_fill(context.padding, -math.inf)
         exponents = exponents + never[:, :, None, None]  # many times faster than a masked fill of all [C, S, Q, N]
-    mild = attention.raw_feature_norm in _WITHIN_ONE and attention.lambda_softmax <= _MILD
-    if attention.focal is not None or not mild:
+
+    with_gradients = torch.is_grad_enabled()
+    is_mild = attention.raw_feature_norm in _WITHIN_ONE and attention.lambda_softmax <= _MILD
+    if attention.focal is not None or not is_mild:
         peak = exponents.detach().amax(dim=1, keepdim=True)
-        exponents = exponents - peak if torch.is_grad_enabled() else exponents.sub_(peak)
-    weights = exponents.exp2() if torch.is_grad_enabled() else exponents.exp2_()
+        exponents = exponents - peak if with_gradients else exponents.sub_(peak)
+    weights = exponents.exp2() if with_gradients else exponents.exp2_()
     if attention.focal is None:
         return weights
+
     # A focal score F is linear in the weight that it judges, so that its sign is a comparison with a threshold per row;
     # both scale with the weights p, whatever their sum. A row that would keep nothing, such as a flat one or a context
     # of a single word, keeps everything: the published code divides zero by zero there. The greatest weight being one,
     # all of a flat row are.
     judged = weights.detach()
     if attention.focal == "equal":  # F_i = sum_j (p_i - p_j) = s p_i - sum_j p_j: the mean of s context vectors
-        threshold = judged.sum(dim=1, keepdim=True) / context.real[:, None, None, None]  # [C, 1, Q, N]
+        threshold = judged.sum(dim=1, keepdim=True) / context.counts[:, None, None, None]  # [C, 1, Q, N]
     else:  # F_i = sum_j (p_i - p_j) sqrt(p_j): the mean of p weighted by sqrt(p)
         roots = judged.sqrt()
         threshold = (judged * roots).sum(dim=1, keepdim=True) / roots.sum(dim=1, keepdim=True)
     factor = torch.where(threshold < 1.0, threshold, 0.5).reciprocal()
-    return F.threshold(_multiplied(weights, factor), 1.0, 0.0, inplace=not torch.is_grad_enabled())
+    return F.threshold(_multiply(weights, factor), 1.0, 0.0, inplace=not with_gradients)
 
 
-def _normalised(affinity: Tensor, padding: Tensor | None, rate: float, norm: str) -> Tensor:
-    """A [C, S, Q, N] normalised over the queries Q and multiplied by a rate.
+def _normalise(affinity: Tensor, padding: Tensor | None, rate: float, norm: str) -> Tensor:
+    """Normalise A [C, S, Q, N] over the queries Q, and multiply it by a rate.
 
     Args:
         affinity: A.
@@ -358,34 +397,31 @@ def _normalised(affinity: Tensor, padding: Tensor | None, rate: float, norm: str
         if padding is not None:
             affinity = affinity.masked_fill(padding[:, None], -math.inf)
         return affinity.softmax(dim=2) * rate
-    clipped = norm.startswith("clipped")
-    if clipped:
+
+    is_clipped = norm.startswith("clipped")
+    if is_clipped:
         affinity = F.leaky_relu(affinity, 0.1)  # the published clipping; the paper has a plain ReLU
-    factor: Tensor | float = rate
+    factor = rate
     if norm != "clipped" and norm != "no_norm":
-        squared = norm.endswith("l2norm")
-        total = (affinity.square() if squared else affinity.abs()).sum(dim=2, keepdim=True)  # [C, S, 1, N]
+        is_squared = norm.endswith("l2norm")
+        sizes = affinity.square() if is_squared else affinity.abs()
+        length = sizes.sum(dim=2, keepdim=True)  # [C, S, 1, N]
         # The root of an all-zero column, as padding has, must neither make its gradient NaN nor blow it up.
-        total = total.masked_fill(total == 0, 1.0)
-        factor = rate * ((total.sqrt() if squared else total) + NORM_EPSILON).reciprocal()
-    return _multiplied(affinity, factor) if clipped else affinity * factor
-
-
-AGGREGATIONS: dict[str, tuple[float, Callable[[Tensor, Tensor, float], Tensor]]] = {
-    # A sum inside, not a mean: it grows with the number of queries and may exceed one.
-    "LogSumExp": (-math.inf, lambda relevance, count, rate: (rate * relevance).logsumexp(dim=1) / rate),
-    "Mean": (0.0, lambda relevance, count, rate: relevance.sum(dim=1) / count),
-    "Max": (-math.inf, lambda relevance, count, rate: relevance.amax(dim=1)),
-    "Sum": (0.0, lambda relevance, count, rate: relevance.sum(dim=1)),
-}
-"""Name -> relevance of padding; and score [C, N] of relevances [C, Q, N], given counts [N] or [C, 1] and lambda_lse."""
+        length = length.masked_fill(length == 0, 1.0)
+        if is_squared:
+            length = length.sqrt()
+        factor = rate * (length + NORM_EPSILON).reciprocal()
+    if is_clipped:
+        return _multiply(affinity, factor)
+    return affinity * factor
 
 
 def _affinity(context: Side, queries: Side, rounded: bool) -> Tensor:
-    """Inner products [C, S, Q, N] of all vectors of C items with all of N items, by one matrix product."""
+    """Return the inner products [C, S, Q, N] of all vectors of C items with all of N items, by one matrix product."""
     product = _Product.apply(context.rows, queries.rows, rounded)
     assert isinstance(product, Tensor)
-    return product.view(*context.gram.shape[:2], *queries.gram.shape[1::-1])
+    items, width = queries.gram.shape[:2]
+    return product.view(*context.gram.shape[:2], width, items)
 
 
 class _Product(torch.autograd.Function):
@@ -401,9 +437,9 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         left, right = ctx.saved_tensors
-        of_left = _product(gradient, right.T, ctx.rounded)
-        of_right = _product(gradient.T, left.T, ctx.rounded)
-        return of_left.to(left.dtype), of_right.to(right.dtype), None
+        left_gradient = _product(gradient, right.T, ctx.rounded)
+        right_gradient = _product(gradient.T, left.T, ctx.rounded)
+        return left_gradient.to(left.dtype), right_gradient.to(right.dtype), None
 
 
 def _product(left: Tensor, right: Tensor, rounded: bool) -> Tensor:
@@ -423,5 +459,8 @@ def build(settings: Scan, image_dim: int, vocabulary_size: int) -> CrossAttentio
         aggregation=settings.aggregation,
         lambda_lse=settings.lambda_lse,
     )
-    ways = {"t2i": CrossAttention(attention, None), "i2t": CrossAttention(None, attention)}
-    return CrossAttentionModel(settings, ways[settings.cross_attention], image_dim, vocabulary_size)
+    if settings.cross_attention == "t2i":
+        scoring = CrossAttention(words_to_regions=attention)
+    else:
+        scoring = CrossAttention(regions_to_words=attention)
+    return CrossAttentionModel(settings, scoring, image_dim, vocabulary_size)

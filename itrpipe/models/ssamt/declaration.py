@@ -35,5 +35,6 @@ class Ssamt(RegionBackbone):
 
     def refuses(self, loss: Settings) -> str:
         """Refuse all methods but its own, and other phases of that."""
-        own = getattr(loss, "phase", None) == self.phase
-        return "" if own else "ssamt-intra and ssamt train ssamt, and nothing else does"
+        if getattr(loss, "phase", None) == self.phase:
+            return ""
+        return "ssamt-intra and ssamt train ssamt, and nothing else does"

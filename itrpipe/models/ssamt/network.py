@@ -27,7 +27,6 @@ Shapes: N pairs, B images, T captions, P phrases, W words, K regions, d model wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +47,6 @@ from itrpipe.models.base import (
 from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter.network import EncoderLayers, initialise
 
-NUM_KINDS = 3
-"""Objects, attributes and relations."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 27}
 """Elements of the states of a tile of pairs that go through the inter encoder together; on CPUs they fit the cache."""
 
@@ -87,12 +84,18 @@ class SsamtTexts(Tensors):
     phrase_tokens: Tensor
     real: Tensor
 
-    def narrowed(self) -> SsamtTexts:
-        """The same without positions that are padding in every caption."""
-        node, phrases, words = self.real.split([1, *self.phrase_tokens.shape[1:]], dim=1)
-        p, w = (int(real.sum(dim=1).max()) if real.shape[1] else 0 for real in (phrases, words))
-        real = torch.cat([node, phrases[:, :p], words[:, :w]], dim=1)
-        return SsamtTexts(self.pooled, self.words[:, :w], self.kinds[:, :p], self.phrase_tokens[:, :p, :w], real)
+    def without_common_padding(self) -> SsamtTexts:
+        """Return the captions without positions that are padding in all of them."""
+        node, real_phrases, real_words = self.real.split([1, *self.phrase_tokens.shape[1:]], dim=1)
+        num_phrases = int(real_phrases.sum(dim=1).max())
+        num_words = int(real_words.sum(dim=1).max())
+        return SsamtTexts(
+            pooled=self.pooled,
+            words=self.words[:, :num_words],
+            kinds=self.kinds[:, :num_phrases],
+            phrase_tokens=self.phrase_tokens[:, :num_phrases, :num_words],
+            real=torch.cat([node, real_phrases[:, :num_phrases], real_words[:, :num_words]], dim=1),
+        )
 
 
 @dataclass(frozen=True)
@@ -132,13 +135,13 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         vocabulary_size: number of token ids.
     """
 
-    by_rows = MappingProxyType({**SCORERS, "relevance": (0, 1)})
+    by_rows = SCORERS | {"relevance": (0, 1)}
 
     def __init__(self, settings: Ssamt, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
         self.settings = settings
         width = settings.embed_dim
-        self.embedding = Embedding(settings, image_dim, vocabulary_size)
+        self.embedding = InputEmbedding(settings, image_dim, vocabulary_size)
         self.intra_nodes = Nodes(width)
         self.inter_nodes = Nodes(width)
         sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout)
@@ -151,92 +154,106 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
                 self.freeze(part)
 
     def encode_images(self, images: ImageBatch) -> SsamtImages:
-        """Images through their own encoder."""
+        """Send images through their own encoder."""
         regions = self.embedding.regions(images.regions.float())  # [B, K, d]
-        real = _real_positions(regions, images.count)
-        allowed = _without_padding(torch.ones_like(real[:, None]), real)
-        states = self.image_layers(self.intra_nodes.of_image(regions), allowed[:, None])
+        real = _node_and_real(regions, images.count)
+        allowed = _close_padding(torch.ones_like(real[:, None]), real)
+        states = self.image_layers(self.intra_nodes.before_regions(regions), allowed[:, None])
         return SsamtImages(unit_vectors(states[:, 0]), regions, real)
 
     def encode_texts(self, texts: TextBatch) -> SsamtTexts:
-        """Captions through their own encoder.
+        """Send captions through their own encoder.
 
         Raises:
             DataError: the batch has no phrases.
         """
         if texts.phrases is None:
             raise DataError("SSAMT reads phrases, and this batch has none; run `itrpipe parse` for its dataset")
+        phrase_tokens = texts.phrases.tokens
+        kinds = texts.phrases.kinds
         words = self.embedding.words(texts.tokens)  # [T, W, d]
-        node, inside = _real_positions(words, texts.lengths).split([1, words.shape[1]], dim=1)
-        real = torch.cat([node, texts.phrases.kinds >= 0, inside], dim=1)
-        kinds = texts.phrases.kinds.clamp(min=0)
-        allowed = text_mask(texts.phrases.tokens, real, self.settings.mask)
-        states = self.text_layers(self.intra_nodes.of_caption(words, kinds), allowed[:, None])
-        return SsamtTexts(unit_vectors(states[:, 0]), words, kinds, texts.phrases.tokens, real)
+        node, real_words = _node_and_real(words, texts.lengths).split([1, words.shape[1]], dim=1)
+        real = torch.cat([node, kinds >= 0, real_words], dim=1)
+        kinds = kinds.clamp(min=0)
+        allowed = text_mask(phrase_tokens, real, self.settings.mask)
+        states = self.text_layers(self.intra_nodes.before_words(words, kinds), allowed[:, None])
+        return SsamtTexts(unit_vectors(states[:, 0]), words, kinds, phrase_tokens, real)
 
     def score_matrix(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
-        """Scores [B, T], in tiles of pairs; captions of like length share a tile."""
+        """Score [B, T] all pairs, in tiles; captions of like length share a tile."""
         scores = self.intra_matrix(images, texts).float()
         if self.settings.phase == "intra":
             return scores
-        count = len(images.pooled)
-        order = texts.real.sum(dim=1).argsort(stable=True)
-        positions = images.real.shape[1] + texts.real.shape[1]
-        pairs = max(1, _TILE_SIZES[order.device.type] // (positions * self.settings.embed_dim))
-        height = max(1, min(count, int(pairs**0.5)))
-        blocks = [images[rows] for rows in torch.arange(count, device=order.device).split(height)]
-        captions = ((rows, texts[rows].narrowed()) for rows in order.split(max(1, pairs // height)))
 
-        def score(images: SsamtImages, texts: SsamtTexts) -> Tensor:
+        device = images.real.device
+        num_images = len(images.pooled)
+        positions = images.real.shape[1] + texts.real.shape[1]
+        pairs = max(1, _TILE_SIZES[device.type] // (positions * self.settings.embed_dim))
+        height = max(1, min(num_images, int(pairs**0.5)))
+        blocks = [images[rows] for rows in torch.arange(num_images, device=device).split(height)]
+        order = texts.real.sum(dim=1).argsort(stable=True)
+        groups = order.split(max(1, pairs // height))
+        captions = ((rows, texts[rows].without_common_padding()) for rows in groups)
+
+        def score_tile(images: SsamtImages, texts: SsamtTexts) -> Tensor:
             b = len(images.pooled)
             t = len(texts.pooled)
-            rows = torch.arange(b * t, device=order.device)
-            return self._weighted(self._relevance_at(images, texts, rows // t, rows % t)).view(b, t)
+            rows = torch.arange(b * t, device=device)
+            relevance = self._relevance_at(images, texts, rows // t, rows % t)
+            return self._weighted(relevance).view(b, t)
 
-        return scores + tiled_scores(blocks, captions, score)
+        return scores + tiled_scores(blocks, captions, score_tile)
 
     def score_pairs(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
-        """Scores [N] of image k with caption k."""
+        """Score [N] image k with caption k."""
         scores = (images.pooled * texts.pooled).sum(dim=-1)
-        return scores if self.settings.phase == "intra" else scores + self._weighted(self.relevance(images, texts))
+        if self.settings.phase == "intra":
+            return scores
+        return scores + self._weighted(self.relevance(images, texts))
 
     def intra_matrix(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
-        """cos(a^I, a^T) [B, T] of every image with every caption."""
+        """Compute cos(a^I, a^T) [B, T] of every image with every caption."""
         return inner_products(images.pooled, texts.pooled)
 
     def relevance(self, images: SsamtImages, texts: SsamtTexts) -> Relevance:
-        """The pairs of image k with caption k through the inter encoder."""
+        """Send the pairs of image k with caption k through the inter encoder."""
         rows = torch.arange(len(images.pooled), device=images.real.device)
         return self._relevance_at(images, texts, rows, rows)
 
     def _relevance_at(self, images: SsamtImages, texts: SsamtTexts, image_rows: Tensor, text_rows: Tensor) -> Relevance:
-        """The pairs of the given rows [N] through the inter encoder, compared in single precision.
+        """Send the pairs of the given rows [N] through the inter encoder, and compare them in single precision.
 
         What belongs to one side alone, such as what the first layer projects, is computed once for all of its pairs.
         """
 
-        def of_pairs(text: Tensor, image: Tensor) -> Tensor:
+        def join_pairs(text: Tensor, image: Tensor) -> Tensor:
             return torch.cat([text.index_select(0, text_rows), image.index_select(0, image_rows)], dim=1)
 
         rule = self.settings.mask
         project = self.inter_layers.project
-        text = self.inter_nodes.of_caption(texts.words, texts.kinds)  # [T, n, d]
-        image = self.inter_nodes.of_image(images.regions)  # [B, m, d]
+        text = self.inter_nodes.before_words(texts.words, texts.kinds)  # [T, n, d]
+        image = self.inter_nodes.before_regions(images.regions)  # [B, m, d]
         real_text = texts.real[text_rows]
         real_image = images.real[image_rows]
-        inside = text_mask(texts.phrase_tokens, texts.real, rule)[text_rows]
-        allowed = pair_mask(inside, real_text, real_image, rule)[:, None]
-        states = self.inter_layers(of_pairs(text, image), allowed, of_pairs(project(text), project(image)))
+        allowed_text = text_mask(texts.phrase_tokens, texts.real, rule)[text_rows]
+        allowed = pair_mask(allowed_text, real_text, real_image, rule)[:, None]
+        projected = join_pairs(project(text), project(image))
+        states = self.inter_layers(join_pairs(text, image), allowed, projected)
+
         vectors = unit_vectors(states)  # [N, n + m, d]
         text, image = vectors.split([real_text.shape[1], real_image.shape[1]], dim=1)
+        real_fragments = real_text[:, 1:]
+        real_regions = real_image[:, 1:]
         with torch.autocast(vectors.device.type, enabled=False):
-            fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~real_text[:, 1:], 0.0)
-            regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1).masked_fill(~real_image[:, 1:], 0.0)
+            fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1)
+            fragments = fragments.masked_fill(~real_fragments, 0.0)
+            regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1)
+            regions = regions.masked_fill(~real_regions, 0.0)
         return Relevance(
             whole=(text[:, 0] * image[:, 0]).sum(dim=-1),
             fragments=fragments,
-            fragments_real=real_text[:, 1:],
-            regions=regions.sum(dim=1) / real_image[:, 1:].sum(dim=1),
+            fragments_real=real_fragments,
+            regions=regions.sum(dim=1) / real_regions.sum(dim=1),
         )
 
     def _weighted(self, relevance: Relevance) -> Tensor:
@@ -244,7 +261,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         return self.settings.mu1 * relevance.whole + self.settings.mu2 * local  # [N]
 
 
-class Embedding(nn.Module):
+class InputEmbedding(nn.Module):
     """Words by token, position and segment, regions by a projection; both normalised, with dropout."""
 
     def __init__(self, settings: Ssamt, image_dim: int, vocabulary_size: int) -> None:
@@ -259,12 +276,13 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def words(self, tokens: Tensor) -> Tensor:
-        """[T, W] ids to [T, W, d]; W is `max_words` at most."""
+        """Embed ids [T, W] as [T, W, d]; W is `max_words` at most."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.dropout(self.word_norm(self.token(tokens) + self.position(positions) + self.segment))
+        states = self.token(tokens) + self.position(positions) + self.segment
+        return self.dropout(self.word_norm(states))
 
     def regions(self, features: Tensor) -> Tensor:
-        """[B, K, D_in] features to [B, K, d]."""
+        """Embed features [B, K, D_in] as [B, K, d]."""
         return self.dropout(self.region_norm(self.region(features)))
 
 
@@ -278,26 +296,28 @@ class Nodes(nn.Module):
         super().__init__()
         self.text = nn.Parameter(torch.randn(width) * 0.02)
         self.image = nn.Parameter(torch.randn(width) * 0.02)
-        self.phrase = nn.Embedding(NUM_KINDS, width)
+        self.phrase = nn.Embedding(3, width)  # objects, attributes and relations
         self.phrase_norm = nn.LayerNorm(width)
 
-    def of_caption(self, words: Tensor, kinds: Tensor) -> Tensor:
-        """[C^T | phrases | words], [T, n, d]."""
+    def before_words(self, words: Tensor, kinds: Tensor) -> Tensor:
+        """Join [C^T | phrases | words], [T, n, d]."""
         phrases = self.phrase_norm(self.phrase(kinds)).to(words.dtype)
-        return torch.cat([self.text.to(words.dtype).expand(len(words), 1, -1), phrases, words], dim=1)
+        node = self.text.to(words.dtype).expand(len(words), 1, -1)
+        return torch.cat([node, phrases, words], dim=1)
 
-    def of_image(self, regions: Tensor) -> Tensor:
-        """[C^I | regions], [B, m, d]."""
-        return torch.cat([self.image.to(regions.dtype).expand(len(regions), 1, -1), regions], dim=1)
+    def before_regions(self, regions: Tensor) -> Tensor:
+        """Join [C^I | regions], [B, m, d]."""
+        node = self.image.to(regions.dtype).expand(len(regions), 1, -1)
+        return torch.cat([node, regions], dim=1)
 
 
-def _real_positions(vectors: Tensor, count: Tensor | None) -> Tensor:
-    """bool [B, 1 + K]: the node in front, then as many vectors as are real; None means all."""
+def _node_and_real(vectors: Tensor, count: Tensor | None) -> Tensor:
+    """Return bool [B, 1 + K]: True for the node in front, then for as many vectors as are real; None means all."""
     return F.pad(first_places(vectors, count), (1, 0), value=True)
 
 
 def text_mask(phrase_tokens: Tensor, real: Tensor, rule: str) -> Tensor:
-    """Edges inside captions.
+    """Open the edges inside captions.
 
     Args:
         phrase_tokens: bool [T, P, W], word w belongs to phrase p.
@@ -307,18 +327,19 @@ def text_mask(phrase_tokens: Tensor, real: Tensor, rule: str) -> Tensor:
     Returns:
         bool [T, n, n], row may look at column. Padding is seen by nothing but itself.
     """
-    start = 1 + phrase_tokens.shape[1]
+    phrases = slice(1, 1 + phrase_tokens.shape[1])
+    words = slice(phrases.stop, None)
     allowed = real.new_ones(*real.shape, real.shape[1])
     if rule != "none":
-        allowed[:, 1:start, start:] = phrase_tokens
-        allowed[:, start:, 1:start] = phrase_tokens.transpose(1, 2)
+        allowed[:, phrases, words] = phrase_tokens
+        allowed[:, words, phrases] = phrase_tokens.transpose(1, 2)
     if rule == "strict":
-        allowed[:, 1:start, 1:start] = False
-    return _without_padding(allowed, real)
+        allowed[:, phrases, phrases] = False
+    return _close_padding(allowed, real)
 
 
 def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: str) -> Tensor:
-    """Edges of image-caption pairs.
+    """Open the edges of image-caption pairs.
 
     Args:
         text: bool [N, n, n] of `text_mask`.
@@ -329,23 +350,23 @@ def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: str) ->
     Returns:
         bool [N, n + m, n + m].
     """
-    length = text.shape[1]
+    image_node = text.shape[1]
     real = torch.cat([real_text, real_image], dim=1)
     allowed = real[:, None].repeat(1, real.shape[1], 1)
-    allowed[:, :length, :length] = text
+    allowed[:, :image_node, :image_node] = text
     if rule != "none":
-        allowed[:, 0, length + 1 :] = False  # 1: C^T sees no region
-        allowed[:, length, 1:length] = False  # 2: C^I sees no phrase and no word
+        allowed[:, 0, image_node + 1 :] = False  # 1: C^T sees no region
+        allowed[:, image_node, 1:image_node] = False  # 2: C^I sees no phrase and no word
     if rule == "strict":
-        allowed[:, 0, length] = allowed[:, length, 0] = False
-    return _without_padding(allowed, real)
+        allowed[:, 0, image_node] = False
+        allowed[:, image_node, 0] = False
+    return _close_padding(allowed, real)
 
 
-def _without_padding(allowed: Tensor, real: Tensor) -> Tensor:
-    """Closes the columns of padding; every position sees itself, since a row without an open edge has no softmax."""
+def _close_padding(allowed: Tensor, real: Tensor) -> Tensor:
+    """Close the columns of padding; every position sees itself, since a row without an open edge has no softmax."""
     itself = torch.eye(real.shape[1], dtype=torch.bool, device=real.device)
     return (allowed & real[:, None]) | itself
 
 
 build = SsamtEncoder
-"""Makes the model, freshly initialised."""

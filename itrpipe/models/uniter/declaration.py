@@ -1,6 +1,6 @@
 """Declaration of UNITER."""
 
-from __future__ import annotations
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -34,23 +34,23 @@ class Uniter(BackboneSettings):
     )
 
     def reads(self) -> tuple[str, ...]:
-        """Regions, and where they lie."""
         return ("regions", "boxes")
 
     def pretrained(self) -> dict[str, str]:
-        """The tokenizer."""
         return {"tokenizer": self.tokenizer}
 
     def unused_options(self) -> tuple[str, ...]:
-        """The revision of a tokenizer that is not named."""
-        return () if self.tokenizer else ("tokenizer_revision",)
+        """Return the revision of a tokenizer that is not named."""
+        if self.tokenizer:
+            return ()
+        return ("tokenizer_revision",)
 
     def published_weights(self) -> str:
-        """Published weights of UNITER, TAGS or BERT."""
+        """Return the file of UNITER, TAGS or BERT."""
         return self.initial
 
     @model_validator(mode="after")
-    def _has_tokenizer(self) -> Uniter:
+    def _has_tokenizer(self) -> Self:
         if self.initial and not self.tokenizer:
             raise ValueError("published weights are of word pieces; give --set model.tokenizer=bert-base-cased as well")
         return self

@@ -65,16 +65,22 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         vocabulary_size: number of token ids, `[MASK]` included.
     """
 
-    by_rows = MappingProxyType({"score_matrix": (0,), "score_pairs": (0, 1), "score_at": (2, 3), "read_at": (2, 3)})
+    by_rows = MappingProxyType(
+        {
+            "score_matrix": (0,),
+            "score_pairs": (0, 1),
+            "score_at": (2, 3),
+            "read_at": (2, 3),
+        }
+    )
 
     def __init__(self, settings: Uniter, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
-        width = settings.embed_dim
-        dropout = settings.dropout
         self.settings = settings
+        width = settings.embed_dim
         self.text = TextEmbedding(width, settings.max_words, vocabulary_size)
         self.image = RegionEmbedding(width, image_dim)
-        sizes = (width, settings.heads, settings.feed_forward_dim, dropout, NORM_EPSILON)
+        sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout, NORM_EPSILON)
         self.layers = EncoderLayers(settings.layers, *sizes)
         self.pooler = nn.Linear(width, width)
         self.match = nn.Linear(width, 2)
@@ -86,33 +92,36 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         self.derive_heads({"rank", "word_match", "correction"})
 
     def derive_heads(self, heads: set[str]) -> None:
-        """Starts heads from others: `rank` and `word_match` from `match`, `correction` from `masked_word`."""
+        """Start heads from others: `rank` and `word_match` from `match`, `correction` from `masked_word`."""
+        match = self.match.state_dict()
         if "rank" in heads:
-            self.rank.load_state_dict({name: each[1:] for name, each in self.match.state_dict().items()})
+            self.rank.load_state_dict({name: tensor[1:] for name, tensor in match.items()})
         if "word_match" in heads:
-            self.word_match.load_state_dict(self.match.state_dict())
+            self.word_match.load_state_dict(match)
         if "correction" in heads:
             self.correction.load_state_dict(self.masked_word.state_dict())
 
     def undecayed(self) -> set[str]:
-        """Biases and scales of layer norms, but for the scales of the projected features and boxes.
+        """Return biases and scales of layer norms, but for the scales of the projected features and boxes.
 
         The published optimiser knows layer norms by their names, and does not know these two.
         """
         return super().undecayed() - {"image.region_norm.weight", "image.box_norm.weight"}
 
     def encode_images(self, images: ImageBatch) -> RegionEncoding:
-        """Regions and their boxes, embedded, before dropout; the count is always given.
+        """Embed regions and their boxes, before dropout; the count is always given.
 
         Raises:
             DataError: the features have no boxes.
         """
         regions = self.image(images.regions.float(), boxes_of(images), self.text.kind.weight[1])
-        count = torch.full((len(regions),), regions.shape[1], device=regions.device)
-        return RegionEncoding(regions, count if images.count is None else images.count)
+        count = images.count
+        if count is None:
+            count = torch.full((len(regions),), regions.shape[1], device=regions.device)
+        return RegionEncoding(regions, count)
 
     def encode_texts(self, texts: TextBatch) -> WordEncoding:
-        """Words with their positions.
+        """Embed words with their positions.
 
         Raises:
             DataError: a caption is longer than the model has positions.
@@ -120,16 +129,19 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         return WordEncoding(self.text(texts.tokens), texts.lengths)
 
     def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
-        """Scores [B, T], float32."""
-        pairs = torch.cartesian_prod(torch.arange(len(images.regions)), torch.arange(len(texts.lengths)))
-        return self.score_at(images, texts, *pairs.T).view(len(images.regions), -1)
+        """Score [B, T] every image with every caption, float32."""
+        num_images = len(images.regions)
+        pairs = torch.cartesian_prod(torch.arange(num_images), torch.arange(len(texts.lengths)))
+        image_rows, text_rows = pairs.T
+        return self.score_at(images, texts, image_rows, text_rows).view(num_images, -1)
 
     def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
-        """Scores [N] of image k with caption k, float32."""
-        return self.score_at(images, texts, *torch.arange(len(images.regions)).expand(2, -1))
+        """Score [N] image k with caption k, float32."""
+        rows = torch.arange(len(images.regions))
+        return self.score_at(images, texts, rows, rows)
 
     def score_at(self, images: RegionEncoding, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor) -> Tensor:
-        """Scores [N] of pairs of any images and captions, float32.
+        """Score [N] pairs of any images and captions, float32.
 
         Args:
             images, texts: what pairs are made of; each is embedded once, however many pairs it is in.
@@ -155,34 +167,45 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         """
         assert images.count is not None
         dropout = self.settings.dropout
-        width = texts.words.shape[1]
-        room = images.regions.shape[1]
+        max_words = texts.words.shape[1]
+        max_regions = images.regions.shape[1]
         vectors = torch.cat([texts.words.flatten(0, 1), images.regions.flatten(0, 1)])  # [T W + B R, d]
+        first_region = texts.words.shape[:2].numel()
         # Without dropout in between, the first layer looks at every word and region once, however many pairs it is in.
-        projected = None if self.training and dropout else self.layers.project(vectors)
+        projected = None
+        if not self.training or not dropout:
+            projected = self.layers.project(vectors)
+
         order = []
-        parts = []
-        for rows, length, padded in self._tiles(images.count, texts.lengths, image_rows, text_rows):
+        results = []
+        for rows, length, is_padded in self._tiles(images.count, texts.lengths, image_rows, text_rows):
             image = image_rows[rows].to(vectors.device)[:, None]  # [n, 1]
             text = text_rows[rows].to(vectors.device)[:, None]
+            num_words = texts.lengths[text]
             position = torch.arange(length, device=vectors.device)
-            words = texts.lengths[text]
-            regions = images.count[image]
-            of_image = texts.words.shape[:2].numel() + image * room + position - words
-            index = torch.where(position < words, text * width + position, of_image)  # [n, L] rows of the vectors
-            real = position < words + regions
-            index = index.masked_fill(~real, 0)
-            allowed = real[:, None, None] if padded else None
+            is_word = position < num_words
+            is_real = position < num_words + images.count[image]
+            word_index = text * max_words + position
+            region_index = first_region + image * max_regions + position - num_words
+            index = torch.where(is_word, word_index, region_index)  # [n, L] rows of the vectors
+            index = index.masked_fill(~is_real, 0)
+
             states = F.dropout(F.embedding(index, vectors), dropout, self.training)
-            known = None if projected is None else F.embedding(index, projected)
-            states = self.layers(states, allowed, known, first)
-            parts.append(read(F.pad(states, (0, 0, 0, first - states.shape[1]))))
+            projected_states = None
+            if projected is not None:
+                projected_states = F.embedding(index, projected)
+            allowed = None
+            if is_padded:
+                allowed = is_real[:, None, None]
+            states = self.layers(states, allowed, projected_states, first)
+            states = F.pad(states, (0, 0, 0, first - states.shape[1]))
+            results.append(read(states))
             order.append(rows)
-        found = torch.cat(parts)
-        return found[torch.cat(order).argsort().to(found.device)]
+        result = torch.cat(results)
+        return result[torch.cat(order).argsort().to(result.device)]
 
     def rank_score(self, start: Tensor) -> Tensor:
-        """Scores [N] of the last states [N, d] of the first position."""
+        """Score [N] pairs by the last states [N, d] of their first position."""
         return self.pair_logits(start, self.rank).squeeze(-1)
 
     def pair_logits(self, start: Tensor, head: nn.Linear) -> Tensor:
@@ -194,64 +217,70 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
             return head(torch.tanh(self.pooler(start.float())))
 
     def masked_word_logits(self, states: Tensor) -> Tensor:
-        """[..., V] of last states [..., d] of words: what stands there."""
+        """Compute logits [..., V] of last states [..., d] of words: what stands there."""
         return self.masked_word(states, self.text.word.weight)
 
     def word_match_logits(self, states: Tensor) -> Tensor:
-        """[..., 2] of last states [..., d] of words; 1 is a word that belongs to the image."""
+        """Compute logits [..., 2] of last states [..., d] of words; 1 is a word that belongs to the image."""
         return self.word_match(states)
 
     def correction_logits(self, states: Tensor) -> Tensor:
-        """[..., V] of last states [..., d] of words: what should stand there."""
+        """Compute logits [..., V] of last states [..., d] of words: what should stand there."""
         return self.correction(states, self.text.word.weight)
 
     def _tiles(
-        self, count: Tensor, lengths: Tensor, image_rows: Tensor, text_rows: Tensor
+        self,
+        count: Tensor,
+        lengths: Tensor,
+        image_rows: Tensor,
+        text_rows: Tensor,
     ) -> Iterator[tuple[Tensor, int, bool]]:
-        """Pairs in the order of their length: their numbers [n], the longest length, whether others are shorter.
+        """Yield pairs in the order of their length: their numbers [n], the longest length, whether others are shorter.
 
         A tile ends where it is full, or where over a tenth of a sequence would be padding, unless it is small then.
         """
         sizes = count.cpu()[image_rows.cpu()] + lengths.cpu()[text_rows.cpu()]
-        order = sizes.argsort(stable=True, descending=True)
-        sizes = sizes[order]
+        sizes, order = sizes.sort(stable=True, descending=True)
         tokens = _TILE_SIZES[count.device.type] // self.settings.embed_dim
         start = 0
         while start < len(order):
             longest = int(sizes[start])
-            full = max(1, tokens // longest)
-            alike = int((sizes >= 0.9 * longest).sum())
-            stop = min(len(order), start + full, max(alike, start + full // 8 + 1))
+            most = max(1, tokens // longest)
+            similar_stop = int((sizes >= 0.9 * longest).sum())
+            smallest_stop = start + most // 8 + 1
+            stop = min(len(order), start + most, max(similar_stop, smallest_stop))
             yield order[start:stop], longest, int(sizes[stop - 1]) < longest
             start = stop
 
 
 class TextEmbedding(nn.Module):
-    """Words by token, position and kind of sequence, normalised."""
+    """Words by token, position and kind of sequence, normalised.
+
+    Attributes:
+        max_tokens: longest caption in tokens that there are positions for.
+    """
 
     def __init__(self, width: int, positions: int, vocabulary_size: int) -> None:
         super().__init__()
+        self.max_tokens = positions
         self.word = nn.Embedding(vocabulary_size, width)
         self.position = nn.Embedding(positions, width)
         self.kind = nn.Embedding(2, width)
         self.norm = nn.LayerNorm(width, eps=NORM_EPSILON)
 
-    @property
-    def max_tokens(self) -> int:
-        """Longest caption in tokens that there are positions for."""
-        return self.position.num_embeddings
-
     def forward(self, tokens: Tensor) -> Tensor:
-        """[T, W] ids to [T, W, d].
+        """Embed ids [T, W] as [T, W, d].
 
         Raises:
             DataError: a caption has more words than there are positions.
         """
         count = tokens.shape[1]
-        known = self.max_tokens
-        if count > known:
-            raise DataError(f"a caption has {count} tokens and the model {known} positions; raise --set max_words")
-        return self.norm(self.word(tokens) + self.position.weight[:count] + self.kind.weight[0])
+        if count > self.max_tokens:
+            raise DataError(
+                f"a caption has {count} tokens and the model {self.max_tokens} positions; raise --set max_words"
+            )
+        states = self.word(tokens) + self.position.weight[:count] + self.kind.weight[0]
+        return self.norm(states)
 
 
 class RegionEmbedding(nn.Module):
@@ -276,13 +305,19 @@ class RegionEmbedding(nn.Module):
         self.norm = nn.LayerNorm(width, eps=NORM_EPSILON)
 
     def forward(self, features: Tensor, boxes: Tensor | None, kind: Tensor | None = None) -> Tensor:
-        """[B, R, D_in] features with boxes [B, R, 4], where they are read, to [B, R, d]; `kind` [d] is added to all."""
+        """Embed features [B, R, D_in], with boxes [B, R, 4] where they are read, as [B, R, d].
+
+        `kind` [d] is added to all.
+        """
         states = self.region_norm(self.region(features))
         if boxes is not None:
             sides = boxes[..., 2:] - boxes[..., :2]
-            numbers = torch.cat([boxes, sides, sides.prod(dim=-1, keepdim=True)], dim=-1)  # [B, R, 7]
+            areas = sides.prod(dim=-1, keepdim=True)
+            numbers = torch.cat([boxes, sides, areas], dim=-1)  # [B, R, 7]
             states = states + self.box_norm(self.box(numbers))
-        return self.norm(states if kind is None else states + kind)
+        if kind is not None:
+            states = states + kind
+        return self.norm(states)
 
 
 class TokenHead(nn.Module):
@@ -295,8 +330,9 @@ class TokenHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 
     def forward(self, states: Tensor, words: Tensor) -> Tensor:
-        """Logits [..., V] of states [..., d] and word embeddings [V, d]."""
-        return F.linear(self.norm(F.gelu(self.transform(states))), words, self.bias)
+        """Compute logits [..., V] of states [..., d] and word embeddings [V, d]."""
+        states = self.norm(F.gelu(self.transform(states)))
+        return F.linear(states, words, self.bias)
 
 
 class EncoderLayer(nn.Module):
@@ -321,9 +357,13 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width, eps=epsilon)
 
     def forward(
-        self, states: Tensor, allowed: Tensor | None, projected: Tensor | None = None, first: int | None = None
+        self,
+        states: Tensor,
+        allowed: Tensor | None,
+        projected: Tensor | None = None,
+        first: int | None = None,
     ) -> Tensor:
-        """Next states [B, n, d], or [B, first, d].
+        """Compute the next states [B, n, d], or [B, first, d].
 
         Args:
             states: [B, n, d].
@@ -333,16 +373,20 @@ class EncoderLayer(nn.Module):
             first: compute the next states of the first so many positions only; they still look at all.
         """
         batch, _, width = states.shape
-        if projected is None and first is not None:
+        if projected is not None:
+            queries, keys, values = projected.chunk(3, dim=-1)
+            queries = queries[:, :first]
+        elif first is None:
+            queries, keys, values = self.project(states).chunk(3, dim=-1)
+        else:
             weight = self.project.weight
             bias = self.project.bias
             queries = F.linear(states[:, :first], weight[:width], bias[:width])
             keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
-        else:
-            queries, keys, values = (self.project(states) if projected is None else projected).chunk(3, dim=-1)
-        queries, keys, values = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (queries[:, :first], keys, values)
-        )
+        by_head = (self.heads, -1)
+        queries = queries.unflatten(-1, by_head).transpose(1, 2)  # [B, heads, n, d / heads]
+        keys = keys.unflatten(-1, by_head).transpose(1, 2)
+        values = values.unflatten(-1, by_head).transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout)
         attended = self.output(attended.transpose(1, 2).reshape(batch, -1, width))
@@ -364,13 +408,17 @@ class EncoderLayers(nn.ModuleList):
 
     @property
     def project(self) -> nn.Linear:
-        """The projection of the first layer: of states that many sequences share it can be computed once."""
+        """Return the projection of the first layer: of states that many sequences share it can be computed once."""
         return self[0].project  # pyright: ignore[reportReturnType]
 
     def forward(
-        self, states: Tensor, allowed: Tensor | None = None, projected: Tensor | None = None, first: int | None = None
+        self,
+        states: Tensor,
+        allowed: Tensor | None = None,
+        projected: Tensor | None = None,
+        first: int | None = None,
     ) -> Tensor:
-        """Last states [B, n, d], or those [B, first, d] of the first positions; arguments as of `EncoderLayer`."""
+        """Compute last states [B, n, d], or those [B, first, d] of the first positions; see `EncoderLayer`."""
         *earlier, last = self
         for layer in earlier:
             states = layer(states, allowed, projected)
@@ -379,7 +427,7 @@ class EncoderLayers(nn.ModuleList):
 
 
 def initialise(module: nn.Module, deviation: float = 0.02) -> None:
-    """BERT's initial weights: normal with this standard deviation, biases zero; layer norms stay 1 and 0."""
+    """Draw BERT's initial weights: normal with this standard deviation, biases zero; layer norms stay 1 and 0."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=deviation)
@@ -388,8 +436,10 @@ def initialise(module: nn.Module, deviation: float = 0.02) -> None:
 
 
 def build(settings: Uniter, image_dim: int, vocabulary_size: int) -> UniterEncoder:
-    """Makes the model, freshly initialised; a vocabulary of our own gets a `[MASK]` behind its last word."""
-    return UniterEncoder(settings, image_dim, vocabulary_size + (not settings.tokenizer))
+    """Make the model, freshly initialised; a vocabulary of our own gets a `[MASK]` behind its last word."""
+    if not settings.tokenizer:
+        vocabulary_size += 1
+    return UniterEncoder(settings, image_dim, vocabulary_size)
 
 
 _RENAMED = {
@@ -423,12 +473,10 @@ _RENAMED = {
     "LayerNorm": "norm",
 }
 """Parts of published names -> ours, replaced one after the other."""
-_OPTIONAL = ("match", "rank", "word_match", "masked_word", "correction", "image")
-"""Parts that a file may lack; the last one is what BERT lacks."""
 
 
 def load_published(model: UniterEncoder, path: Path) -> str:
-    """Gives a model published weights, and says in one line which of its parts they have not.
+    """Give a model published weights, and say in one line which of its parts they have not.
 
     Heads that a file lacks start from others where UNITER or TAGS does so (see `UniterEncoder.derive_heads`); whether
     it has a rank head is told by `rank_output.weight`.
@@ -445,10 +493,11 @@ def load_published(model: UniterEncoder, path: Path) -> str:
     try:
         missing, unused = model.load_state_dict(translate(state), strict=False)
     except RuntimeError as error:
-        other = str(error).splitlines()[1].strip()
-        raise DataError(f"{path}: {other}; give --set model.… of that file, its features and its tokens") from None
+        reason = str(error).splitlines()[1].strip()
+        raise DataError(f"{path}: {reason}; give --set model.… of that file, its features and its tokens") from None
+    optional = ("match", "rank", "word_match", "masked_word", "correction", "image")  # the last one is what BERT lacks
     for name in missing:
-        if not name.startswith(_OPTIONAL):
+        if not name.startswith(optional):
             raise DataError(
                 f"{path} has no weights for '{name}': it is not of UNITER, TAGS or BERT with so many layers"
             )
@@ -456,24 +505,27 @@ def load_published(model: UniterEncoder, path: Path) -> str:
         if name.startswith("layers."):
             raise DataError(f"{path} has weights for '{name}', which this model has not; raise --set model.layers")
     refuse_not_finite(path, model, "get the file again")
-    absent = {name.partition(".")[0] for name in missing}
-    model.derive_heads(absent)
-    ignored = [name for name in state if _own_name(name) in unused]
-    told = f"; not used: {len(ignored)} weights such as '{ignored[0]}'" if ignored else ""
-    return f"{path}: not in this file: {', '.join(sorted(absent)) or 'nothing'}{told}"
+    missing_parts = {name.partition(".")[0] for name in missing}
+    model.derive_heads(missing_parts)
+    message = f"{path}: not in this file: {', '.join(sorted(missing_parts)) or 'nothing'}"
+    ignored = [name for name in state if _rename(name) in unused]
+    if ignored:
+        message += f"; not used: {len(ignored)} weights such as '{ignored[0]}'"
+    return message
 
 
 def translate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Published weights under our names, query, key and value joined; those that stand for nothing here among them."""
-    found = {_own_name(name): tensor for name, tensor in state.items()}
-    for name in list(found):
+    """Return published weights under our names, query, key and value joined; those without use here among them."""
+    renamed = {_rename(name): tensor for name, tensor in state.items()}
+    for name in list(renamed):
         parts = [name.replace("query", part) for part in ("query", "key", "value")]
-        if ".query." in name and found.keys() >= set(parts):
-            found[name.replace("query", "project")] = torch.cat([found.pop(part) for part in parts])
-    return found
+        if ".query." in name and renamed.keys() >= set(parts):
+            tensors = [renamed.pop(part) for part in parts]
+            renamed[name.replace("query", "project")] = torch.cat(tensors)
+    return renamed
 
 
-def _own_name(name: str) -> str:
+def _rename(name: str) -> str:
     name = name.removeprefix("module.")
     for theirs, ours in _RENAMED.items():
         name = name.replace(theirs, ours)

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, invert_permutation, pack_padded_s
 from itrpipe.engine.work import to_device
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER
 from itrpipe.models.base import (
-    DualEncoder,
+    EmbeddingModel,
     ImageBatch,
     ImageEncoding,
     TextBatch,
@@ -31,38 +31,35 @@ _ORDER_TILE_VALUES = 1 << 24
 
 
 def image_projection(image_dim: int, embed_dim: int) -> nn.Linear:
-    """Linear layer from region features to the joint space; weights uniform in +-sqrt(6 / (in + out)), bias 0."""
+    """Make the layer from region features to the joint space; weights uniform in +-sqrt(6 / (in + out)), bias 0."""
     projection = nn.Linear(image_dim, embed_dim)
     nn.init.xavier_uniform_(projection.weight)
     nn.init.zeros_(projection.bias)
     return projection
 
 
-def mean_of_regions(images: ImageBatch) -> Tensor:
-    """Mean [B, D_in] over the real regions of each image, in single precision."""
-    return mean_of_first(images.regions.float(), real_count(images))
-
-
 def order_scores(images: Tensor, texts: Tensor) -> Tensor:
-    """-||max(0, text - image)||_2 over the last axis, with broadcasting, in single precision at least.
+    """Compute -||max(0, text - image)||_2 over the last axis, with broadcasting, in single precision at least.
 
     The gradient where a caption violates nothing is zero; a bare square root would make it NaN there.
 
     Source: Order embeddings (Vendrov et al., ICLR 2016), Eq. 2, as used in VSE++ §4.6.
     """
-    return -torch.linalg.vector_norm((at_least_single(texts) - at_least_single(images)).clamp(min=0), dim=-1)
+    violations = (at_least_single(texts) - at_least_single(images)).clamp(min=0)
+    return -torch.linalg.vector_norm(violations, dim=-1)
 
 
-def pack(sequences: Tensor, lengths: Tensor) -> PackedSequence:
-    """Sequences [T, W, D] of lengths [T], which lie on the host, in any order; see `pack_padded_sequence`."""
+def pack_captions(words: Tensor, lengths: Tensor) -> PackedSequence:
+    """Pack sequences [T, W, D] of lengths [T], which lie on the host, in any order; see `pack_padded_sequence`."""
     lengths, order = lengths.sort(descending=True)
-    there = to_device(torch.stack([order, invert_permutation(order)]), sequences.device)  # pyright: ignore
-    packed = pack_padded_sequence(sequences.index_select(0, there[0]), lengths, batch_first=True)
-    return PackedSequence(packed.data, packed.batch_sizes, *there)
+    orders = torch.stack([order, invert_permutation(order)])  # pyright: ignore[reportArgumentType]
+    order, inverse = to_device(orders, words.device)  # in one copy
+    packed = pack_padded_sequence(words.index_select(0, order), lengths, batch_first=True)
+    return PackedSequence(packed.data, packed.batch_sizes, order, inverse)
 
 
 def gru_step(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> Tensor:
-    """Next GRU state [b, H] from the two halves of its gates.
+    """Compute the next state [b, H] of a GRU from the two halves of its gates.
 
     Args:
         from_input: [b, 3H] W_ih x + b_ih, gates in the order reset, update, new.
@@ -78,17 +75,18 @@ def gru_step(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> Tensor:
 
 
 def last_states(rnn: nn.GRU, packed: PackedSequence) -> Tensor:
-    """State [T, H] of a one-directional, one-layer GRU after the last item of each sequence, in their order.
+    """Compute the states [T, H] of a one-directional, one-layer GRU after the last item of each sequence.
 
     On a CPU PyTorch's own loop takes every step's rows out of the packed input one by one, and the gradient of
     each is as large as all of them. Here they are split once. A GPU runs cuDNN.
 
     Args:
         rnn: the GRU.
-        packed: sequences of width D, of any lengths.
+        packed: T sequences of width D, of any lengths.
     """
     if packed.data.is_cuda:
-        return rnn(packed)[1][0]
+        _, last_hidden = rnn(packed)
+        return last_hidden[0]
     weight_ih, weight_hh, bias_ih, bias_hh = rnn.parameters()
     gates = F.linear(packed.data, weight_ih, bias_ih)  # [P, 3H]
     sizes = packed.batch_sizes.tolist()
@@ -98,7 +96,8 @@ def last_states(rnn: nn.GRU, packed: PackedSequence) -> Tensor:
         if size < len(hidden):
             hidden, ended = hidden.split([size, len(hidden) - size])
             finished.append(ended)
-        hidden = gru_step(from_input, F.linear(hidden, weight_hh, bias_hh), hidden)
+        from_hidden = F.linear(hidden, weight_hh, bias_hh)
+        hidden = gru_step(from_input, from_hidden, hidden)
     states = torch.cat([hidden, *reversed(finished)])  # longest first
     return states.index_select(0, packed.unsorted_indices)  # pyright: ignore[reportArgumentType]
 
@@ -126,12 +125,13 @@ class GruTextEncoder(nn.Module):
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
 
     def forward(self, texts: TextBatch) -> Tensor:
-        """Caption vectors [T, D] of unit length, in the order of the batch."""
-        packed = pack(self.embed(texts.tokens), texts.host_lengths)
-        return l2_normalise(at_least_single(last_states(self.rnn, packed)), dim=-1)
+        """Encode captions as vectors [T, D] of unit length, in the order of the batch."""
+        packed = pack_captions(self.embed(texts.tokens), texts.host_lengths)
+        states = last_states(self.rnn, packed)
+        return l2_normalise(at_least_single(states), dim=-1)
 
 
-class VseppEncoder(DualEncoder):
+class VseppEncoder(EmbeddingModel):
     """VSE++ with mean-pooled regions.
 
     Args:
@@ -148,30 +148,35 @@ class VseppEncoder(DualEncoder):
         self.text = GruTextEncoder(vocabulary_size, settings.word_dim, settings.embed_dim)
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
-        """Embeddings [B, D]; regions are averaged over the real rows only."""
-        embedding = at_least_single(self.fc(mean_of_regions(images)))  # [B, D]
+        """Encode images as vectors [B, D]; regions are averaged over the real rows only."""
+        features = mean_of_first(images.regions.float(), real_count(images))  # [B, D_in]
+        embedding = at_least_single(self.fc(features))  # [B, D]
         if self.settings.image_norm:
             embedding = l2_normalise(embedding, dim=-1)
-        return ImageEncoding(embedding.abs() if self.settings.absolute_values else embedding)
+        if self.settings.absolute_values:
+            embedding = embedding.abs()
+        return ImageEncoding(embedding)
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
-        """Embeddings [T, D] of unit length."""
+        """Encode captions as vectors [T, D] of unit length."""
         embedding = self.text(texts)
-        return TextEncoding(embedding.abs() if self.settings.absolute_values else embedding)
+        if self.settings.absolute_values:
+            embedding = embedding.abs()
+        return TextEncoding(embedding)
 
     def score_matrix(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
-        """Scores [B, T]; order violations are computed in tiles of images, since each pair needs D values."""
+        """Score [B, T] all pairs; order violations are computed in tiles of images, since each pair needs D values."""
         if self.measure == INNER_PRODUCT:
             return super().score_matrix(images, texts)
         rows = max(1, _ORDER_TILE_VALUES // texts.embedding.numel())
-        return torch.cat([order_scores(tile[:, None], texts.embedding) for tile in images.embedding.split(rows)])
+        tiles = images.embedding.split(rows)
+        return torch.cat([order_scores(tile[:, None], texts.embedding) for tile in tiles])
 
     def score_pairs(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
-        """Scores [B] of image k with caption k."""
+        """Score [B] image k with caption k."""
         if self.measure == INNER_PRODUCT:
             return super().score_pairs(images, texts)
         return order_scores(images.embedding, texts.embedding)
 
 
 build = VseppEncoder
-"""Makes the model, freshly initialised."""

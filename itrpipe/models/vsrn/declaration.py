@@ -41,7 +41,7 @@ class Vsrn(PlacedRegionBackbone):
     )
 
     def unused_options(self) -> tuple[str, ...]:
-        """Return the options of the captioning branch where there is none."""
+        """Return the options of the captioning branch if there is none."""
         if self.captioner:
             return ()
         return "caption_dim", "caption_word_dim", "caption_max_length", "caption_dropout"

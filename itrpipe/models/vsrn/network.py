@@ -3,7 +3,7 @@
 The regions of an image are projected, look at each other in residual graph layers, and are read by a GRU, whose last
 state is the vector of the image. The vector of a caption is the last state of a GRU over its words, as in VSE++, whose
 `GruTextEncoder` and initial weights of the projection (`image_projection`) are taken. Both vectors have unit length,
-and the score of a pair is their inner product (`DualEncoder`).
+and the score of a pair is their inner product (`EmbeddingModel`).
 
 Source: Li et al., "Visual Semantic Reasoning for Image-Text Matching", ICCV 2019. Where the published code and
 the paper differ the code is followed, since all published weights come from it: the region l2-norms run over
@@ -26,7 +26,7 @@ from itrpipe.datasets.vocabulary import END, PAD
 from itrpipe.engine.work import to_device
 from itrpipe.errors import DataError
 from itrpipe.models.base import (
-    DualEncoder,
+    EmbeddingModel,
     ImageBatch,
     ImageEncoding,
     TextBatch,
@@ -64,7 +64,7 @@ class GraphLayer(nn.Module):
         nn.init.zeros_(self.norm.weight)
 
     def forward(self, regions: Tensor) -> Tensor:
-        """Regions [B, R, D] after each attended to all others of its image."""
+        """Let the regions [B, R, D] of each image attend to each other."""
         theta, phi, g = self.relations(regions).chunk(3, dim=-1)  # each [B, R, D]
         affinity = theta @ phi.transpose(1, 2) / regions.shape[1]  # [B, R, R]
         mixed = self.output(affinity @ g)  # [B, R, D]
@@ -83,22 +83,27 @@ class RegionReasoning(nn.Module):
         super().__init__()
         self.settings = settings
         self.l2_dim = 1 if settings.region_l2_axis == "regions" else 2
-        self.fc = image_projection(region_width(image_dim, settings.boxes), settings.embed_dim)
-        self.graph = nn.Sequential(*(GraphLayer(settings.embed_dim) for _ in range(settings.graph_layers)))
-        self.rnn = nn.GRU(settings.embed_dim, settings.embed_dim, batch_first=True)
-        self.norm = nn.BatchNorm1d(settings.embed_dim) if settings.final_batch_norm else nn.Identity()
+        width = settings.embed_dim
+        self.fc = image_projection(region_width(image_dim, settings.boxes), width)
+        layers = [GraphLayer(width) for _ in range(settings.graph_layers)]
+        self.graph = nn.Sequential(*layers)
+        self.rnn = nn.GRU(width, width, batch_first=True)
+        self.norm = nn.Identity()
+        if settings.final_batch_norm:
+            self.norm = nn.BatchNorm1d(width)
 
     def forward(self, regions: Tensor) -> ImageEncoding:
-        """Unit vectors [B, D] and reasoned regions [B, R, D] of region features [B, R, D_in]."""
+        """Encode region features [B, R, D_in] as unit vectors [B, D] and reasoned regions [B, R, D]."""
         regions = self.fc(regions.to(self.fc.weight.dtype))  # [B, R, D]
         if self.settings.region_norm:
             regions = l2_normalise(regions, self.l2_dim)
         regions = l2_normalise(self.graph(regions), self.l2_dim)
         _, last_hidden = self.rnn(regions)  # [1, B, D]
-        return ImageEncoding(l2_normalise(at_least_single(self.norm(last_hidden[0])), dim=-1), regions)
+        embedding = at_least_single(self.norm(last_hidden[0]))
+        return ImageEncoding(l2_normalise(embedding, dim=-1), regions)
 
 
-class VsrnEncoder(DualEncoder):
+class VsrnEncoder(EmbeddingModel):
     """VSRN with its optional captioning branch, which only training uses.
 
     Args:
@@ -111,16 +116,19 @@ class VsrnEncoder(DualEncoder):
         super().__init__()
         self.image = RegionReasoning(settings, image_dim)
         self.text = GruTextEncoder(vocabulary_size, settings.word_dim, settings.embed_dim)
-        self.captioner = RegionCaptioner(settings, vocabulary_size) if settings.captioner else None
+        self.captioner = None
+        if settings.captioner:
+            self.captioner = RegionCaptioner(settings, vocabulary_size)
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
-        """Embeddings [B, D] of unit length and reasoned regions [B, R, D].
+        """Encode images as vectors [B, D] of unit length and reasoned regions [B, R, D].
 
         Raises:
             DataError: an image has fewer regions than the batch is wide; the graph, its BatchNorm and the
                 GRU mix all R rows, so padding would change the image.
         """
-        if (count := real_count(images)) is not None:  # None where every image has all R
+        count = real_count(images)
+        if count is not None:
             raise DataError(
                 f"an image has {count.min()} of {images.regions.shape[1]} regions, but vsrn needs the same number for "
                 "every image: extract a fixed number of regions, or train vsepp, which leaves out missing ones"
@@ -128,17 +136,18 @@ class VsrnEncoder(DualEncoder):
         return self.image(placed_regions(images, self.image.settings.boxes))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
-        """Embeddings [T, D] of unit length: the last states of the GRU over words."""
+        """Encode captions as vectors [T, D] of unit length: the last states of the GRU over words."""
         return TextEncoding(self.text(texts))
 
     def auxiliary_loss(self, images: ImageEncoding, texts: TextBatch) -> Tensor | None:
-        """Captioning loss of caption k given the regions of image k, unweighted; None without a captioner."""
+        """Compute the captioning loss of caption k given the regions of image k; None without a captioner."""
         if self.captioner is None:
             return None
         assert images.regions is not None
         # The decoder's many small steps cost more in bfloat16 than in single precision.
         with torch.autocast(images.regions.device.type, enabled=False):
-            return self.captioner(images.regions.to(self.captioner.output.weight.dtype), texts)
+            regions = images.regions.to(self.captioner.output.weight.dtype)
+            return self.captioner(regions, texts)
 
 
 class RegionCaptioner(nn.Module):
@@ -169,7 +178,7 @@ class RegionCaptioner(nn.Module):
         nn.init.xavier_normal_(self.output.weight)
 
     def forward(self, regions: Tensor, texts: TextBatch) -> Tensor:
-        """Negative log-likelihood of the captions, summed over tokens and divided by B.
+        """Compute the negative log-likelihood of the captions, summed over tokens and divided by B.
 
         A caption of more than `max_length` tokens is cut to that many and its last token becomes the end token. After
         the end token one pad token is predicted too, unless the label is full: the published mask runs through the
@@ -180,31 +189,33 @@ class RegionCaptioner(nn.Module):
             regions: [B, R, D] reasoned regions of image k.
             texts: caption k, B of them.
         """
-        # lengths on the CPU, so that shapes need no device sync
+        # Lengths are read on the host, so that shapes wait for no device.
         longest = self.max_length
-        lengths = texts.host_lengths
-        steps, order = lengths.clamp(max=longest - 1).sort(descending=True, stable=True)
+        steps, order = texts.host_lengths.clamp(max=longest - 1).sort(descending=True, stable=True)
         order = to_device(order, texts.tokens.device)
-        labels = F.pad(
-            texts.tokens[order, :longest], (0, 1), value=PAD
-        )  # a pad token to predict after a full-width caption
+        # One more pad token, to predict after a caption that fills the width.
+        labels = F.pad(texts.tokens[order, :longest], (0, 1), value=PAD)
         if labels.shape[1] > longest:
-            cut = texts.lengths[order] >= longest
-            labels[:, longest - 1] = torch.where(cut, END, labels[:, longest - 1])
-        shifted = labels[:, :-1], labels[:, 1:]
-        given, wanted = (pack_padded_sequence(each, steps, batch_first=True) for each in shifted)
-        logits = self.output(self.hidden_states(regions.index_select(0, order), given))  # [P, V]
-        return F.cross_entropy(logits, wanted.data, reduction="sum") / len(regions)
+            is_cut = texts.lengths[order] >= longest
+            labels[:, longest - 1] = torch.where(is_cut, END, labels[:, longest - 1])
+        inputs = pack_padded_sequence(labels[:, :-1], steps, batch_first=True)
+        targets = pack_padded_sequence(labels[:, 1:], steps, batch_first=True)
+        states = self.hidden_states(regions.index_select(0, order), inputs)
+        logits = self.output(states)  # [P, V]
+        return F.cross_entropy(logits, targets.data, reduction="sum") / len(regions)
 
-    def hidden_states(self, regions: Tensor, given: PackedSequence) -> Tensor:
-        """Decoder states [P, H] after each of the P input tokens; row k of regions [B, R, D] belongs to caption k."""
+    def hidden_states(self, regions: Tensor, inputs: PackedSequence) -> Tensor:
+        """Decode [P, H] states after each of the P input tokens; row k of regions [B, R, D] belongs to caption k."""
         projected = F.dropout(self.region_projection(regions), self.dropout, self.training)
         memory, (hidden,) = self.region_rnn(projected)  # [B, R, H], [1, B, H]
         width = hidden.shape[1]
+
+        # The part of the gates that words alone decide, for all steps at once.
         weight_words, weight_context = self.decoder_rnn.weight_ih.split([self.embed.embedding_dim, width], dim=1)
-        words = F.dropout(self.embed(given.data), self.dropout, self.training)  # [P, words]
-        held_by_step = given.batch_sizes.tolist()
-        word_gates = F.linear(words, weight_words, self.decoder_rnn.bias_ih).split(held_by_step)  # [b, 3H] each
+        words = F.dropout(self.embed(inputs.data), self.dropout, self.training)  # [P, words]
+        batch_sizes = inputs.batch_sizes.tolist()
+        word_gates = F.linear(words, weight_words, self.decoder_rnn.bias_ih).split(batch_sizes)  # [b, 3H] each
+
         # Attention on region o_r in state h is softmax_r of u . tanh(W [o_r; h] + b). As tanh(x) = 2 sigmoid(2x) - 1,
         # it is that of 2u . sigmoid(2W [o_r; h] + 2b) too: a softmax does not see the constant. Sigmoid is several
         # times cheaper than tanh on a CPU, so W, b and u are doubled here, once for all steps.
@@ -213,17 +224,20 @@ class RegionCaptioner(nn.Module):
         score = 2 * self.attention_score.weight[0]  # [H]
         weight_hidden = torch.cat([self.decoder_rnn.weight_hh, weight_query])  # [4H, H]: gates and 2W h in one product
         bias_hidden = F.pad(self.decoder_rnn.bias_hh, (0, width))
+
         states = []
-        for held, gates in zip(held_by_step, word_gates, strict=True):
-            if held < len(hidden):
-                keys = keys[:held]
-                memory = memory[:held]
-                hidden = hidden[:held]
+        for size, gates in zip(batch_sizes, word_gates, strict=True):
+            if size < len(hidden):  # shorter captions have ended
+                keys = keys[:size]
+                memory = memory[:size]
+                hidden = hidden[:size]
             from_hidden, query = F.linear(hidden, weight_hidden, bias_hidden).split([3 * width, width], dim=1)
             energy = torch.sigmoid(keys + query[:, None]) @ score  # [b, R]
-            context = (energy.softmax(dim=1)[:, None] @ memory)[:, 0]  # [b, H]
+            attention = energy.softmax(dim=1)[:, None]
+            context = (attention @ memory)[:, 0]  # [b, H]
             context = F.dropout(context, self.dropout, self.training)
-            hidden = gru_step(F.linear(context, weight_context) + gates, from_hidden, hidden)  # as the GRU cell does
+            from_input = F.linear(context, weight_context) + gates
+            hidden = gru_step(from_input, from_hidden, hidden)
             states.append(hidden)
         return torch.cat(states)
 

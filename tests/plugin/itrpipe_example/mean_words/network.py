@@ -2,10 +2,10 @@
 
 from torch import nn
 
-from itrpipe.models.base import DualEncoder, ImageEncoding, TextEncoding, l2_normalise, mean_of_first
+from itrpipe.models.base import EmbeddingModel, ImageEncoding, TextEncoding, l2_normalise, mean_of_first
 
 
-class MeanWordsEncoder(DualEncoder):
+class MeanWordsEncoder(EmbeddingModel):
     """Two linear maps into the joint space, of regions and of words."""
 
     def __init__(self, settings, image_dim, vocabulary_size):
