@@ -21,7 +21,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import EMBEDS_NO, OPEN_CLIP, SENTENCE_TRANSFORMERS
 from itrpipe.features.embeddings import INNER_PRODUCT, embedding_writer
 from itrpipe.features.extraction import Decoders, ImageFiles, decode_image
-from itrpipe.features.given import COSINE, checked_rows
+from itrpipe.features.given import COSINE, checked_vectors
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.disk import reading
 
@@ -119,7 +119,7 @@ EMBEDDERS = {SENTENCE_TRANSFORMERS: SentenceTransformersEmbedder, OPEN_CLIP: Ope
 """Library -> embedders of it."""
 
 
-class Embedding(Work[tuple[Embedder, Decoders]]):
+class EmbedSplit(Work[tuple[Embedder, Decoders]]):
     """Embeddings of the images and captions of a split; a part's file holds `vectors` [n, D] of some of one side.
 
     Args:
@@ -166,11 +166,11 @@ class Embedding(Work[tuple[Embedder, Decoders]]):
         side, content = part.content
         vectors = []
         if side == TEXTS:
-            for piece in cut(content, _BATCH):
-                vectors.append(embedder.encode_texts(piece.content))
+            for batch in cut(content, _BATCH):
+                vectors.append(embedder.encode_texts(batch.content))
         else:
-            batches = [piece.content for piece in cut(range(len(content.files)), _BATCH)]
             decode = partial(decode_image, content, transform=np.asarray)
+            batches = [batch.content for batch in cut(range(len(content.files)), _BATCH)]
             for _, images, refused in decoders.ahead(batches, decode, list):
                 for row, reason in refused.items():
                     file = content.root / content.files[row]
@@ -196,14 +196,15 @@ class Embedding(Work[tuple[Embedder, Decoders]]):
         target.unlink(missing_ok=True)
         width = ArrayFile(paths[0])[_VECTORS].shape[1]
         about = (split.image_ids, split.caption_ids, split.caption_image, width, INNER_PRODUCT)
-        starts = {IMAGES: 0, TEXTS: 0}
+        written = {IMAGES: 0, TEXTS: 0}
         made_unit = 0
         with embedding_writer(target, split.name, *about) as write:
             for part, path in zip(self.parts(), paths, strict=True):
                 side = part.content[0]
+                start = written[side]
                 rows = ArrayFile(path)[_VECTORS].read()
-                vectors, changed = checked_rows(self._folder, rows, starts[side], unit=measure == COSINE)
-                write(side, starts[side], vectors)
-                starts[side] += part.rows
+                vectors, changed = checked_vectors(self._folder, rows, start, unit=measure == COSINE)
+                write(side, start, vectors)
+                written[side] += part.rows
                 made_unit += changed
-        return {"images": starts[IMAGES], "captions": starts[TEXTS], "width": width, "made_unit": made_unit}
+        return {"images": written[IMAGES], "captions": written[TEXTS], "width": width, "made_unit": made_unit}

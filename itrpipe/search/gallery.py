@@ -21,7 +21,7 @@ from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import UsageError
-from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, pair_scores, read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings, score_matrix
 from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.report.pictures import Album, Mark
@@ -285,7 +285,7 @@ class Gallery:
         assert isinstance(self.images, np.ndarray)
         row = self.rows.get(image) if isinstance(image, str) else None
         query = self.model.encode_images([image]) if row is None else self.images[row][None]
-        return pair_scores(self.images, query, INNER_PRODUCT)[:, 0]
+        return score_matrix(self.images, query, INNER_PRODUCT)[:, 0]
 
     def images_for(self, sentence: str, top: int, progress: bool = False) -> Answers:
         """Find the images that fit a sentence best; right are those that have it as a caption, word for word."""

@@ -29,7 +29,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
 from itrpipe.exporting.model import described_inputs
 from itrpipe.features.declaration import recorded_passes
-from itrpipe.features.embeddings import pair_scores
+from itrpipe.features.embeddings import score_matrix
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
@@ -276,7 +276,7 @@ class RetrievalModel:
             sides.append(vectors)
         if not all(map(len, sides)):
             return np.empty((len(sides[0]), len(sides[1])), dtype=np.float32)
-        return pair_scores(sides[0], sides[1], cast(str, self.measure))
+        return score_matrix(sides[0], sides[1], cast(str, self.measure))
 
     def search(
         self,

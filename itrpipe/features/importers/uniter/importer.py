@@ -33,10 +33,8 @@ from itrpipe.storage.arrays import open_arrays
 from itrpipe.storage.disk import read_json, reading
 
 _DATABASE = "data.mdb"
-_PATTERNS = ((_DATABASE, f"*/{_DATABASE}", f"*/*/{_DATABASE}"), ("*.npz", "*/*.npz"))
 _NAMES = {"features": "regions", "x": "regions", "norm_bb": "boxes", "bbox": "boxes", "conf": "scores"}
 _KEYS = (*_NAMES, "soft_labels", "num_bbox", "image_h", "image_w")
-_COUNTED = ("conf", "num_bbox", "features", "x")
 _LZ4 = b"\x04\x22\x4d\x18"
 # The arrays of an image take 2 MB; damaged lengths must not fill the memory.
 _MOST_BYTES = 1 << 28
@@ -80,7 +78,7 @@ class UniterSource(Entries):
             arrays = _arrays(place, _KEYS)
             first = _stored(arrays)
             width = first["regions"].shape[1]
-        counted = next(key for key in _COUNTED if key in arrays)
+            counted = _counted(arrays)
         listed = self._listed(databases)
         counts = []
         for name in self.names:
@@ -89,30 +87,41 @@ class UniterSource(Entries):
                 continue
             with self.reading(name) as place:
                 counts.append(self._kept(_arrays(place, [counted])))
+        format_ = "LMDB" if databases else ".npz"
         chosen = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
-        self.describe(f"{'LMDB' if databases else '.npz'}, regions {chosen}", counts, width, first)
+        self.describe(f"{format_}, regions {chosen}", counts, width, first)
 
     def entry(self, place: Place) -> dict[str, Any]:
         """See `Entries`."""
         arrays = _arrays(place, _KEYS)
-        return _stored(arrays) | {"count": self._kept(arrays)}
+        stored = _stored(arrays)
+        stored["count"] = self._kept(arrays)
+        return stored
 
     def _listed(self, databases: Sequence[Path]) -> dict[str, int]:
         """Read the counts of regions that the settings take, from lists that UNITER keeps beside databases or above."""
         chosen = self._settings
         name = f"nbb_th{chosen.min_score}_max{chosen.max_regions}_min{chosen.min_regions}.json"
-        listed: dict[str, int] = {}
-        files = [path.parents[up] / name for up in (1, 0) for path in databases]  # the nearest counts
-        for file in filter(Path.is_file, files):
-            with reading(file, "counts of regions", "remove it to count them again"):
-                listed |= {image: min(int(count), chosen.max_regions) for image, count in read_json(file).items()}
-        return listed
+        above = [database.parents[1] / name for database in databases]
+        beside = [database.parent / name for database in databases]
+        counts: dict[str, int] = {}
+        for file in (*above, *beside):  # the nearest counts
+            if file.is_file():
+                with reading(file, "counts of regions", "remove it to count them again"):
+                    for image, count in read_json(file).items():
+                        counts[image] = min(int(count), chosen.max_regions)
+        return counts
 
     def _kept(self, arrays: Mapping[str, np.ndarray]) -> int:
         """Count the regions that the settings take of an image."""
-        key = next(key for key in _COUNTED if key in arrays)
-        stored = arrays[key].item() if key == "num_bbox" else len(arrays[key])
-        sure = int((arrays[key] > self._settings.min_score).sum()) if key == "conf" else stored
+        key = _counted(arrays)
+        if key == "num_bbox":
+            stored = sure = arrays[key].item()
+        elif key == "conf":
+            stored = len(arrays[key])
+            sure = int((arrays[key] > self._settings.min_score).sum())
+        else:
+            stored = sure = len(arrays[key])
         return min(max(sure, self._settings.min_regions), self._settings.max_regions, stored)
 
 
@@ -120,54 +129,82 @@ open_source = UniterSource
 
 
 def layout(path: Path) -> Layout | None:
-    """LMDB environments, or .npz files, of which the first must hold the features of an image."""
+    """Return LMDB environments, or .npz files, of which the first must hold the features of an image."""
     databases, archives = _files(path)
+    if databases:
+        return Layout(databases)
     if not archives:
-        return Layout(databases) if databases else None
+        return None
+    first = archives[0]
     try:
-        known = open_arrays(archives[0]).keys() & {"features", "x"}
+        names = open_arrays(first).keys()
     except DataError:
-        return Layout(archives, f"a whole {archives[0].name}")
-    return Layout(archives, "" if known else f"features or x in {archives[0].name}")
+        return Layout(archives, f"a whole {first.name}")
+    if "features" in names or "x" in names:
+        return Layout(archives)
+    return Layout(archives, f"features or x in {first.name}")
 
 
 def _files(path: Path) -> tuple[list[Path], list[Path]]:
-    """The databases, or else the .npz files, sorted."""
-    databases, archives = (sorted(file for pattern in kind for file in path.glob(pattern)) for kind in _PATTERNS)
-    return databases, [] if databases else archives
+    """Return the databases, or else the .npz files, sorted."""
+    databases = _matches(path, _DATABASE, f"*/{_DATABASE}", f"*/*/{_DATABASE}")
+    if databases:
+        return databases, []
+    return [], _matches(path, "*.npz", "*/*.npz")
+
+
+def _matches(path: Path, *patterns: str) -> list[Path]:
+    files = []
+    for pattern in patterns:
+        files += path.glob(pattern)
+    return sorted(files)
+
+
+def _counted(arrays: Mapping[str, np.ndarray]) -> str:
+    """Return the array that tells how many regions an image has."""
+    return next(name for name in ("conf", "num_bbox", "features", "x") if name in arrays)
 
 
 def _stored(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """All regions of an image under the names of the store, and `size` where boxes are in pixels."""
-    found: dict[str, Any] = {name: arrays[key] for key, name in _NAMES.items() if key in arrays}
+    """Return all regions of an image under the names of the store, and `size` where boxes are in pixels."""
+    stored: dict[str, Any] = {}
+    for key, name in _NAMES.items():
+        if key in arrays:
+            stored[name] = arrays[key]
     if "soft_labels" in arrays:
-        found["labels"] = arrays["soft_labels"].argmax(axis=1)
+        stored["labels"] = arrays["soft_labels"].argmax(axis=1)
     if "norm_bb" in arrays:
         first, last, extent = np.split(arrays["norm_bb"].astype("f8"), [2, 4], axis=1)
         if (np.abs(last - first - extent) > BOX_SLACK).any():
             raise ValueError("its norm_bb is not x0, y0, x1, y1, width, height")
-        found["boxes"] = arrays["norm_bb"][:, :4]
-    if "regions" not in found:
+        stored["boxes"] = arrays["norm_bb"][:, :4]
+    if "regions" not in stored:
         raise ValueError("it holds neither 'features' nor 'x'")
-    if arrays.get("num_bbox", len(found["regions"])) != len(found["regions"]):
-        raise ValueError(f"it has {len(found['regions'])} regions and num_bbox says {arrays['num_bbox']}")
+    regions = len(stored["regions"])
+    if arrays.get("num_bbox", regions) != regions:
+        raise ValueError(f"it has {regions} regions and num_bbox says {arrays['num_bbox']}")
     if "bbox" in arrays:
-        found["size"] = [arrays["image_h"].item(), arrays["image_w"].item()]
-    return found
+        stored["size"] = [arrays["image_h"].item(), arrays["image_w"].item()]
+    return stored
 
 
 def _arrays(place: Place, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Read those of the named arrays that an image has. Nothing is unpickled."""
-    whole = place.length is None  # a file, of which NumPy reads no more than the named arrays
-    value = b"" if whole else place.content()
+    if place.length is None:  # a file, of which NumPy reads no more than the named arrays
+        return _load_npz(place.file, keys)
+    value = place.content()
     if value.startswith(_LZ4):
         value = _package("lz4.frame").LZ4FrameDecompressor().decompress(value, max_length=_MOST_BYTES)
-    if whole or value.startswith(b"PK"):
-        with np.load(place.file if whole else io.BytesIO(value)) as archive:
-            return {key: archive[key] for key in keys if key in archive}
+    if value.startswith(b"PK"):
+        return _load_npz(io.BytesIO(value), keys)
     # Texts stay bytes: old writers knew no other type for the content of arrays.
     content = _package("msgpack").unpackb(value, raw=True)
     return {key: _array(content[key.encode()]) for key in keys if key.encode() in content}
+
+
+def _load_npz(file: Path | io.BytesIO, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    with np.load(file) as archive:
+        return {key: archive[key] for key in keys if key in archive}
 
 
 def _array(packed: dict[bytes, Any]) -> np.ndarray:
