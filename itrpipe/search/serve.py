@@ -45,7 +45,7 @@ from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import shrink
-from itrpipe.review import CALIBRATION, DOUBTFUL, HARMFUL, SAMPLE, Candidates, Queue, agreements, findings
+from itrpipe.review import CALIBRATION, DOUBTFUL, HARMFUL, SAMPLE, Queue, ReviewCandidates, agreements, findings
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
 from itrpipe.search.photos import PhotoFile, read_index
@@ -322,7 +322,7 @@ class Reviews:
         file: where decisions are kept.
     """
 
-    def __init__(self, candidates: Candidates, file: DecisionFile) -> None:
+    def __init__(self, candidates: ReviewCandidates, file: DecisionFile) -> None:
         self.candidates, self.file = candidates, file
         split = PreparedDataset.open(candidates.prepared, tokens=False).split(candidates.split)
         self._texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))

@@ -26,19 +26,15 @@ from itrpipe.features.weights import RANDOM_NOTE, same_random_numbers
 def build(settings: Vision, device: torch.device) -> GridExtractor:
     """Return the extractor; errors are those of `itrpipe.encoders.encoder.open_encoder`."""
     if settings.weights == "random":
-        encoder, notes = _open_random(settings)
+        folder, notes = find_folder(settings.model, settings.revision, (VISION,), weights=False)
+        config = open_config(folder)
+        with quiet(), same_random_numbers():
+            network = transformers.AutoModel.from_config(config, dtype=torch.float32).eval()
+        encoder = Encoder(network, open_images(folder), None)
+        notes = (*notes, RANDOM_NOTE)
     else:
         encoder, notes = open_encoder(settings.model, settings.revision, (VISION,))
     return GridExtractor(encoder, notes, settings.precision == "bf16", device)
-
-
-def _open_random(settings: Vision) -> tuple[Encoder, tuple[str, ...]]:
-    """Open a network with the same random weights every time; its folder needs none."""
-    folder, notes = find_folder(settings.model, settings.revision, (VISION,), weights=False)
-    config = open_config(folder)
-    with quiet(), same_random_numbers():
-        network = transformers.AutoModel.from_config(config, dtype=torch.float32).eval()
-    return Encoder(network, open_images(folder), None), (*notes, RANDOM_NOTE)
 
 
 class GridExtractor(Extractor):
@@ -101,13 +97,15 @@ class GridExtractor(Extractor):
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             seen = self.encoder.see(frames)
             whole = self.encoder.pooled(seen)
-        regions = seen.tokens[:, -seen.grid.rows * seen.grid.columns :]
-        return regions, whole, seen.grid
+        cells = seen.grid.rows * seen.grid.columns
+        return seen.tokens[:, -cells:], whole, seen.grid
 
 
 def _cells(grid: Grid, frame: tuple[int, int]) -> np.ndarray:
     """Return the cells [R, 4] x0, y0, x1, y1 of a grid as fractions of a frame of height and width in pixels."""
+    height = grid.height / frame[0]
+    width = grid.width / frame[1]
     rows, columns = np.mgrid[: grid.rows, : grid.columns]
     x = columns.ravel() * grid.width / frame[1]
     y = rows.ravel() * grid.height / frame[0]
-    return np.stack((x, y, x + grid.width / frame[1], y + grid.height / frame[0]), axis=1)
+    return np.stack((x, y, x + width, y + height), axis=1)
