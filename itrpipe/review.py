@@ -521,17 +521,13 @@ def lines(review: dict[str, Any]) -> Iterator[str]:
             kappa = f"{agreement['kappa']:.2f} ({agreement['low']:.2f} to {agreement['high']:.2f})"
         same = f"{100 * agreement['same']:.0f} % of {agreement['pairs']:,} pairs"
         yield f"  {names} agree on {same}; Cohen's kappa: {kappa}"
-    yield from _lines_of_findings(review["findings"])
 
-
-def _lines_of_findings(figures: dict[str, Any]) -> Iterator[str]:
+    figures = review["findings"]
     share = figures["share"]
     judge = figures["judge"]
     made = figures["decisions"]
     if share["decisions"]:
-        value = "nobody was sure"
-        if share["value"] is not None:
-            value = f"{100 * share['value']:.1f} %"
+        value = "nobody was sure" if share["value"] is None else f"{100 * share['value']:.1f} %"
         interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
         yield f"  right answers among all of them: {value} ({interval}), by {share['decisions']:,} drawn at random"
     if figures["needed"] and not judge:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,11 @@ EMBEDDERS = {SENTENCE_TRANSFORMERS: SentenceTransformersEmbedder, OPEN_CLIP: Ope
 """Library -> embedders of it."""
 
 
+@dataclass(eq=False)
 class EmbedSplit(Work[tuple[Embedder, Decoders]]):
     """Embeddings of the images and captions of a split; a part's file holds `vectors` [n, D] of some of one side.
 
-    Args:
+    Attributes:
         library: a key of `EMBEDDERS`.
         folder: of the model, here.
         images: of the split.
@@ -132,28 +134,27 @@ class EmbedSplit(Work[tuple[Embedder, Decoders]]):
 
     title = "embedding"
     unit = "rows"
-    untold = ("_images", "_captions")
+    untold = ("images", "captions")
 
-    def __init__(self, library: str, folder: Path, images: ImageFiles, captions: Sequence[str], device: str) -> None:
-        self._library = library
-        self._folder = folder
-        self._images = images
-        self._captions = captions
-        self.device = device
+    library: str
+    folder: Path
+    images: ImageFiles
+    captions: Sequence[str]
+    device: str
 
     def parts(self) -> list[Part]:
         """Return some images at a time, then some captions at a time."""
         size = _BATCH * _BATCHES_PER_PART
         contents = []
-        for part in cut(np.arange(len(self._images.files)), size):
-            contents.append((part.rows, (IMAGES, self._images.of(part.content))))
-        for part in cut(self._captions, size):
+        for part in cut(np.arange(len(self.images.files)), size):
+            contents.append((part.rows, (IMAGES, self.images.of(part.content))))
+        for part in cut(self.captions, size):
             contents.append((part.rows, (TEXTS, part.content)))
         return numbered(contents)
 
     def open(self) -> tuple[Embedder, Decoders]:
         """Open the model, and the threads that decode images for it."""
-        embedder = EMBEDDERS[self._library](self._folder, resolve_device(self.device))
+        embedder = EMBEDDERS[self.library](self.folder, resolve_device(self.device))
         return embedder, Decoders(self.cores)
 
     def make(self, worker: tuple[Embedder, Decoders], part: Part, path: Path) -> None:
@@ -203,7 +204,7 @@ class EmbedSplit(Work[tuple[Embedder, Decoders]]):
                 side = part.content[0]
                 start = written[side]
                 rows = ArrayFile(path)[_VECTORS].read()
-                vectors, changed = checked_vectors(self._folder, rows, start, unit=measure == COSINE)
+                vectors, changed = checked_vectors(self.folder, rows, start, unit=measure == COSINE)
                 write(side, start, vectors)
                 written[side] += part.rows
                 made_unit += changed

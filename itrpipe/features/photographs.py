@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +25,15 @@ Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
 """Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""
 
 
+@dataclass(frozen=True, eq=False)
 class GivenPhotographs:
     """Photographs by their row.
 
-    Args:
+    Attributes:
         photographs: N of them.
     """
 
-    def __init__(self, photographs: Sequence[Photograph]) -> None:
-        self._photographs = photographs
+    photographs: Sequence[Photograph]
 
     def read(self, row: int) -> np.ndarray:
         """Read a photograph, [H, W, 3] uint8 RGB.
@@ -41,9 +42,9 @@ class GivenPhotographs:
             DataError: it cannot be used.
             UnavailableError: the disk cannot give it now.
         """
-        pixels = _decoded(self._photographs[row], np.asarray)
+        pixels = _decoded(self.photographs[row], np.asarray)
         if isinstance(pixels, str):
-            raise DataError(f"{_name_of(self._photographs, row)} {pixels}")
+            raise DataError(f"{_name_of(self.photographs, row)} {pixels}")
         return pixels
 
 

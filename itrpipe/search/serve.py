@@ -187,16 +187,16 @@ class Pictures:
             if not re.fullmatch("[0-9a-f]{64}", digest):
                 raise DataError(f"{source}: image {image_id} has no digest; prepare the dataset again")
             files[image_id] = file, digest
-        return cls(
-            files, lambda file, path, content: hashlib.sha256(content).hexdigest(), ImageRoot(root, source), kept
-        )
+        images = ImageRoot(root, source)
+        return cls(files, lambda file, path, content: hashlib.sha256(content).hexdigest(), images, kept)
 
     @classmethod
     def of_folder(cls, index: Path, root: Path, kept: Path) -> Pictures:
         """Find the pictures of an indexed folder: another size or time of a file is another photograph."""
         photographs, _ = read_index(index)
         files = {photograph.file: (photograph.file, photograph.digest) for photograph in photographs}
-        return cls(files, lambda file, path, content: PhotoFile.of(file, path).digest, ImageRoot(root, root), kept)
+        images = ImageRoot(root, root)
+        return cls(files, lambda file, path, content: PhotoFile.of(file, path).digest, images, kept)
 
     def small(self, image_id: str, side: int) -> bytes:
         """Return the JPEG of the small copy of a known photograph, its longest side one of `SIDES`.
@@ -351,7 +351,7 @@ class Reviews:
 
     @property
     def orders(self) -> dict[str, str]:
-        """Return name -> title of the orders that the list has what it takes for."""
+        """Return the orders that the list can be judged in: name -> title."""
         titles = {}
         for order, title in ORDER_TITLES.items():
             with contextlib.suppress(UsageError):

@@ -44,6 +44,7 @@ _META = struct.Struct("<II 16x I 48x H 34x Q 8x Q")
 _PAGE = struct.Struct("<QHHHH")
 _NODE = struct.Struct("<HHHH")
 _MAGIC = [0xBEEFC0DE, 1]
+_PAGE_SIZES = [1 << power for power in range(9, 17)]
 _SORTED_DUPLICATES = 0x04
 _NO_ROOT = (1 << 64) - 1
 _BRANCH = 0x01
@@ -147,17 +148,10 @@ def layout(path: Path) -> Layout | None:
 
 def _files(path: Path) -> tuple[list[Path], list[Path]]:
     """Return the databases, or else the .npz files, sorted."""
-    databases = _matches(path, _DATABASE, f"*/{_DATABASE}", f"*/*/{_DATABASE}")
+    databases = sorted([*path.glob(_DATABASE), *path.glob(f"*/{_DATABASE}"), *path.glob(f"*/*/{_DATABASE}")])
     if databases:
         return databases, []
-    return [], _matches(path, "*.npz", "*/*.npz")
-
-
-def _matches(path: Path, *patterns: str) -> list[Path]:
-    files = []
-    for pattern in patterns:
-        files += path.glob(pattern)
-    return sorted(files)
+    return [], sorted([*path.glob("*.npz"), *path.glob("*/*.npz")])
 
 
 def _counted(arrays: Mapping[str, np.ndarray]) -> str:
@@ -190,25 +184,23 @@ def _stored(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def _arrays(place: Place, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Read those of the named arrays that an image has. Nothing is unpickled."""
-    if place.length is None:  # a file, of which NumPy reads no more than the named arrays
-        return _load_npz(place.file, keys)
-    value = place.content()
-    if value.startswith(_LZ4):
-        value = _package("lz4.frame").LZ4FrameDecompressor().decompress(value, max_length=_MOST_BYTES)
-    if value.startswith(b"PK"):
-        return _load_npz(io.BytesIO(value), keys)
-    # Texts stay bytes: old writers knew no other type for the content of arrays.
-    content = _package("msgpack").unpackb(value, raw=True)
-    return {key: _array(content[key.encode()]) for key in keys if key.encode() in content}
-
-
-def _load_npz(file: Path | io.BytesIO, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    if place.length is None:
+        file = place.file  # of which NumPy reads no more than the named arrays
+    else:
+        value = place.content()
+        if value.startswith(_LZ4):
+            value = _package("lz4.frame").LZ4FrameDecompressor().decompress(value, max_length=_MOST_BYTES)
+        if not value.startswith(b"PK"):
+            # Texts stay bytes: old writers knew no other type for the content of arrays.
+            content = _package("msgpack").unpackb(value, raw=True)
+            return {key: _array(content[key.encode()]) for key in keys if key.encode() in content}
+        file = io.BytesIO(value)
     with np.load(file) as archive:
         return {key: archive[key] for key in keys if key in archive}
 
 
 def _array(packed: dict[bytes, Any]) -> np.ndarray:
-    """An array as msgpack-numpy packs it, whose own decoder would unpickle objects."""
+    """Return an array as msgpack-numpy packs it, whose own decoder would unpickle objects."""
     dtype = np.dtype(packed[b"type"].decode())
     if packed[b"nd"] is not True or packed.get(b"kind") or dtype.kind not in "biuf":
         raise ValueError("it holds something else than plain numbers")
@@ -216,7 +208,7 @@ def _array(packed: dict[bytes, Any]) -> np.ndarray:
 
 
 def _package(name: str) -> Any:
-    """A package of the optional extra `uniter`."""
+    """Import a package of the optional extra `uniter`."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -224,7 +216,7 @@ def _package(name: str) -> Any:
 
 
 def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
-    """Yields the keys of an LMDB file, data.mdb, in their order, and where their values lie.
+    """Yield the keys of an LMDB file, data.mdb, in their order, and where their values lie.
 
     The LMDB library maps a file and trusts it, so that a damaged or truncated database kills the process or keeps it
     busy for ever. Reading needs little: pages of keys are visited once, in order, and every value is one run of bytes.
@@ -250,7 +242,7 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
             return content
 
         *magic, page_size, flags, root, transaction = _META.unpack(read(_PAGE.size, _META.size))
-        if magic != _MAGIC or page_size not in (1 << power for power in range(9, 17)):
+        if magic != _MAGIC or page_size not in _PAGE_SIZES:
             raise ValueError("it does not start with a page of one")
         *magic, _, newer_flags, newer_root, newer = _META.unpack(read(page_size + _PAGE.size, _META.size))
         if magic == _MAGIC and newer > transaction:
@@ -258,23 +250,28 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
             root = newer_root
         if flags & _SORTED_DUPLICATES:
             raise ValueError("it has several values for a key")
-        waiting = [root] if root != _NO_ROOT else []
-        visits = size // page_size
+        waiting = []
+        if root != _NO_ROOT:
+            waiting.append(root)
+        visits_left = size // page_size
         while waiting:
-            visits = visits - 1
+            visits_left -= 1
             number = waiting.pop()
             page = read(number * page_size, page_size)
-            stored, _, kind, lower, _ = _PAGE.unpack_from(page)
-            if stored != number or kind not in (_BRANCH, _LEAF) or visits < 0:
+            stored_number, _, kind, lower, _ = _PAGE.unpack_from(page)
+            if stored_number != number or kind not in (_BRANCH, _LEAF) or visits_left < 0:
                 raise ValueError(f"page {number} holds no keys, or leads to itself")
-            nodes = struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size)
+            count = (lower - _PAGE.size) // 2
+            nodes = struct.unpack_from(f"<{count}H", page, _PAGE.size)
             if kind == _BRANCH:
-                children = (_NODE.unpack_from(page, node) for node in reversed(nodes))
-                waiting += [low | high << 16 | highest << 32 for low, high, highest, _ in children]
+                for node in reversed(nodes):
+                    low, high, highest, _ = _NODE.unpack_from(page, node)
+                    waiting.append(low | high << 16 | highest << 32)
                 continue
             for node in nodes:
                 low, high, flags, key_size = _NODE.unpack_from(page, node)
-                value = node + _NODE.size + key_size
+                key = node + _NODE.size
+                value = key + key_size
                 length = low | high << 16
                 start = number * page_size + value
                 end = (number + 1) * page_size
@@ -282,11 +279,11 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
                     raise ValueError("it has a database in the database")
                 if flags & _ON_OWN_PAGES:
                     (own,) = struct.unpack_from("<Q", page, value)
-                    stored, _, kind, pages, more = _PAGE.unpack(read(own * page_size, _PAGE.size))
-                    if stored != own or kind != _OWN_PAGES:
+                    stored_number, _, kind, pages, more = _PAGE.unpack(read(own * page_size, _PAGE.size))
+                    if stored_number != own or kind != _OWN_PAGES:
                         raise ValueError(f"page {own} holds no value")
                     start = own * page_size + _PAGE.size
                     end = (own + (pages | more << 16)) * page_size
                 if start + length > min(end, size):
                     raise ValueError("a value ends beyond its place")
-                yield page[node + _NODE.size : value], Place(path, start, length)
+                yield page[key:value], Place(path, start, length)
