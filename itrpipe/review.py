@@ -122,12 +122,12 @@ class NamedPairs:
 
     @cached_property
     def images(self) -> np.ndarray:
-        """Row of each pair's image, int64 [P]."""
+        """Return the row of each pair's image, int64 [P]."""
         return self.pairs.image_rows
 
     @cached_property
     def captions(self) -> np.ndarray:
-        """Row of each pair's caption, int64 [P]."""
+        """Return the row of each pair's caption, int64 [P]."""
         return self.pairs.caption_rows
 
     def ids(self, place: int) -> tuple[str, str]:
@@ -142,7 +142,7 @@ class NamedPairs:
 
     @cached_property
     def lots(self) -> np.ndarray:
-        """A random number of each pair, float64 [P] in 0..1, which depends on nothing else.
+        """Return a random number of each pair, float64 [P] in 0..1, which depends on nothing else.
 
         It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
         """
@@ -153,7 +153,7 @@ class NamedPairs:
 
     @cached_property
     def strata(self) -> np.ndarray:
-        """Stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
+        """Return the stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
         if self.log_odds is None:
             return np.zeros(len(self), dtype=np.int64)
         return strata_of(self.log_odds.mean(axis=1))
@@ -308,17 +308,19 @@ class Estimates:
         """
         drawn = np.flatnonzero(self.is_drawn[rows])
         answers = self.answers[rows[drawn]]
+        probabilities = self.probabilities[rows]
+        strata = self.pairs.strata[rows]
 
         def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
             if self.calibration is None:
                 return share_of(int(fits.sum()), len(fits), len(rows))
-            return share_right(self.probabilities[rows], places, fits, self.pairs.strata[rows])
+            return share_right(probabilities, places, fits, strata)
 
         is_sure = ~np.isnan(answers)
         sure = estimate(drawn[is_sure], answers[is_sure] == 1)
-        low = estimate(drawn, answers == 1).low
-        high = estimate(drawn, answers != 0).high
-        return Share(sure.value, low, high, len(drawn))
+        if_wrong = estimate(drawn, answers == 1)
+        if_right = estimate(drawn, answers != 0)
+        return Share(sure.value, if_wrong.low, if_right.high, len(drawn))
 
 
 def findings(candidates: ReviewCandidates, decisions: Decisions) -> dict[str, Any]:

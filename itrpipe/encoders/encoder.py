@@ -196,7 +196,7 @@ class Encoder(nn.Module):
                 tokenizer.save_pretrained(folder)
         for weights in folder.glob("*.safetensors"):  # which safetensors makes for their owner alone
             shutil.copymode(folder / CONFIG, weights)
-        if tokenizer is not None and not self.is_joint:
+        if self.texts is not None and tokenizer is not None and not self.is_joint:
             write_modules(folder, self.texts, self.network.config.get_text_config().hidden_size)
 
     @torch.no_grad()

@@ -73,11 +73,13 @@ class SentenceTransformersEmbedder:
     def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return vectors [N, D] float32 of images [H, W, 3] uint8 RGB."""
         pictures = [Image.fromarray(image) for image in images]
-        return self._model.encode_document(pictures, batch_size=_BATCH, show_progress_bar=False).astype(np.float32)
+        vectors = self._model.encode_document(pictures, batch_size=_BATCH, show_progress_bar=False)
+        return vectors.astype(np.float32)
 
     def encode_texts(self, captions: Sequence[str]) -> np.ndarray:
         """Return vectors [T, D] float32 of captions."""
-        return self._model.encode_query(list(captions), batch_size=_BATCH, show_progress_bar=False).astype(np.float32)
+        vectors = self._model.encode_query(list(captions), batch_size=_BATCH, show_progress_bar=False)
+        return vectors.astype(np.float32)
 
 
 class OpenClipEmbedder:
@@ -105,8 +107,9 @@ class OpenClipEmbedder:
     @torch.inference_mode()
     def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return vectors [N, D] float32 of images [H, W, 3] uint8 RGB."""
-        frames = torch.stack([self._processor(Image.fromarray(image)) for image in images])
-        return self._model.encode_image(frames.to(self._device)).float().cpu().numpy()
+        frames = [self._processor(Image.fromarray(image)) for image in images]
+        vectors = self._model.encode_image(torch.stack(frames).to(self._device))
+        return vectors.float().cpu().numpy()
 
     @torch.inference_mode()
     def encode_texts(self, captions: Sequence[str]) -> np.ndarray:

@@ -149,12 +149,12 @@ class Extraction(Work["Decoders"]):
 
     @cached_property
     def extractor(self) -> Extractor:
-        """The extractor, opened once in every process."""
+        """Open the extractor, once in every process."""
         return self.build(torch.device(resolve_device(self.device)))
 
     @cached_property
     def spec(self) -> FeatureSpec:
-        """The datasets that are written; where other extractors write some of this one's, it is set to the others."""
+        """Return the datasets that are written; where other extractors write some of this one's, it is set to the others."""
         return self.extractor.spec
 
     @property
@@ -167,7 +167,7 @@ class Extraction(Work["Decoders"]):
         return resolve_device(self.device) == CUDA
 
     def parts(self) -> list[Part]:
-        """Images of equal groups beside each other, some at a time."""
+        """Return images of equal groups beside each other, some at a time."""
         sizes = self.images.sizes
         order = np.concatenate(plan_batches(sizes, self.extractor.group, len(sizes)))
         parts = []
@@ -177,13 +177,13 @@ class Extraction(Work["Decoders"]):
         return parts
 
     def open(self) -> Decoders:
-        """The threads that decode images for the extractor, which is opened here, before several threads make parts."""
+        """Start the threads that decode images for the extractor; open it, too, before several threads make parts."""
         _ = self.extractor
         turns = 1 if self._on_gpu else self.cores
         return Decoders(self.decoders or min(MOST_DECODERS, self.cores), turns)
 
     def make(self, worker: Decoders, part: Part, path: Path) -> None:
-        """Extracts the images of a part.
+        """Extract the images of a part.
 
         Raises:
             DataError: `strict`, and an image cannot be used; or one that an artifact holds is damaged.
@@ -247,7 +247,7 @@ class Decoders:
         gather: Callable[[list[Item]], Result],
         count: int = 1,
     ) -> Iterator[Decoded[Result]]:
-        """Decodes batches and yields them in their order, while so many of the next are under way.
+        """Decode batches and yield them in their order, while so many of the next are under way.
 
         Images, not batches, are the tasks, so that one batch feeds all threads. The last task waits for those before
         it, each of which is done or has a thread.
@@ -285,12 +285,12 @@ class Decoders:
             yield waiting.popleft().result()
 
     def stop(self) -> None:
-        """Lets parts that are being made end, unfinished."""
+        """Let parts that are being made end, unfinished."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarray | str:
-    """Reads and transforms an image.
+    """Read and transform an image.
 
     Returns:
         Its pixels [3, h, w] uint8, or why it cannot be used.
@@ -320,7 +320,7 @@ def stack(pixels: Sequence[np.ndarray], *, pinned: bool = False) -> Images:
 
 
 def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
-    """Decides what each of several extractors contributes: a group of datasets comes from the first that has it.
+    """Decide what each of several extractors contributes: a group of datasets comes from the first that has it.
 
     Raises:
         UsageError: an extractor would contribute nothing.
@@ -375,7 +375,7 @@ def join_features(
     extractor: str,
     on_joined: Callable[[int], None] = lambda count: None,
 ) -> dict[int, str]:
-    """Writes one feature file from the parts of one or several extractors.
+    """Write one feature file from the parts of one or several extractors.
 
     Args:
         path: the file; what an interrupted run has left there is replaced.

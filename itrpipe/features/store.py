@@ -114,7 +114,7 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
 
     @property
     def regions(self) -> int:
-        """R, 0 where there are none."""
+        """Return R, 0 where there are no regions."""
         return self.get("regions", (0,))[0]
 
     def only(self, groups: Collection[str]) -> FeatureSpec:
@@ -179,10 +179,8 @@ def _refusal(name: str, values: np.ndarray, dtype: np.dtype, limits: tuple[int, 
     """Return why values of an image cannot be stored."""
     if name == "count" and not values.any():
         return "has no region"
-    if limits is None:
-        of_type = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-        limits = float(of_type.min), float(of_type.max)
-    low, high = limits
+    of_type = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    low, high = limits or (float(of_type.min), float(of_type.max))
     wrong = values[~((values >= low) & (values <= high))]
     return f"has {name} with the value {wrong[0]:g}; {dtype} from {low:g} to {high:g} are stored"
 

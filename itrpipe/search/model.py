@@ -175,7 +175,7 @@ class RetrievalModel:
         progress: bool = False,
         refused: Callable[[int, str], object] | None = None,
     ) -> np.ndarray:
-        """Embeddings of images.
+        """Embed images.
 
         Args:
             images: N photographs, or features, see the class.
@@ -201,7 +201,7 @@ class RetrievalModel:
         return np.concatenate(vectors)
 
     def encode_texts(self, texts: str | Sequence[str], batch_size: int = 64, progress: bool = False) -> np.ndarray:
-        """Embeddings of sentences.
+        """Embed sentences.
 
         Args:
             texts: T sentences.
@@ -263,7 +263,7 @@ class RetrievalModel:
         batch_size: int = 64,
         progress: bool = False,
     ) -> np.ndarray:
-        """Scores of every image with every text; higher is better.
+        """Score every image with every text; higher is better.
 
         Args:
             images: N, as `encode_images` takes them, or what it has returned.

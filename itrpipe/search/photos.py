@@ -239,7 +239,7 @@ class EncodePhotographs(Work["RetrievalModel"]):
     key: str = ""
 
     def parts(self) -> list[Part]:
-        """Photographs, some at a time."""
+        """Return some photographs at a time."""
         return cut(self.photographs, self.block)
 
     def open(self) -> RetrievalModel:
@@ -254,7 +254,7 @@ class EncodePhotographs(Work["RetrievalModel"]):
         return model
 
     def make(self, worker: RetrievalModel, part: Part, path: Path) -> None:
-        """Encodes some photographs; those that cannot be used are listed with the reason.
+        """Encode some photographs; those that cannot be used are listed with the reason.
 
         Raises:
             UsageError: the model reads features that were imported.

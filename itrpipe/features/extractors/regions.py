@@ -219,7 +219,7 @@ def select_regions(confidence: Tensor, minimum: int, maximum: int, threshold: fl
 
 
 def _falling(values: Tensor) -> Tensor:
-    """The order of falling values in the last dimension, of equal ones the later first: numpy's `argsort()[::-1]`."""
+    """Return the order of falling values in the last dimension as numpy's `argsort()[::-1]`: of equal ones the last."""
     return values.argsort(dim=-1, stable=True).flip(-1)
 
 

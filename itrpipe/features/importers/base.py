@@ -101,7 +101,7 @@ class Place(NamedTuple):
     length: int | None = None
 
     def content(self) -> bytes:
-        """The bytes, fewer if the file ends before."""
+        """Read the bytes, fewer if the file ends before."""
         with self.file.open("rb") as stream:
             stream.seek(self.start)
             return stream.read(self.length)
@@ -131,7 +131,7 @@ class Entries(FeatureSource):
             raise DataError(f"{place.file} has other features of image '{name}' than {earlier.file}; remove one")
 
     def describe(self, format_: str, counts: Collection[int], width: int, datasets: Collection[str]) -> None:
-        """Sets `spec` and `summary`, once all images are added.
+        """Set `spec` and `summary`, once all images are added.
 
         Args:
             format_: for the user.
@@ -390,7 +390,7 @@ class Import(Work[FeatureSource]):
 
     @cached_property
     def source(self) -> FeatureSource:
-        """The published features, opened once in every process."""
+        """Open the published features, once in every process."""
         with reading(self.path, "features", AGAIN):
             return IMPORTERS.module(self.settings.kind).open_source(self.path, self.settings)
 
@@ -400,7 +400,7 @@ class Import(Work[FeatureSource]):
 
     @property
     def spec(self) -> FeatureSpec:
-        """The datasets that there are."""
+        """Return the datasets that there are."""
         return self.source.spec
 
     @property
@@ -412,7 +412,7 @@ class Import(Work[FeatureSource]):
         return [f"{count:,} of {len(self.images):,} images were found by their captions, not by an id"]
 
     def parts(self) -> list[Part]:
-        """Images in the order of the published file: disks are fast at reading it from beginning to end."""
+        """Return the images in the order of the published file: disks are fast at reading it from beginning to end."""
         entries, _ = self._match
         parts = []
         for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART):
@@ -422,11 +422,11 @@ class Import(Work[FeatureSource]):
         return parts
 
     def open(self) -> FeatureSource:
-        """The published features."""
+        """Return the published features."""
         return self.source
 
     def make(self, worker: FeatureSource, part: Part, path: Path) -> None:
-        """Copies the features of a part's images.
+        """Copy the features of a part's images.
 
         Raises:
             DataError: the features of an image cannot be stored.

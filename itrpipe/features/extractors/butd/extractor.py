@@ -120,7 +120,7 @@ class ButdExtractor(Detector):
     nms = _CLASS_NMS
 
     def group(self, height: int, width: int) -> tuple[int, int]:
-        """The size itself: padded beside a larger image, an image would get slightly other features at the seam."""
+        """Return the size itself: padded beside a larger image, an image would get slightly other features at the seam."""
         return height, width
 
     def propose(self, images: list[Tensor]) -> Proposals:
@@ -301,7 +301,7 @@ class ButdNetwork(nn.Module):
 
 
 def _caffe_resnet101() -> ResNet:
-    """torchvision's ResNet-101, changed to the one of Caffe and to what Faster R-CNN makes of its last stage."""
+    """Return torchvision's ResNet-101, changed to the one of Caffe and to what Faster R-CNN makes of its last stage."""
     body = resnet101(weights=None, norm_layer=FrozenBatchNorm2d)
     # Windows start at the first pixel and the last one may be cut: for odd sizes another map than with padding 1.
     body.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=0, ceil_mode=True)
@@ -338,7 +338,7 @@ def _fold_batch_norms(network: nn.Module) -> None:
 
 
 def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
-    """Returns the network with the weights that the settings name, and notes for the user.
+    """Return the network with the weights that the settings name, and notes for the user.
 
     Raises:
         MissingInputError: there is no such file, or the hub does not give it.

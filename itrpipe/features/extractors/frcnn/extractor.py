@@ -98,7 +98,7 @@ def _network(settings: Frcnn, classes: int) -> FasterRCNN:
 
 
 def _fetched(name: str) -> Path:
-    """The file of torchvision's weights, downloaded where it is not there; its name says how its digest begins."""
+    """Return the file of torchvision's weights, downloaded if need be; its name says how its digest begins."""
     url = FasterRCNN_ResNet50_FPN_V2_Weights[name].url
     path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
@@ -127,7 +127,7 @@ class StretchThin:
     long_side: int
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
-        """Turns [H, W, 3] uint8 into [3, h, w] uint8."""
+        """Turn [H, W, 3] uint8 into [3, h, w] uint8."""
         height, width = self.size(*image.shape[:2])
         if (height, width) != image.shape[:2]:
             image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))

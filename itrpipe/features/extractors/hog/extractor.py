@@ -130,7 +130,7 @@ def _votes(places: Tensor, weights: Tensor, count: int) -> Tensor:
 
 
 def histograms(gradients: Tensor, colours: Tensor, grid: int) -> list[Tensor]:
-    """Histograms of the cells of a grid.
+    """Compute the histograms of the cells of a grid.
 
     Args:
         gradients: votes [B, 9, H, W].
@@ -146,6 +146,6 @@ def histograms(gradients: Tensor, colours: Tensor, grid: int) -> list[Tensor]:
 
 
 def in_cells(values: Tensor, grid: int, parts: int) -> Tensor:
-    """Means of [B, C, H, W] in parts * parts parts of the cells of a grid, row by row, [B, grid², C * parts²]."""
+    """Return the means of [B, C, H, W] in parts * parts parts of the cells of a grid, row by row, [B, grid², C * parts²]."""
     pooled = F.adaptive_avg_pool2d(values, grid * parts)
     return F.unfold(pooled, parts, stride=parts).mT.contiguous()

@@ -58,7 +58,7 @@ class UniterSource(Entries):
     """Databases or .npz files, with the regions that the settings choose."""
 
     def __init__(self, path: Path, settings: Uniter) -> None:
-        """Looks at the first image for what there is, and for R at all of them or at UNITER's list of counts.
+        """Look at the first image for its arrays, and for R at all of them or at UNITER's list of counts.
 
         Raises:
             MissingInputError: a package is not installed.
