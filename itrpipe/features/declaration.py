@@ -75,12 +75,11 @@ class FeatureSettings(Settings):
     def from_hub(self) -> dict[str, str]:
         """Return the models of the hub that it computes with, and their revisions; none of settings without one."""
         models = {}
+        local = self.local_files()
         revision = getattr(self, "revision", "")
-        if revision:
-            local = self.local_files()
-            for key, model in self._models().items():
-                if key not in local:
-                    models[model] = revision
+        for key, model in self._models().items():
+            if revision and key not in local:
+                models[model] = revision
         return models
 
     def _models(self) -> dict[str, str]:

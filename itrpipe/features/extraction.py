@@ -154,7 +154,7 @@ class Extraction(Work["Decoders"]):
 
     @cached_property
     def spec(self) -> FeatureSpec:
-        """Return the datasets that are written; where other extractors write some of this one's, it is set to the others."""
+        """Return the datasets that are written; set to fewer where other extractors write some of them."""
         return self.extractor.spec
 
     @property

@@ -18,7 +18,7 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Extractor(Protocol):
-    """Makes feature rows of batches of images into feature rows; a base of classes, which says what most of them have in common.
+    """Turns batches of images into feature rows; a base of classes, with what most of them have in common.
 
     A module of this folder has `build(settings, device) -> Extractor`.
 

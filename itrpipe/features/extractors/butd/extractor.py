@@ -120,7 +120,7 @@ class ButdExtractor(Detector):
     nms = _CLASS_NMS
 
     def group(self, height: int, width: int) -> tuple[int, int]:
-        """Return the size itself: padded beside a larger image, an image would get slightly other features at the seam."""
+        """Return the size itself: padded beside a larger image, an image would get other features at the seam."""
         return height, width
 
     def propose(self, images: list[Tensor]) -> Proposals:

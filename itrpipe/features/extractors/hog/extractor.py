@@ -146,6 +146,6 @@ def histograms(gradients: Tensor, colours: Tensor, grid: int) -> list[Tensor]:
 
 
 def in_cells(values: Tensor, grid: int, parts: int) -> Tensor:
-    """Return the means of [B, C, H, W] in parts * parts parts of the cells of a grid, row by row, [B, grid², C * parts²]."""
+    """Return the means [B, grid², C * parts²] of [B, C, H, W] in parts * parts parts of the cells of a grid."""
     pooled = F.adaptive_avg_pool2d(values, grid * parts)
     return F.unfold(pooled, parts, stride=parts).mT.contiguous()
