@@ -149,7 +149,8 @@ class NamedPairs:
         random = np.random.default_rng(0)
         of_images = random.random(len(self.image_ids))
         of_captions = random.random(len(self.caption_ids))
-        return (of_images[self.images] + of_captions[self.captions]) % 1
+        sums = of_images[self.images] + of_captions[self.captions]
+        return sums % 1
 
     @cached_property
     def strata(self) -> np.ndarray:

@@ -98,7 +98,8 @@ class Encoder(nn.Module):
         size = len(frames)
         if not self.training:
             size = _IMAGES_AT_ONCE.get(frames.device.type, size)
-        return torch.cat([self.pooled(self.see(part)) for part in frames.split(size)])
+        vectors = [self.pooled(self.see(part)) for part in frames.split(size)]
+        return torch.cat(vectors)
 
     def pooled(self, seen: Seen) -> Tensor:
         """Return the vectors [B, D] of images that the network has seen.
@@ -144,11 +145,12 @@ class Encoder(nn.Module):
     @torch.no_grad()
     def scale(self) -> tuple[float, float] | None:
         """Return scale and bias of the logits that a joint model was trained with; None where it names none."""
-        bias = float(getattr(self.network, _BIAS, 0.0))
-        if hasattr(self.network, _SCALE):
-            return float(getattr(self.network, _SCALE).exp()), bias
-        if hasattr(self.network, _TEMPERATURE):
-            return 1 / float(getattr(self.network, _TEMPERATURE)), bias
+        network = self.network
+        bias = float(getattr(network, _BIAS, 0.0))
+        if hasattr(network, _SCALE):
+            return float(getattr(network, _SCALE).exp()), bias
+        if hasattr(network, _TEMPERATURE):
+            return 1 / float(getattr(network, _TEMPERATURE)), bias
         return None
 
     @torch.no_grad()
@@ -175,8 +177,9 @@ class Encoder(nn.Module):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Let torch compile the network: of images for each size of a batch, since images are all of one shape."""
         for side in self._parts:
+            dynamic = False if side == VISION else None
             for part in self.parts(side).values():
-                part.compile(*args, dynamic=False if side == VISION else None, **kwargs)
+                part.compile(*args, dynamic=dynamic, **kwargs)
 
     def save(self, folder: Path) -> None:
         """Write the folder of the model, as it was opened, with the weights of now.

@@ -152,8 +152,9 @@ class ImageReader(nn.Module):
             box: top, left, height and width of the part, in pixels.
         """
         top, left, height, width = box.tolist()
-        part = torch.from_numpy(image[top : top + height, left : left + width]).permute(2, 0, 1)
-        resized = F.interpolate(part[None], self.frame, mode=self.interpolation, antialias=True)
+        part = image[top : top + height, left : left + width]
+        pixels = torch.from_numpy(part).permute(2, 0, 1)[None]
+        resized = F.interpolate(pixels, self.frame, mode=self.interpolation, antialias=True)
         return resized[0, self.colours]
 
     def normalised(self, frames: Tensor) -> Tensor:

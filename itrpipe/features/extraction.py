@@ -76,10 +76,12 @@ class ImageFiles:
             DataError: it cannot be used, or has another size than it had; the message is the reason alone.
             UnavailableError: the disk cannot give it now, whatever it holds.
         """
-        with on_disk(self.root / self.files[row]):
-            image = read_rgb(self.inside.resolve(self.files[row], record="image"))
+        file = self.files[row]
+        with on_disk(self.root / file):
+            image = read_rgb(self.inside.resolve(file, record="image"))
         if self.boxes is not None:
-            image = np.array(Image.fromarray(image).crop(tuple(self.boxes[row].tolist())))
+            box = tuple(self.boxes[row].tolist())
+            image = np.array(Image.fromarray(image).crop(box))
         height, width, _ = image.shape
         old_height, old_width = self.sizes[row]
         if (height, width) != (old_height, old_width):

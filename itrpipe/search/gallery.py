@@ -312,7 +312,8 @@ class Gallery:
 
     def photographs_like(self, photograph: str | Photograph, top: int, name: str) -> SearchAnswers:
         """Find the images that are most like a photograph, which is called so; see `by_image`."""
-        return self._answers(self.by_image(photograph), top, [], "images", image_id=name, image_split=PHOTOGRAPH)
+        scores = self.by_image(photograph)
+        return self._answers(scores, top, [], "images", image_id=name, image_split=PHOTOGRAPH)
 
     def captions_for(
         self, image: Stored | Photograph, image_id: str, split: str, top: int, progress: bool = False

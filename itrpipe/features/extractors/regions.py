@@ -71,7 +71,9 @@ class Detector(Extractor):
     def __init__(
         self, network: Any, settings: RegionSettings, device: torch.device, notes: tuple[str, ...] = ()
     ) -> None:
-        self.spec = FeatureSpec(settings.max_regions, self.width, 0, True, True, True, self.attributes)
+        self.spec = FeatureSpec(
+            settings.max_regions, self.width, boxes=True, labels=True, scores=True, attributes=self.attributes
+        )
         self.transform = channels_first
         self.notes = notes
         self._network = network

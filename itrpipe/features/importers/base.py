@@ -414,8 +414,9 @@ class Import(Work[FeatureSource]):
     def parts(self) -> list[Part]:
         """Return the images in the order of the published file: disks are fast at reading it from beginning to end."""
         entries, _ = self._match
+        order = np.argsort(entries, kind="stable")
         parts = []
-        for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART):
+        for part in cut(order, IMAGES_PER_PART):
             rows = part.content
             names = [self.images[row].image_id for row in rows]
             parts.append(replace(part, content=(rows, entries[rows], self.sizes[rows], names)))
@@ -434,4 +435,5 @@ class Import(Work[FeatureSource]):
         from itrpipe.storage.arrays import write_arrays
 
         rows, entries, sizes, names = part.content
-        write_arrays(path, {"rows": rows, **checked_rows(worker, names, entries, sizes)}, {})
+        arrays = checked_rows(worker, names, entries, sizes)
+        write_arrays(path, {"rows": rows, **arrays}, {})

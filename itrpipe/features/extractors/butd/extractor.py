@@ -265,8 +265,10 @@ class ButdNetwork(nn.Module):
         """
         hidden = self.conv(feature_map).relu()
         logits = self.objectness_logits(hidden)  # [B, A, h, w]
+        logits = logits.permute(0, 2, 3, 1).flatten(1)
         deltas = self.anchor_deltas(hidden).unflatten(1, (ANCHORS, 4))  # [B, A, 4, h, w]
-        return logits.permute(0, 2, 3, 1).flatten(1), deltas.permute(0, 3, 4, 1, 2).flatten(1, 3)
+        deltas = deltas.permute(0, 3, 4, 1, 2).flatten(1, 3)
+        return logits, deltas
 
     def region_features(self, feature_map: Tensor, boxes: Sequence[Tensor]) -> Tensor:
         """Return the feature vectors of all images' regions, one image after the other.

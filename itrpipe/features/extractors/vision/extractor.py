@@ -60,11 +60,11 @@ class GridExtractor(Extractor):
         self.transform = Framing(encoder.images)
         self.notes = notes
         self.encoder = encoder.to(device)
+        self._device = device
+        self._bf16 = bf16
         convolutions = [part for part in encoder.modules() if isinstance(part, nn.Conv2d)]
         if len(convolutions) > 1:  # the one that cuts an image into patches would be slower
             encoder.to(memory_format=torch.channels_last)
-        self._device = device
-        self._bf16 = bf16
         frame = encoder.images.frame
         regions, whole, grid = self._see(torch.zeros(1, 3, *frame, dtype=torch.uint8))
         self._cells = _cells(grid, frame)

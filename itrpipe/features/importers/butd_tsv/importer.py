@@ -103,8 +103,8 @@ class TsvSource(Entries):
     def _fields(self, line: bytes) -> dict[str, bytes]:
         fields = line.split(b"\t")
         if len(fields) != len(self._columns):
-            needed = len(self._columns) or " or ".join(map(str, _COLUMNS))
-            raise ValueError(f"it has {len(fields)} columns and should have {needed}")
+            expected = len(self._columns) or " or ".join(map(str, _COLUMNS))
+            raise ValueError(f"it has {len(fields)} columns and should have {expected}")
         return dict(zip(self._columns, fields, strict=True))
 
     def entry(self, place: Place) -> dict[str, Any]:
