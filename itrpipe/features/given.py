@@ -152,7 +152,10 @@ def open_side(path: Path, side: str, split: str) -> GivenSide:
         DataError: it is of no known form, damaged, or holds something else than [rows, D] of float16, 32 or 64.
     """
     arrays = open_arrays(path, f"embeddings of {side}s", _FORMS)
-    splits = [name for name in SPLITS if any(array.startswith(f"{name}/") for array in arrays)]
+    splits = []
+    for name in SPLITS:
+        if any(array.startswith(f"{name}/") for array in arrays):
+            splits.append(name)
     if splits and split not in splits:
         raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(splits)}")
     prefix = f"{split}/" if splits else ""

@@ -134,7 +134,7 @@ def _decoded_batches(
         return _decoded(photographs[row], transform)
 
     rows = range(len(photographs))
-    batches = (rows[start : start + batch] for start in rows[::batch])
+    batches = [rows[start : start + batch] for start in rows[::batch]]
     decoders = Decoders(min(MOST_DECODERS, usable_cores()))
     try:
         yield from decoders.ahead(batches, decode, list)

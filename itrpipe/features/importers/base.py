@@ -191,7 +191,7 @@ class Entries(FeatureSource):
 def checked_rows(
     source: FeatureSource, names: Sequence[str], entries: np.ndarray, sizes: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Reads some entries as they are stored. All that importers read is checked here and in `stored_rows`.
+    """Read some entries as they are stored. All that importers read is checked here and in `stored_rows`.
 
     Args:
         source: published features.
@@ -276,10 +276,9 @@ def match(source: FeatureSource, images: Sequence[WantedImage]) -> tuple[np.ndar
     captions: list[tuple[str, ...]] = [()] * len(names)
     if source.captions:
         captions = [caption_key(stored) for stored in source.captions]
-    # The text itself counts more than what it is called besides.
-    by_name = _index((name, entry) for entry, (_, *others) in enumerate(names) for name in others)
-    by_name |= _index((text, entry) for entry, (text, *_) in enumerate(names))
-    by_captions = _index((key, entry) for entry, key in enumerate(captions))
+    # The text itself counts more than the names that it contains.
+    by_name = _index([known[1:] for known in names]) | _index([known[:1] for known in names])
+    by_captions = _index([[key] for key in captions])
     counts = {len(key) for key in by_captions}
     entries = []
     found_by_captions = 0
@@ -351,12 +350,17 @@ def caption_key(captions: Sequence[str]) -> tuple[str, ...]:
     return tuple("".join(filter(str.isalnum, caption.casefold())) for caption in captions)
 
 
-def _index(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int]:
-    """Return the entry of every key that is not empty, `_AMBIGUOUS` where several entries have it."""
+def _index(keys: Iterable[Iterable[Any]]) -> dict[Any, int]:
+    """Return the entry of every key that is not empty, `_AMBIGUOUS` where several entries have it.
+
+    Args:
+        keys: of each entry.
+    """
     entries: dict[Any, int] = {}
-    for key, entry in pairs:
-        if key and entries.setdefault(key, entry) != entry:
-            entries[key] = _AMBIGUOUS
+    for entry, keys_of_entry in enumerate(keys):
+        for key in keys_of_entry:
+            if key and entries.setdefault(key, entry) != entry:
+                entries[key] = _AMBIGUOUS
     return entries
 
 

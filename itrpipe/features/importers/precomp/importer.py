@@ -117,14 +117,14 @@ def layout(path: Path) -> Layout | None:
     files = []
     lacks = ""
     for name in _splits_in(path):
-        texts = [path / f"{name}_{part}.txt" for part in ("caps", "ids")]
-        texts = [file for file in texts if file.is_file()]
-        if not texts and not lacks:
+        has_text = False
+        for part in ("ims.npy", "caps.txt", "ids.txt", "global.npy"):
+            file = path / f"{name}_{part}"
+            if file.is_file():
+                files.append(file)
+                has_text |= file.suffix == ".txt"
+        if not has_text and not lacks:
             lacks = f"{name}_ids.txt or {name}_caps.txt"
-        whole = path / f"{name}_global.npy"
-        files += [path / f"{name}_ims.npy", *texts]
-        if whole.is_file():
-            files.append(whole)
     if files:
         return Layout(files, lacks)
     others = sorted(path.glob("*_ims.npy"))

@@ -44,7 +44,7 @@ _META = struct.Struct("<II 16x I 48x H 34x Q 8x Q")
 _PAGE = struct.Struct("<QHHHH")
 _NODE = struct.Struct("<HHHH")
 _MAGIC = [0xBEEFC0DE, 1]
-_PAGE_SIZES = [1 << power for power in range(9, 17)]
+_PAGE_SIZES = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
 _SORTED_DUPLICATES = 0x04
 _NO_ROOT = (1 << 64) - 1
 _BRANCH = 0x01
@@ -103,14 +103,14 @@ class UniterSource(Entries):
         """Read the counts of regions that the settings take, from lists that UNITER keeps beside databases or above."""
         chosen = self._settings
         name = f"nbb_th{chosen.min_score}_max{chosen.max_regions}_min{chosen.min_regions}.json"
-        above = [database.parents[1] / name for database in databases]
-        beside = [database.parent / name for database in databases]
         counts: dict[str, int] = {}
-        for file in (*above, *beside):  # the nearest counts
-            if file.is_file():
-                with reading(file, "counts of regions", "remove it to count them again"):
-                    for image, count in read_json(file).items():
-                        counts[image] = min(int(count), chosen.max_regions)
+        for level in (1, 0):  # the nearest counts win
+            for database in databases:
+                file = database.parents[level] / name
+                if file.is_file():
+                    with reading(file, "counts of regions", "remove it to count them again"):
+                        for image, count in read_json(file).items():
+                            counts[image] = min(int(count), chosen.max_regions)
         return counts
 
     def _kept(self, arrays: Mapping[str, np.ndarray]) -> int:
