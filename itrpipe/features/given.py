@@ -93,7 +93,7 @@ class GivenSide:
         _refuse(self.path, is_repeated, f"ids of {self.side}s come twice", "give every one once", self.ids)
 
     def read(self, *, unit: bool) -> Iterator[tuple[int, np.ndarray, int]]:
-        """Yields all rows in order, some at a time, as float32.
+        """Yield all rows in order, some at a time, as float32.
 
         Args:
             unit: make them unit vectors where they are not.
@@ -140,7 +140,7 @@ def checked_vectors(where: Path | str, rows: np.ndarray, start: int, *, unit: bo
 
 
 def open_side(path: Path, side: str, split: str) -> GivenSide:
-    """Opens a file of embeddings; the embeddings themselves are not read yet.
+    """Open a file of embeddings; the embeddings themselves are not read yet.
 
     Args:
         path: what the user named.
@@ -200,7 +200,7 @@ def open_side(path: Path, side: str, split: str) -> GivenSide:
 
 
 def read_ids(path: Path) -> pa.Array:
-    """Reads ids or row numbers, such as of the image that each caption describes: int64 or strings.
+    """Read ids or row numbers, such as of the image that each caption describes: int64 or strings.
 
     Raises:
         DataError: it is no array of whole numbers or strings, no JSON list of these, and no text of one id a line.
@@ -334,7 +334,7 @@ class GivenSplit:
 def write_given(
     path: Path, given: GivenSplit, split: Split, measure: str, *, by_row: bool, advance: Callable[[int], object]
 ) -> dict[str, int]:
-    """Writes the embeddings of a split in the order of a dataset.
+    """Write the embeddings of a split in the order of a dataset.
 
     Args:
         path: of `embeddings.h5`; what an interrupted run has left there is replaced.

@@ -82,7 +82,7 @@ class Detector(Extractor):
 
     @abstractmethod
     def propose(self, images: list[Tensor]) -> Proposals:
-        """Runs the network on B images [3, h, w] uint8 of one group, on its device."""
+        """Run the network on B images [3, h, w] uint8 of one group, on its device."""
 
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ class _InBfloat16(nn.Module):
 
 
 def in_bfloat16(network: nn.Module, *parts: str) -> None:
-    """Lets parts of a network compute in mixed precision.
+    """Let parts of a network compute in mixed precision.
 
     Layers that predict scores and boxes should not be among them: in the 8 bits of bfloat16 many proposals would tie.
     """
@@ -174,7 +174,7 @@ def region_rows(proposals: Proposals, nms: float, settings: RegionSettings) -> d
 
 
 def surviving_confidence(overlaps: Tensor, probabilities: Tensor, nms: float) -> Tensor:
-    """Returns how sure the detector is of each box after greedy non-maximum suppression (NMS) in every class.
+    """Return how sure the detector is of each box after greedy non-maximum suppression (NMS) in every class.
 
     In each class the boxes come by falling probability, of equal ones the one with the higher index first; a box is
     suppressed if it overlaps by more than `nms` one that came before it and was not. All classes of all images take
@@ -201,7 +201,7 @@ def surviving_confidence(overlaps: Tensor, probabilities: Tensor, nms: float) ->
 
 
 def select_regions(confidence: Tensor, minimum: int, maximum: int, threshold: float) -> Tensor:
-    """Returns which of an image's boxes are kept, in the order in which the tool writes them.
+    """Return which of an image's boxes are kept, in the order in which the tool writes them.
 
     Args:
         confidence: [P], by falling objectness of the proposals.
@@ -226,7 +226,7 @@ def _falling(values: Tensor) -> Tensor:
 
 
 def box_overlaps(boxes: Tensor) -> Tensor:
-    """Returns the intersection over union [B, P, P] of each image's boxes [B, P, 4]; 0 for two boxes without area."""
+    """Return the intersection over union [B, P, P] of each image's boxes [B, P, 4]; 0 for two boxes without area."""
     return torch.vmap(box_iou)(boxes, boxes).nan_to_num()
 
 

@@ -76,7 +76,7 @@ class FeatureSource(ABC):
 
     @abstractmethod
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Reads some entries in memory that does not grow with E; `checked_rows` checks the values.
+        """Read some entries in memory that does not grow with E; `checked_rows` checks the values.
 
         Args:
             entries: [n] int64, rising. The next call's entries are larger as a rule, and smaller where a part is made
@@ -119,7 +119,7 @@ class Entries(FeatureSource):
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, place: Place) -> None:
-        """Notes where an image lies.
+        """Note where an image lies.
 
         Raises:
             DataError: it has other features somewhere else.
@@ -151,7 +151,7 @@ class Entries(FeatureSource):
 
     @abstractmethod
     def entry(self, place: Place) -> Mapping[str, Any]:
-        """Reads an image.
+        """Read an image.
 
         Returns:
             Arrays [r, ...] for every dataset of `spec` but `count`, and perhaps `count`, how many of the r regions are
@@ -163,7 +163,7 @@ class Entries(FeatureSource):
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Place]:
-        """Gives the place of an image, and turns whatever is raised over it into one line."""
+        """Give the place of an image, and turn whatever is raised over it into one line."""
         place = self._places[name]
         with reading(f"{place.file}: image '{name}'", "features", AGAIN):
             yield place
@@ -255,7 +255,7 @@ class WantedImage:
 
 
 def match(source: FeatureSource, images: Sequence[WantedImage]) -> tuple[np.ndarray, int]:
-    """Finds the entry of every image: by its identifier, file name, stem or number, else by its captions.
+    """Find the entry of every image: by its identifier, file name, stem or number, else by its captions.
 
     Captions are compared by their letters and digits alone, because published copies of a dataset differ in case,
     white space and in how they cut off punctuation. An image found by a name whose captions contradict the entry's in

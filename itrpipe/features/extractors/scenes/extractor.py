@@ -58,7 +58,7 @@ class ScenesExtractor(Extractor):
     spec = FeatureSpec(REGIONS, REGION_DIM, GLOBAL_DIM, boxes=True, labels=True, scores=True)
 
     def __init__(self, settings: Scenes, device: torch.device) -> None:
-        """Opens the weights that come with the package.
+        """Open the weights that come with the package.
 
         Raises:
             DataError: they are not there, are truncated or of another network.
@@ -70,7 +70,7 @@ class ScenesExtractor(Extractor):
         self._model.eval().to(device)
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Detects regions; region 0 is the whole image, then one per thing by falling score, then more.
+        """Detect regions; region 0 is the whole image, then one per thing by falling score, then more.
 
         Args:
             images: [B, 3, 144, 192] uint8.
@@ -128,7 +128,7 @@ class _Backbone(nn.Module):
         self.merge = Conv2dNormActivation(_MAP_WIDTH, _MAP_WIDTH)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the map [B, C, H / 8, W / 8], and the mean of the deepest layer [B, G], of pixels [B, 3, H, W]."""
+        """Return the map [B, C, H / 8, W / 8], and the mean of the deepest layer [B, G], of pixels [B, 3, H, W]."""
         fine = self.fine(x)  # [B, 40, H / 4, W / 4]
         middle = self.middle(fine)  # [B, 64, H / 8, W / 8]
         coarse = self.coarse(middle)  # [B, 96, H / 16, W / 16]
@@ -239,7 +239,7 @@ def suppress(boxes: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
 
 
 def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
-    """Returns indices [B, count] of the kept boxes, then of every kept box's best neighbour, then of its second ...
+    """Return indices [B, count] of the kept boxes, then of every kept box's best neighbour, then of its second ...
 
     A region set of fixed size is larger than the number of things in a picture. Filled up by score it would show the
     most conspicuous thing many times over; so filled up it shows each about equally often.

@@ -39,7 +39,7 @@ class TsvSource(Entries):
     """Indexed TSV files."""
 
     def __init__(self, path: Path, settings: ButdTsv) -> None:
-        """Finds the lines of a .tsv file or of a folder of them.
+        """Find the lines of a .tsv file or of a folder of them.
 
         Raises:
             DataError: a line has other columns or is cut off, two lines name the same image and differ, or none has

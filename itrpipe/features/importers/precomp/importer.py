@@ -49,7 +49,7 @@ class PrecompSource(FeatureSource):
     """A precomp folder; its entries are the splits' images, one after the other."""
 
     def __init__(self, path: Path, settings: Precomp) -> None:
-        """Opens a folder; captions and ids are read, of features only the headers.
+        """Open a folder; captions and ids are read, of features only the headers.
 
         An image that an earlier split has as well is left out, since `test` is a part of `testall` in COCO. It is the
         same image if it has the same id, or in splits without ids the same captions, and if its captions do not
@@ -66,7 +66,7 @@ class PrecompSource(FeatureSource):
         shapes = []
         for split in self._splits:
             shapes.append({name: array.shape[1:] for name, array in split.arrays.items()})
-        if any(shape != shapes[0] for shape in shapes):
+        if shapes.count(shapes[0]) < len(shapes):
             raise DataError(f"{path}: the splits have rows of different shapes, {shapes}; use files of one extractor")
         regions, width = shapes[0]["regions"]
         self._of_every_image = {"count": np.array(regions)}
