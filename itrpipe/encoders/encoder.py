@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from itrpipe.encoders import images, texts
 from itrpipe.encoders.folders import CONFIG, SAFETENSORS, find_folder, quiet
-from itrpipe.encoders.images import ImageReader, Seen
+from itrpipe.encoders.images import ImageOutputs, ImageReader
 from itrpipe.encoders.texts import TextReader, never_wait, positions_of, read_modules, write_modules
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.storage.disk import reading, require_space
@@ -98,27 +98,27 @@ class Encoder(nn.Module):
         size = len(frames)
         if not self.training:
             size = _IMAGES_AT_ONCE.get(frames.device.type, size)
-        vectors = [self.pooled(self.see(part)) for part in frames.split(size)]
+        vectors = [self.pooled(self.image_outputs(part)) for part in frames.split(size)]
         return torch.cat(vectors)
 
-    def pooled(self, seen: Seen) -> Tensor:
-        """Return the vectors [B, D] of images that the network has seen.
+    def pooled(self, outputs: ImageOutputs) -> Tensor:
+        """Return one vector for each image, [B, D], of the outputs of the network.
 
         Raises:
             UsageError: it has none of its own, and these are asked for.
         """
         if self.image_pool == "auto":  # of the first image, which decides
-            self.image_pool = "mean" if seen.own is None else "own"
+            self.image_pool = "mean" if outputs.own is None else "own"
         if self.image_pool == "own":
-            if seen.own is None:
+            if outputs.own is None:
                 raise UsageError(f"{type(self.network).__name__} has no image vector of its own; give image_pool=mean")
-            return seen.own
+            return outputs.own
         if self.image_pool == "cls":
-            return seen.tokens[:, 0]
-        return seen.tokens.mean(dim=1)
+            return outputs.tokens[:, 0]
+        return outputs.tokens.mean(dim=1)
 
-    def see(self, frames: Tensor) -> Seen:
-        """Return all that the network makes of frames [B, 3, h, w]."""
+    def image_outputs(self, frames: Tensor) -> ImageOutputs:
+        """Return the outputs of the network for frames [B, 3, h, w]."""
         pixels = self.images.normalised(frames)
         if self.is_joint:
             outputs = self.network.get_image_features(pixel_values=pixels)
@@ -129,7 +129,7 @@ class Encoder(nn.Module):
         patch = getattr(config, "patch_size", 1)
         if not isinstance(patch, int):
             patch = min(patch)
-        return self.images.seen(outputs, patch)
+        return self.images.read_outputs(outputs, patch)
 
     def encode_texts(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Tensor:
         """Return vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part."""

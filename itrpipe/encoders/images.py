@@ -38,7 +38,7 @@ class Grid(NamedTuple):
     width: float
 
 
-class Seen(NamedTuple):
+class ImageOutputs(NamedTuple):
     """The outputs of a network for images.
 
     Attributes:
@@ -163,7 +163,7 @@ class ImageReader(nn.Module):
             return frames
         return frames.float().mul_(self.scale).add_(self.shift)  # in one place: fresh memory costs more than the sums
 
-    def seen(self, outputs: Any, patch: int) -> Seen:
+    def read_outputs(self, outputs: Any, patch: int) -> ImageOutputs:
         """Return the outputs of a network for frames, with the grid of their cells.
 
         Args:
@@ -176,12 +176,12 @@ class ImageReader(nn.Module):
         if tokens.ndim == 4:  # [B, D', rows, columns]
             rows, columns = tokens.shape[2:]
             grid = Grid(rows, columns, height / rows, width / columns)
-            return Seen(tokens.flatten(2).transpose(1, 2), vectors, grid)
+            return ImageOutputs(tokens.flatten(2).transpose(1, 2), vectors, grid)
         # The finest grid of square cells that has at most so many.
         side = patch
         while (height // side) * (width // side) > tokens.shape[1]:
             side += 1
-        return Seen(tokens, vectors, Grid(height // side, width // side, side, side))
+        return ImageOutputs(tokens, vectors, Grid(height // side, width // side, side, side))
 
 
 def own_vector(outputs: Any) -> Tensor | None:

@@ -105,7 +105,7 @@ class TextReader(nn.Module):
         elif self.pool == "mean-all" and not in_training:
             width = PADDED_LENGTH
         tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
-        is_real = first(tokens, lengths)
+        is_real = within_lengths(tokens, lengths)
         inputs = {"input_ids": tokens.masked_fill(~is_real, self.padding)}
         if self.masked:
             inputs["attention_mask"] = is_real.long()
@@ -130,7 +130,7 @@ class TextReader(nn.Module):
         elif self.pool == "mean-all":
             vectors = states.mean(dim=1)
         else:
-            is_real = first(states, lengths)[..., None]
+            is_real = within_lengths(states, lengths)[..., None]
             vectors = (states * is_real).sum(dim=1) / lengths[:, None]
         return self.layers(vectors)
 
@@ -155,7 +155,7 @@ def never_wait(network: Any) -> None:
         network.set_attn_implementation(_WITHOUT_WAITING)
 
 
-def first(tokens: Tensor, lengths: Tensor) -> Tensor:
+def within_lengths(tokens: Tensor, lengths: Tensor) -> Tensor:
     """Return which places [T, W] of captions [T, W] or [T, W, D] lie before their lengths [T]."""
     return torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
 

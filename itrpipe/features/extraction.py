@@ -66,7 +66,7 @@ class ImageFiles:
 
     @cached_property
     def inside(self) -> ImageRoot:
-        """Return what finds files below the root."""
+        """Return the finder of files below the root."""
         return ImageRoot(self.root, self.root)
 
     def read(self, row: int) -> np.ndarray:

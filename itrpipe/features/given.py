@@ -45,8 +45,9 @@ _SIDES = {
     "caption": "caption",
     "image": "image",
 }
+"""Column of a file, or its name, that tells of which side it is -> side."""
 _VECTOR = "embedding"
-_CORPUS_FORMS = (
+_CANDIDATE_FORMS = (
     "give a Parquet file, or a folder of them, with the columns image_id or caption_id and embedding; or images.npy or "
     "captions.npy with the ids in images.ids.json or captions.ids.json next to it; or an HDF5 file with image_id and "
     "images, or caption_id and texts"
@@ -397,8 +398,8 @@ def open_further(
         DataError: the file is of no known form, or damaged; its vectors have another width, or an id is one of the
             split's.
     """
-    with reading(f"--candidates {path}", "embeddings", _CORPUS_FORMS):
-        arrays = open_arrays(path, "embeddings", _CORPUS_FORMS)
+    with reading(f"--candidates {path}", "embeddings", _CANDIDATE_FORMS):
+        arrays = open_arrays(path, "embeddings", _CANDIDATE_FORMS)
         names = [*arrays, path.stem]
         sides = [side for name, side in _SIDES.items() if name in names]
         if not sides:

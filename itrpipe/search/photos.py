@@ -313,7 +313,7 @@ PHOTOGRAPH = "photograph"
 """Stands for the split of an image that is in none."""
 
 
-class Shown(NamedTuple):
+class QueryImage(NamedTuple):
     """An image that a model is asked about.
 
     Attributes:
@@ -329,7 +329,7 @@ class Shown(NamedTuple):
     features: FeatureFile | None
 
 
-def find_image(trained: Path, image: str, device: str) -> Shown:
+def find_image(trained: Path, image: str, device: str) -> QueryImage:
     """Find the image that a user names: of the dataset by id, path or file name, else the photograph at this path.
 
     Args:
@@ -360,13 +360,13 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
         if extracted is not None:
             features = FeatureFile.open(extracted / FEATURES)
             features.rows([image_id])  # an image without features is told here, and not in the midst of a batch
-        return Shown(image_id, file, split, features)
+        return QueryImage(image_id, file, split, features)
     # Unlike Path.is_file, this raises no error for what cannot be a path.
     if os.path.isfile(image) or in_archive(Path(image)):
         path = Path(image)
         if extracted is not None:
             features = photograph_features(path, extracted, device)
-        return Shown(str(path), str(path.absolute()), PHOTOGRAPH, features)
+        return QueryImage(str(path), str(path.absolute()), PHOTOGRAPH, features)
     raise MissingInputError(
         f"--image {image}: neither an image of the dataset nor a file; name an image by its id or file, such as "
         f"{rows[-1][0]}, or any photograph"

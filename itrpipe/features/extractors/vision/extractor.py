@@ -66,7 +66,7 @@ class GridExtractor(Extractor):
         if len(convolutions) > 1:  # the one that cuts an image into patches would be slower
             encoder.to(memory_format=torch.channels_last)
         frame = encoder.images.frame
-        regions, whole, grid = self._see(torch.zeros(1, 3, *frame, dtype=torch.uint8))
+        regions, whole, grid = self._encode(torch.zeros(1, 3, *frame, dtype=torch.uint8))
         self._cells = _cells(grid, frame)
         self.spec = FeatureSpec(grid.rows * grid.columns, regions.shape[2], whole.shape[1], boxes=True)
 
@@ -82,7 +82,7 @@ class GridExtractor(Extractor):
             R; boxes [B, R, 4] float32 in 0..1.
         """
         assert isinstance(images, Tensor)
-        regions, whole, _ = self._see(images)
+        regions, whole, _ = self._encode(images)
         return {
             "regions": regions.half().cpu().numpy(),
             "global": whole.half().cpu().numpy(),
@@ -91,14 +91,14 @@ class GridExtractor(Extractor):
         }
 
     @torch.inference_mode()
-    def _see(self, images: Tensor) -> tuple[Tensor, Tensor, Grid]:
+    def _encode(self, images: Tensor) -> tuple[Tensor, Tensor, Grid]:
         """Return the vectors [B, R, D] of cells and [B, G] of images, and the cells."""
         frames = images.to(self._device, non_blocking=True)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            seen = self.encoder.see(frames)
-            whole = self.encoder.pooled(seen)
-        cells = seen.grid.rows * seen.grid.columns
-        return seen.tokens[:, -cells:], whole, seen.grid
+            outputs = self.encoder.image_outputs(frames)
+            whole = self.encoder.pooled(outputs)
+        cells = outputs.grid.rows * outputs.grid.columns
+        return outputs.tokens[:, -cells:], whole, outputs.grid
 
 
 def _cells(grid: Grid, frame: tuple[int, int]) -> np.ndarray:
