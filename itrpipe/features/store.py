@@ -306,13 +306,17 @@ class FeatureFile:
     def _row_of(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.image_id.tolist())}
 
+    def absent(self, image_ids: Sequence[str]) -> list[str]:
+        """Return those of `image_ids` that have no row, in their order."""
+        return [name for name in image_ids if name not in self._row_of]
+
     def rows(self, image_ids: Sequence[str]) -> np.ndarray:
         """Return the rows [n] int64 of `image_ids`, in their order.
 
         Raises:
             MissingInputError: some of the images are not in the file.
         """
-        absent = [name for name in image_ids if name not in self._row_of]
+        absent = self.absent(image_ids)
         if absent:
             raise MissingInputError(
                 f"{self.path} has no features of image '{absent[0]}' ({len(absent)} of {len(image_ids)} images "
