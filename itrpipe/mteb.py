@@ -18,8 +18,6 @@ try:
 except ImportError as error:
     raise MissingInputError(f"mteb 2 cannot be imported ({error}); run pip install 'itrpipe[interop]'") from None
 
-_MODALITIES = ("image", "text")
-
 
 class Encoder(AbsEncoder):
     """Encodes the images and captions of a task of mteb 2.
@@ -44,7 +42,7 @@ class Encoder(AbsEncoder):
         about = {
             "name": name,
             "revision": revision,
-            "modalities": list(_MODALITIES),
+            "modalities": ["image", "text"],
             "framework": ["PyTorch"],
             "similarity_fn_name": ScoringFunction.DOT_PRODUCT,
             "use_instructions": False,
@@ -52,7 +50,7 @@ class Encoder(AbsEncoder):
         self.mteb_model_meta = ModelMeta.create_empty(about)
 
     def encode(self, inputs: Any, *, task_metadata: Any, batch_size: int = 32, **kwargs: Any) -> np.ndarray:
-        """Returns embeddings [N, D] float32 of N images or N captions.
+        """Return embeddings [N, D] float32 of N images or N captions.
 
         Args:
             inputs: batches with lists under `image` or under `text`.
@@ -63,15 +61,15 @@ class Encoder(AbsEncoder):
         Raises:
             UsageError: the task pairs an image and a text in one input, or has other inputs.
         """
-        known = {"image": self.model.encode_images, "text": self.model.encode_texts}
-        encoded = []
+        encoders = {"image": self.model.encode_images, "text": self.model.encode_texts}
+        vectors = []
         for batch in inputs:
-            kinds = [name for name in _MODALITIES if name in batch]
+            kinds = [kind for kind in encoders if kind in batch]
             if len(kinds) != 1:
                 held = " and ".join(kinds or batch)
                 raise UsageError(
                     f"{task_metadata.name} has inputs with {held}; this model encodes images or captions, one at a time"
                 )
-            encode = known[kinds[0]]
-            encoded.append(encode(list(batch[kinds[0]]), batch_size=batch_size))
-        return np.concatenate(encoded)
+            (kind,) = kinds
+            vectors.append(encoders[kind](list(batch[kind]), batch_size=batch_size))
+        return np.concatenate(vectors)

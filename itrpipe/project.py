@@ -36,7 +36,7 @@ from itrpipe.storage.disk import read_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from itrpipe.search.gallery import Answers
+    from itrpipe.search.gallery import SearchAnswers
     from itrpipe.search.model import RetrievalModel
 
 
@@ -211,7 +211,7 @@ class Project:
         """
         return self.run("report", compare=compare or None, **options)
 
-    def search(self, sentence: str | None = None, model: str | Result | None = None, **options: Any) -> Answers:
+    def search(self, sentence: str | None = None, model: str | Result | None = None, **options: Any) -> SearchAnswers:
         """Find images for a sentence, or what fits to `image=`.
 
         Args:

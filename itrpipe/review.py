@@ -1,4 +1,4 @@
-"""Decisions of people about pairs of an image and a caption of others: which pairs are asked, and what was answered.
+"""Decisions of people about pairs of an image and a caption of others: the order of pairs, and findings by answers.
 
 Candidates are the hardest of each anchor: of mined lists, or of the rankings of an evaluation, whose split is another
 one. They are judged in one of these orders:
@@ -53,7 +53,7 @@ LIKELY = 0.5
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 
-# How far it can be relied on
+# Agreement of reviewers
 
 
 class Agreement(NamedTuple):
@@ -75,30 +75,33 @@ class Agreement(NamedTuple):
 
 def agreements(decisions: Decisions) -> dict[tuple[str, str], Agreement]:
     """Compute the agreement of every two reviewers on the pairs that both were sure of, where there are any."""
-    found = {}
-    for (one, answers), (other, others) in combinations(decisions.answers.items(), 2):
-        fits, others_fit = [], []
+    by_reviewers = {}
+    for (one, answers), (other, other_answers) in combinations(decisions.answers.items(), 2):
+        fits = []
+        other_fits = []
         for pair, answer in answers.items():
-            if UNSURE not in (answer, others.get(pair, UNSURE)):
+            other_answer = other_answers.get(pair, UNSURE)
+            if UNSURE not in (answer, other_answer):
                 fits.append(answer == FITS)
-                others_fit.append(others[pair] == FITS)
+                other_fits.append(other_answer == FITS)
         if fits:
-            found[one, other] = agreement_of(np.array(fits), np.array(others_fit))
-    return found
+            by_reviewers[one, other] = agreement_of(np.array(fits), np.array(other_fits))
+    return by_reviewers
 
 
 def agreement_of(one: np.ndarray, other: np.ndarray) -> Agreement:
-    """Cohen's kappa of the answers, bool [n], that two gave on the same pairs."""
+    """Compute Cohen's kappa of the answers, bool [n], that two reviewers gave on the same pairs."""
+    pairs = len(one)
     same = float((one == other).mean())
     chance = float(one.mean() * other.mean() + (1 - one.mean()) * (1 - other.mean()))
     if chance == 1.0:
-        return Agreement(len(one), same)
+        return Agreement(pairs, same)
     kappa = (same - chance) / (1 - chance)
-    reach = _NORMAL * math.sqrt(same * (1 - same) / len(one)) / (1 - chance)
-    return Agreement(len(one), same, kappa, max(-1.0, kappa - reach), min(1.0, kappa + reach))
+    reach = _NORMAL * math.sqrt(same * (1 - same) / pairs) / (1 - chance)
+    return Agreement(pairs, same, kappa, max(-1.0, kappa - reach), min(1.0, kappa + reach))
 
 
-# What is asked
+# Pairs to judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,36 +122,39 @@ class NamedPairs:
 
     @cached_property
     def images(self) -> np.ndarray:
-        """Row of each pair's image, int64 [P]."""
+        """Return the row of each pair's image, int64 [P]."""
         return self.pairs.image_rows
 
     @cached_property
     def captions(self) -> np.ndarray:
-        """Row of each pair's caption, int64 [P]."""
+        """Return the row of each pair's caption, int64 [P]."""
         return self.pairs.caption_rows
 
     def ids(self, place: int) -> tuple[str, str]:
-        """Ids of image and caption of a pair."""
-        return str(self.image_ids[self.images[place]]), str(self.caption_ids[self.captions[place]])
+        """Return the ids of image and caption of a pair."""
+        image_id = self.image_ids[self.images[place]]
+        caption_id = self.caption_ids[self.captions[place]]
+        return str(image_id), str(caption_id)
 
     def places(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
-        """Places int64 [n] of some ids of image and caption; -1 for what is no pair here."""
+        """Return the places int64 [n] of some ids of image and caption; -1 for what is no pair here."""
         return self.pairs.places(*rows_of_ids(pairs, self.image_ids, self.caption_ids))
 
     @cached_property
     def lots(self) -> np.ndarray:
-        """A random number of each pair, float64 [P] in 0..1, which depends on nothing else.
+        """Return a random number of each pair, float64 [P] in 0..1, which depends on nothing else.
 
         It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
         """
         random = np.random.default_rng(0)
         of_images = random.random(len(self.image_ids))
         of_captions = random.random(len(self.caption_ids))
-        return (of_images[self.images] + of_captions[self.captions]) % 1
+        sums = of_images[self.images] + of_captions[self.captions]
+        return sums % 1
 
     @cached_property
     def strata(self) -> np.ndarray:
-        """Stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
+        """Return the stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
         if self.log_odds is None:
             return np.zeros(len(self), dtype=np.int64)
         return strata_of(self.log_odds.mean(axis=1))
@@ -158,7 +164,7 @@ class NamedPairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidates(NamedPairs):
+class ReviewCandidates(NamedPairs):
     """Pairs that may be judged.
 
     Attributes:
@@ -202,13 +208,14 @@ class Queue:
         places: of the candidates, int64 [P].
     """
 
-    def __init__(self, candidates: Candidates, order: str = "") -> None:
+    def __init__(self, candidates: ReviewCandidates, order: str = "") -> None:
         probability = candidates.probability
         if not order:
             order = SAMPLE if probability is None else CALIBRATION
-        self.candidates, self.order = candidates, order
         if order not in ORDERS:
             raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
+        self.candidates = candidates
+        self.order = order
         if order == SAMPLE:
             self.places = np.argsort(candidates.lots)
         elif order == HARMFUL:
@@ -220,38 +227,42 @@ class Queue:
                 f"mine with `--judge captions`, or choose --order {SAMPLE} or {HARMFUL}"
             )
         elif order == DOUBTFUL:
-            self.places = np.lexsort((candidates.ranks, np.abs(probability - LIKELY)))
-        else:
-            self.places = _in_turn(candidates.strata, candidates.lots)
+            doubt = np.abs(probability - LIKELY)
+            self.places = np.lexsort((candidates.ranks, doubt))
+        else:  # one of each stratum in turn, those of a stratum by rising lots
+            turns = np.empty(len(candidates), dtype=np.int64)
+            for stratum in np.unique(candidates.strata):
+                members = np.flatnonzero(candidates.strata == stratum)
+                order_of_members = np.argsort(candidates.lots[members])
+                turns[members[order_of_members]] = np.arange(len(members))
+            self.places = np.lexsort((-candidates.strata, turns))
 
     def upcoming(self, answered: Iterable[tuple[str, str]], count: int) -> list[int]:
-        """Places of the next candidates, `count` at most, without pairs of image and caption that are answered."""
+        """Return the places of the next candidates, `count` at most, without pairs that are answered.
+
+        Args:
+            answered: ids of image and caption.
+            count: of candidates.
+        """
         places = self.candidates.places(answered)
         is_answered = np.zeros(len(self.candidates), dtype=bool)
         is_answered[places[places >= 0]] = True
-        return self.places[~is_answered[self.places]][:count].tolist()
+        upcoming = self.places[~is_answered[self.places]]
+        return upcoming[:count].tolist()
 
     def judgement(self, place: int, reviewer: str, answer: str) -> Decision:
-        """Return what is written of an answer."""
-        own = self.candidates
-        return Decision(reviewer, *own.ids(place), answer, own.model, own.source, self.order)
+        """Return the row that is written of an answer."""
+        candidates = self.candidates
+        image_id, caption_id = candidates.ids(place)
+        return Decision(reviewer, image_id, caption_id, answer, candidates.model, candidates.source, self.order)
 
 
-def _in_turn(strata: np.ndarray, lots: np.ndarray) -> np.ndarray:
-    """Return the places [P] with one of each stratum in turn, those of a stratum by rising lots."""
-    turns = np.empty(len(strata), dtype=np.int64)
-    for stratum in np.unique(strata):
-        own = np.flatnonzero(strata == stratum)
-        turns[own[np.argsort(lots[own])]] = np.arange(len(own))
-    return np.lexsort((-strata, turns))
-
-
-# What the answers tell
+# Estimates by the answers
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """What people's answers tell of pairs.
+    """Estimates of which pairs are right, by people's answers.
 
     Attributes:
         pairs: P of them.
@@ -278,9 +289,11 @@ class Estimates:
         for answer, value in ((FITS, 1.0), (DIFFERS, 0.0)):
             places = pairs.places([pair for pair, verdict in verdicts.items() if verdict == answer])
             answers[places[places >= 0]] = value
-        limits = np.full(pairs.strata.max(initial=0) + 1, np.inf)
-        np.minimum.at(limits, pairs.strata[~is_judged], pairs.lots[~is_judged])
-        is_drawn = pairs.lots < limits[pairs.strata]
+
+        first_unjudged_lots = np.full(pairs.strata.max(initial=0) + 1, np.inf)
+        np.minimum.at(first_unjudged_lots, pairs.strata[~is_judged], pairs.lots[~is_judged])
+        is_drawn = pairs.lots < first_unjudged_lots[pairs.strata]
+
         if pairs.log_odds is None:
             return cls(pairs, answers, is_drawn, np.zeros(len(pairs)))
         sure = np.flatnonzero(~np.isnan(answers))
@@ -296,20 +309,22 @@ class Estimates:
         """
         drawn = np.flatnonzero(self.is_drawn[rows])
         answers = self.answers[rows[drawn]]
+        probabilities = self.probabilities[rows]
+        strata = self.pairs.strata[rows]
 
         def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
             if self.calibration is None:
                 return share_of(int(fits.sum()), len(fits), len(rows))
-            return share_right(self.probabilities[rows], places, fits, self.pairs.strata[rows])
+            return share_right(probabilities, places, fits, strata)
 
         is_sure = ~np.isnan(answers)
         sure = estimate(drawn[is_sure], answers[is_sure] == 1)
-        low = estimate(drawn, answers == 1).low
-        high = estimate(drawn, answers != 0).high
-        return Share(sure.value, low, high, len(drawn))
+        if_wrong = estimate(drawn, answers == 1)
+        if_right = estimate(drawn, answers != 0)
+        return Share(sure.value, if_wrong.low, if_right.high, len(drawn))
 
 
-def findings(candidates: Candidates, decisions: Decisions) -> dict[str, Any]:
+def findings(candidates: ReviewCandidates, decisions: Decisions) -> dict[str, Any]:
     """Estimate the share of right answers, and calibrate the judge.
 
     Returns:
@@ -319,19 +334,24 @@ def findings(candidates: Candidates, decisions: Decisions) -> dict[str, Any]:
     """
     estimates = Estimates.of(candidates, decisions.verdicts)
     made = int((~np.isnan(estimates.answers)).sum())
+    share = estimates.share(np.arange(len(candidates)))
     calibration = estimates.calibration
-    needed = judge = None
+    needed = None
+    judge = None
     if calibration is not None:
         needed = LEAST
         if made >= LEAST:
-            judge = {name: getattr(calibration, name) for name in ("knows", "precision", "recall")}
-            judge["auc"] = calibration.auc and calibration.auc._asdict()
-    share = estimates.share(np.arange(len(candidates)))
+            judge = {
+                "knows": calibration.knows,
+                "precision": calibration.precision,
+                "recall": calibration.recall,
+                "auc": calibration.auc and calibration.auc._asdict(),
+            }
     return {"share": share._asdict(), "decisions": made, "needed": needed, "judge": judge}
 
 
-def mined_candidates(mined: Path) -> Candidates:
-    """Return those of an artifact of `mine-negatives`.
+def mined_candidates(mined: Path) -> ReviewCandidates:
+    """Return the candidates of an artifact of `mine-negatives`.
 
     Raises:
         MissingInputError: what it was made from was removed.
@@ -342,25 +362,26 @@ def mined_candidates(mined: Path) -> Candidates:
 
     manifest = open_artifact(mined)
     if SEARCH in manifest.inputs:
-        return _with_judges(mined_candidates(open_input(mined, manifest, SEARCH)), mined)
+        search = open_input(mined, manifest, SEARCH)
+        return _with_judges(mined_candidates(search), mined)
     if manifest.settings.get("candidates"):
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
     image_list, caption_list = (read_list(mined, name, DEPTH) for name in FILES)
     (model,) = model_inputs(manifest.inputs)
     embeddings = read_embeddings(open_input(mined, manifest, model) / EMBEDDINGS, "train")
-    own = np.full(len(caption_list.anchor_ids), np.nan, dtype=np.float32)
+    positives = np.full(len(caption_list.anchor_ids), np.nan, dtype=np.float32)
     if embeddings.measure == INNER_PRODUCT and not manifest.settings.get("rescore_with"):
-        own = np.einsum("td,td->t", embeddings.images[embeddings.caption_image], embeddings.texts[:])
+        positives = np.einsum("td,td->t", embeddings.images[embeddings.caption_image], embeddings.texts[:])
     sides = []
-    for each in (image_list, caption_list):
-        anchors = np.arange(len(each.anchor_ids))
-        sides.append((anchors, each.candidates, each.scores))
+    for lists in (image_list, caption_list):
+        anchors = np.arange(len(lists.anchor_ids))
+        sides.append((anchors, lists.candidates, lists.scores))
     ids = (image_list.anchor_ids, caption_list.anchor_ids, embeddings.caption_image)
-    return _each_once(mined, "train", ids, sides, own)
+    return _each_once(mined, "train", ids, sides, positives)
 
 
-def _with_judges(candidates: Candidates, mined: Path) -> Candidates:
-    """Add what the judges of mined lists say of the candidates that the search has found, if there are judges."""
+def _with_judges(candidates: ReviewCandidates, mined: Path) -> ReviewCandidates:
+    """Add the log-odds and probabilities that the judges of mined lists give the candidates that the search found."""
     from itrpipe.mining.judged import Judgement
 
     manifest = read_manifest(mined)
@@ -369,14 +390,14 @@ def _with_judges(candidates: Candidates, mined: Path) -> Candidates:
         folders[judge] = open_input(mined, manifest, JUDGE_INPUT.format(number))
     if not folders:
         return candidates
-    judgement = Judgement.read(folders, Decided.read(mined, candidates.image_ids, candidates.caption_ids))
-    places = judgement.pairs.places(candidates.captions, candidates.images)
-    log_odds = judgement.log_odds[places]
+    decided = Decided.read(mined, candidates.image_ids, candidates.caption_ids)
+    judgement = Judgement.read(folders, decided)
+    log_odds = judgement.log_odds[judgement.pairs.places(candidates.captions, candidates.images)]
     return replace(candidates, log_odds=log_odds, probability=judgement.calibration.probabilities(log_odds))
 
 
-def ranked_candidates(evaluated: Path) -> Candidates:
-    """Return those of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
+def ranked_candidates(evaluated: Path) -> ReviewCandidates:
+    """Return the candidates of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
 
     Raises:
         MissingInputError: what it was made from was removed.
@@ -385,77 +406,88 @@ def ranked_candidates(evaluated: Path) -> Candidates:
     manifest = open_artifact(evaluated)
     prepared = open_input(evaluated, manifest, "prepare")
     split = PreparedDataset.open(prepared, tokens=False).split(manifest.settings["split"])
-    own, sides = np.full(len(split.caption_ids), np.nan, dtype=np.float32), []
-    found = read_rankings(evaluated / RANKINGS, split.image_ids, split.caption_ids)
-    for number, (queries, candidates, scores) in enumerate(found):
-        candidates, scores = candidates[:, :DEPTH].copy(), scores[:, :DEPTH]
+    positives = np.full(len(split.caption_ids), np.nan, dtype=np.float32)
+    rankings = read_rankings(evaluated / RANKINGS, split.image_ids, split.caption_ids)
+    sides = []
+    for number, (queries, candidates, scores) in enumerate(rankings):
+        candidates = candidates[:, :DEPTH].copy()
+        scores = scores[:, :DEPTH]
         queries = np.asarray(queries)
-        anchors = np.broadcast_to(queries[:, None], candidates.shape)
-        images, captions = (anchors, candidates) if number == 0 else (candidates, anchors)
-        right = split.caption_image[captions] == images
-        own[captions[right]] = scores[right]
-        candidates[right] = -1
+        images = np.broadcast_to(queries[:, None], candidates.shape)
+        captions = candidates
+        if number == 1:  # captions look for images
+            images, captions = captions, images
+        is_own = split.caption_image[captions] == images
+        positives[captions[is_own]] = scores[is_own]
+        candidates[is_own] = -1
         sides.append((queries, candidates, scores))
-    return _each_once(evaluated, split.name, (split.image_ids, split.caption_ids, split.caption_image), sides, own)
-
-
-_Side = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""One direction: anchors [A], candidates [A, K] with -1 for none, and their scores."""
+    ids = (split.image_ids, split.caption_ids, split.caption_image)
+    return _each_once(evaluated, split.name, ids, sides, positives)
 
 
 def _each_once(
-    folder: Path, split: str, ids: tuple[np.ndarray, np.ndarray, np.ndarray], sides: Sequence[_Side], own: np.ndarray
-) -> Candidates:
-    """The candidates of images and of captions that an artifact holds; pairs of both directions are there once.
+    folder: Path,
+    split: str,
+    ids: tuple[np.ndarray, np.ndarray, np.ndarray],
+    sides: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    own: np.ndarray,
+) -> ReviewCandidates:
+    """Return the candidates of images and of captions that an artifact holds; pairs of both directions come once.
 
     Args:
         folder: of the artifact.
         split: of its images and captions.
         ids: of the images [N] and captions [T], and the row [T] of each caption's image.
-        sides: captions for images, and images for captions.
+        sides: captions for images, and images for captions: anchors [A], candidates [A, K] with -1 for none, and their
+            scores.
         own: score [T] of each caption with its own image.
     """
+    image_ids, caption_ids, owners = ids
     parts: list[tuple[np.ndarray, ...]] = []
     for number, (anchors, candidates, scores) in enumerate(sides):
-        there = candidates >= 0
-        rows, columns = np.nonzero(there)
-        images, captions = anchors[rows], candidates[there]
+        is_there = candidates >= 0
+        rows, columns = np.nonzero(is_there)
+        images = anchors[rows]
+        captions = candidates[is_there]
         if number == 1:
             images, captions = captions, images
-        parts.append((images, captions, columns + 1, scores[there]))
+        parts.append((images, captions, columns + 1, scores[is_there]))
     images, captions, ranks, scores = map(np.concatenate, zip(*parts, strict=True))
-    pairs = PairSet.of(captions, images, len(ids[0]))
+    pairs = PairSet.of(captions, images, len(image_ids))
     places = pairs.places(captions, images)
     order = np.lexsort((ranks, places))
     kept = order[np.searchsorted(places[order], np.arange(len(pairs)))]
     manifest = read_manifest(folder)
-    return Candidates(
-        image_ids=ids[0],
-        caption_ids=ids[1],
+    return ReviewCandidates(
+        image_ids=image_ids,
+        caption_ids=caption_ids,
         pairs=pairs,
         source=f"{folder.parent.name}/{folder.name}",
         model=manifest.label,
         split=split,
         prepared=open_input(folder, manifest, "prepare"),
         trained=open_input(folder, manifest, model_inputs(manifest.inputs)[0]),
-        owners=ids[2],
+        owners=owners,
         ranks=ranks[kept].astype(np.int64),
         scores=scores[kept].astype(np.float32),
         positives=own[pairs.caption_rows],
     )
 
 
-def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
-    """Return what was decided on some candidates, by whom, and what it tells, in figures ready for JSON."""
+def reviewed(candidates: ReviewCandidates, order: str, decisions: Decisions) -> dict[str, Any]:
+    """Return the decisions on some candidates, who made them, and the findings, in figures ready for JSON."""
     counts = Counter(decisions.verdicts.values())
+    reviewers = {}
+    for name, answers in decisions.answers.items():
+        reviewers[name] = len(answers)
     agreed = []
-    for both, agreement in agreements(decisions).items():
-        agreed.append({"reviewers": list(both), **agreement._asdict()})
+    for names, agreement in agreements(decisions).items():
+        agreed.append({"reviewers": list(names), **agreement._asdict()})
     decided = {
         "judgements": len(decisions),
-        "pairs": {name: counts[name] for name in _WORDS},
+        "pairs": {verdict: counts[verdict] for verdict in _WORDS},
         "unknown": unknown_pairs(decisions, candidates.prepared),
-        "reviewers": {name: len(answers) for name, answers in decisions.answers.items()},
+        "reviewers": reviewers,
         "agreements": agreed,
     }
     return {
@@ -468,44 +500,49 @@ def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[s
 
 
 _WORDS = {"fits": "pairs fit", "differs": "do not", "unsure": "unsure", "disputed": "disputed"}
+"""Verdict on a pair -> words for it."""
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    """Return what was decided, a line for each fact."""
-    decided, whole = found["decisions"], found["pairs"]
-    yield f"{found['list']}: {quantity(whole, 'pair')} in the order {found['order']}"
-    counts = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in decided["pairs"].items() if count)
-    yield f"  {quantity(decided['judgements'], 'judgement')}{f': {counts}' if counts else ''}"
+def lines(review: dict[str, Any]) -> Iterator[str]:
+    """Yield the figures of `reviewed`, a line for each fact."""
+    decided = review["decisions"]
+    yield f"{review['list']}: {quantity(review['pairs'], 'pair')} in the order {review['order']}"
+    counts = ", ".join(f"{count:,} {_WORDS[verdict]}" for verdict, count in decided["pairs"].items() if count)
+    judgements = f"  {quantity(decided['judgements'], 'judgement')}"
+    if counts:
+        judgements += f": {counts}"
+    yield judgements
     if decided["unknown"]:
         unknown = f"{quantity(decided['unknown'], 'pair')} of ids that the dataset does not have"
         yield f"  warning: {unknown}; name images and captions as its captions.parquet does"
     for name, count in decided["reviewers"].items():
         yield f"  {name}: {quantity(count, 'pair')}"
-    for each in decided["agreements"]:
-        both = " and ".join(each["reviewers"])
+    for agreement in decided["agreements"]:
+        names = " and ".join(agreement["reviewers"])
         kappa = "not defined, since both always said the same"
-        if each["kappa"] is not None:
-            kappa = f"{each['kappa']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
-        yield f"  {both} agree on {100 * each['same']:.0f} % of {each['pairs']:,} pairs; Cohen's kappa: {kappa}"
-    yield from _told(found["findings"])
+        if agreement["kappa"] is not None:
+            kappa = f"{agreement['kappa']:.2f} ({agreement['low']:.2f} to {agreement['high']:.2f})"
+        same = f"{100 * agreement['same']:.0f} % of {agreement['pairs']:,} pairs"
+        yield f"  {names} agree on {same}; Cohen's kappa: {kappa}"
 
-
-def _told(found: dict[str, Any]) -> Iterator[str]:
-    """Yield what the answers tell, a line for each fact."""
-    share, judge = found["share"], found["judge"]
+    figures = review["findings"]
+    share = figures["share"]
+    judge = figures["judge"]
+    made = figures["decisions"]
     if share["decisions"]:
         value = "nobody was sure" if share["value"] is None else f"{100 * share['value']:.1f} %"
         interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
         yield f"  right answers among all of them: {value} ({interval}), by {share['decisions']:,} drawn at random"
-    if found["needed"] and not judge:
-        yield f"  the judge: {found['decisions']:,} of the {found['needed']} decisions that its calibration needs"
+    if figures["needed"] and not judge:
+        yield f"  the judge: {made:,} of the {figures['needed']} decisions that its calibration needs"
     if judge:
         facts = []
-        if judge["auc"]:
-            facts.append(f"AUC {judge['auc']['value']:.2f} ({judge['auc']['low']:.2f} to {judge['auc']['high']:.2f})")
+        auc = judge["auc"]
+        if auc:
+            facts.append(f"AUC {auc['value']:.2f} ({auc['low']:.2f} to {auc['high']:.2f})")
         if not judge["knows"]:
             facts.append("the answers do not show that it knows anything, so that it marks nothing")
         elif judge["precision"] is not None:
             facts.append(f"above {LIKELY:g} it is right in {100 * judge['precision']:.0f} %")
             facts.append(f"finds {100 * judge['recall']:.0f} % of the right answers")
-        yield f"  the judge, by {found['decisions']:,} decisions: {', '.join(facts)}"
+        yield f"  the judge, by {made:,} decisions: {', '.join(facts)}"

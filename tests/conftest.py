@@ -154,7 +154,7 @@ def define(root: Path, source: TinySource) -> None:
 @pytest.fixture
 def any_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model of the hub can be fetched, as far as plans ask; nothing is."""
-    monkeypatch.setattr("itrpipe.encoders.folders._ask", lambda model, revision: None)
+    monkeypatch.setattr("itrpipe.encoders.folders._require_on_hub", lambda model, revision: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.judging.calibration import LEAST
 from itrpipe.judging.shares import Share, share_of
 from itrpipe.mining.lists import CandidateLists, matching
-from itrpipe.review import ORDERS, Candidates, Queue, agreement_of, agreements, findings, lines, reviewed
+from itrpipe.review import ORDERS, Queue, ReviewCandidates, agreement_of, agreements, findings, lines, reviewed
 
 IMAGES, CAPTIONS = np.array(["a", "b", "c"]), np.array([f"{image}{number}" for image in "abc" for number in range(2)])
 OWNERS = np.repeat(np.arange(3), 2)
@@ -168,13 +168,13 @@ def test_kappa_is_that_of_cohen() -> None:
 # What is asked
 
 
-def candidates(probability: np.ndarray | None = None) -> Candidates:
+def candidates(probability: np.ndarray | None = None) -> ReviewCandidates:
     """All pairs of an image and a caption of another one, with scores that fall."""
     captions, images = np.nonzero(OWNERS[:, None] != np.arange(3)[None, :])
     return made(IMAGES, CAPTIONS, OWNERS, captions, images, np.linspace(1, -1, len(images)), probability)
 
 
-def many(probability: np.ndarray | None) -> Candidates:
+def many(probability: np.ndarray | None) -> ReviewCandidates:
     """A thousand pairs of 20 images with 50 captions of another one."""
     captions, images = map(np.ravel, np.indices((50, 20)))
     ids = np.array([f"i{row}" for row in range(20)]), np.array([f"c{row}" for row in range(50)])
@@ -189,12 +189,12 @@ def made(
     images: np.ndarray,
     positives: np.ndarray,
     probability: np.ndarray | None,
-) -> Candidates:
+) -> ReviewCandidates:
     """The candidates with what one judge says, or nobody."""
     log_odds = None
     if probability is not None:
         log_odds = np.log(probability / (1 - probability)).clip(-9, 9)[:, None]
-    return Candidates(
+    return ReviewCandidates(
         image_ids=image_ids,
         caption_ids=caption_ids,
         pairs=PairSet.of(captions, images, len(image_ids)),
@@ -215,7 +215,7 @@ def made(
 PROBABILITY = np.random.default_rng(5).random(1000).astype(np.float32)
 
 
-def answer_first(candidates: Candidates, file: DecisionFile, order: str, count: int) -> np.ndarray:
+def answer_first(candidates: ReviewCandidates, file: DecisionFile, order: str, count: int) -> np.ndarray:
     """Answer the first pairs of an order: what a judge of 0.6 and more takes for right fits. Return their places."""
     queue = Queue(candidates, order)
     places = queue.places[:count]

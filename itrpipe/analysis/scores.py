@@ -10,7 +10,14 @@ from itrpipe.datasets.prepared import LEAKED, PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import PROTOCOLS
 from itrpipe.features.declaration import model_inputs
-from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_embeddings, read_scores, write_scores
+from itrpipe.features.embeddings import (
+    EMBEDDINGS,
+    SCORES,
+    SplitScores,
+    read_embeddings,
+    read_scores,
+    write_split_scores,
+)
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.models.declaration import settings_of
 from itrpipe.storage.artifact import open_input
@@ -64,7 +71,7 @@ def _model_scores(job: Any, name: str) -> SplitScores:
     work = Scoring(model.folder.absolute(), sources, job.execution.encode_block, job.execution.device, split)
     scores = work.join(job.made(work).paths)
     (job.folder / SCORES).unlink(missing_ok=True)  # of an interrupted run
-    write_scores(job.folder / SCORES, split, scores)
+    write_split_scores(job.folder / SCORES, split, scores)
     return scores
 
 

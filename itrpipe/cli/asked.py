@@ -20,7 +20,7 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
-from itrpipe.features.declaration import GIVEN, names_a_file, read_model
+from itrpipe.features.declaration import GIVEN, first_model, names_a_file
 from itrpipe.pipeline.models import NAMING, NamedModel, data_option, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import run
@@ -255,7 +255,7 @@ class Asked:
 
     def model_options(self, step: Step, stage: str) -> str:
         """Return the options by which the command of a stage names the model that a planned step trains or reads."""
-        model = step if step.location.stage == "train" else read_model(step.inputs)
+        model = step if step.location.stage == "train" else first_model(step.inputs)
         is_unnamed = model.location.stage == "train" and not model.model
         return f"{options_of(model)}{self._given_for(stage, of_model=is_unnamed)}"
 
@@ -320,16 +320,16 @@ class Asked:
 
     def _compared(self, definition: DatasetDefinition) -> str:
         """Return the option that compares an evaluated model with the one that mined for it; empty where none did."""
-        model = read_model(self.step.inputs)
+        model = first_model(self.step.inputs)
         if "mine_negatives" not in model.inputs:
             return ""
         named = definition.named_trainings()
         own = named.get(model.location.name)
-        miner = named.get(read_model(model.inputs["mine_negatives"].inputs).location.name)
+        miner = named.get(first_model(model.inputs["mine_negatives"].inputs).location.name)
         if own is None or miner in (None, own):
             return ""
         evaluations = earlier_artifacts(self.step.location.folder.parent).values()
-        evaluated = {read_model(each.inputs).name for each in evaluations}
+        evaluated = {first_model(each.inputs).name for each in evaluations}
         if evaluated.isdisjoint(definition.models[miner].trained.values()):
             return ""
         return f" --compare {miner} {own}"

@@ -13,7 +13,7 @@ from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 
 if TYPE_CHECKING:
-    from itrpipe.review import Candidates
+    from itrpipe.review import ReviewCandidates
 TRAIN = "train"
 PairsOption = Annotated[Split | None, Option(help="train: pairs of mined lists; test or val: of an evaluation.")]
 
@@ -66,7 +66,7 @@ class Review(AskingOptions):
             asked.reporter.say(line)
 
 
-def open_candidates(asked: Asked, split: str | None, judges: list[str] | None) -> "Candidates | None":
+def open_candidates(asked: Asked, split: str | None, judges: list[str] | None) -> "ReviewCandidates | None":
     """Open the pairs that may be judged; None after a dry run.
 
     Raises:

@@ -20,7 +20,7 @@ from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import require_writable, write_text
 
 if TYPE_CHECKING:
-    from itrpipe.search.gallery import Answers
+    from itrpipe.search.gallery import SearchAnswers
 _GENERATOR, _HEAD = b'<meta name="generator" content="itrpipe search">', 1024
 """In the first bytes of a page that a search wrote."""
 
@@ -50,7 +50,7 @@ class Search(SearchOptions):
     photos: PhotosOption = None
     split: Annotated[Split | None, Option(help="Search one split alone: test, val or train.")] = None
 
-    def run(self) -> "Answers | None":
+    def run(self) -> "SearchAnswers | None":
         self._check()
         if self.photos is not None:
             refuse_with_photos({"--split": self.split})
@@ -118,7 +118,7 @@ class Search(SearchOptions):
 
             given_split([self.caption], what="the query")
 
-    def _search_photographs(self, photos: Path) -> "Answers | None":
+    def _search_photographs(self, photos: Path) -> "SearchAnswers | None":
         """Print and return the photographs of a folder that a model finds; the index is brought up to date before.
 
         Raises:
@@ -149,7 +149,7 @@ class Search(SearchOptions):
         self._show(found, reporter, folder, own)
         return found
 
-    def _show(self, found: "Answers", reporter: Reporter, folder: Path | None, own: str | None) -> None:
+    def _show(self, found: "SearchAnswers", reporter: Reporter, folder: Path | None, own: str | None) -> None:
         """Print the answers, and write the page.
 
         Args:

@@ -11,7 +11,7 @@ from itrpipe.cli.options import JudgesOption
 from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import MissingInputError
-from itrpipe.features.declaration import read_model
+from itrpipe.features.declaration import first_model
 from itrpipe.storage.artifact import PICTURES
 
 PACKAGES = ("starlette", "uvicorn")
@@ -69,7 +69,7 @@ class Serve(SearchOptions):
             prepared = candidates.prepared
             pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
             model = load(candidates.trained, device=self.device or "auto")
-            model.label = read_model(asked.step.inputs).model or model.label
+            model.label = first_model(asked.step.inputs).model or model.label
             alone = None
             if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
                 alone = "test" if self.split in (None, TRAIN) else self.split

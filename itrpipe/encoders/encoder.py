@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from itrpipe.encoders import images, texts
 from itrpipe.encoders.folders import CONFIG, SAFETENSORS, find_folder, quiet
-from itrpipe.encoders.images import ImageReader, Seen
+from itrpipe.encoders.images import ImageOutputs, ImageReader
 from itrpipe.encoders.texts import TextReader, never_wait, positions_of, read_modules, write_modules
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.storage.disk import reading, require_space
@@ -42,7 +42,7 @@ class Encoder(nn.Module):
     Args:
         network: of transformers.
         image_reader: of images; None where the network is not asked about them.
-        text_reader: of captions, likewise.
+        text_reader: of captions; None where the network is not asked about them.
         image_pool: `own`, the vector that the network makes itself; `mean` of all tokens; `cls`, the first; or `auto`,
             its own where it has one that was trained, else the mean.
 
@@ -77,53 +77,59 @@ class Encoder(nn.Module):
         self.eval()
         if image_reader is not None:
             frames = torch.zeros(1, 3, *image_reader.frame, dtype=torch.uint8)
-            self.image_width = self._tried(VISION, self.encode_images, frames)
+            self.image_width = self._try(VISION, self.encode_images, frames)
         if text_reader is not None:
             never_wait(network)
             tokens = torch.full((1, 3), text_reader.padding)
-            self.text_width = self._tried(TEXT, self.encode_texts, tokens, torch.tensor([3]))
+            self.text_width = self._try(TEXT, self.encode_texts, tokens, torch.tensor([3]))
         self.train(training)
 
     def parts(self, side: str) -> dict[str, nn.Module]:
         """Return what a side uses: the network, or parts of it by their names, and the layers behind the pooling."""
-        found = {"network": self.network}
+        parts = {"network": self.network}
         if self.is_joint:
-            found = {name: self.network.get_submodule(name) for name in self._parts[side]}
+            parts = {name: self.network.get_submodule(name) for name in self._parts[side]}
         if side == TEXT:
-            found["layers"] = self.texts.layers
-        return found
+            parts["layers"] = self.texts.layers
+        return parts
 
     def encode_images(self, frames: Tensor) -> Tensor:
         """Return vectors [B, D] of frames [B, 3, h, w]; outside training a few at a time."""
         size = len(frames)
         if not self.training:
             size = _IMAGES_AT_ONCE.get(frames.device.type, size)
-        return torch.cat([self.pooled(self.see(part)) for part in frames.split(size)])
+        vectors = [self.pooled(self.image_outputs(part)) for part in frames.split(size)]
+        return torch.cat(vectors)
 
-    def pooled(self, seen: Seen) -> Tensor:
-        """Return the vectors [B, D] of images that the network has seen.
+    def pooled(self, outputs: ImageOutputs) -> Tensor:
+        """Return one vector for each image, [B, D], of the outputs of the network.
 
         Raises:
             UsageError: it has none of its own, and these are asked for.
         """
         if self.image_pool == "auto":  # of the first image, which decides
-            self.image_pool = "mean" if seen.own is None else "own"
+            self.image_pool = "mean" if outputs.own is None else "own"
         if self.image_pool == "own":
-            if seen.own is None:
+            if outputs.own is None:
                 raise UsageError(f"{type(self.network).__name__} has no image vector of its own; give image_pool=mean")
-            return seen.own
+            return outputs.own
         if self.image_pool == "cls":
-            return seen.tokens[:, 0]
-        return seen.tokens.mean(dim=1)
+            return outputs.tokens[:, 0]
+        return outputs.tokens.mean(dim=1)
 
-    def see(self, frames: Tensor) -> Seen:
-        """Return all that the network makes of frames [B, 3, h, w]."""
+    def image_outputs(self, frames: Tensor) -> ImageOutputs:
+        """Return the outputs of the network for frames [B, 3, h, w]."""
         pixels = self.images.normalised(frames)
         if self.is_joint:
-            found = self.network.get_image_features(pixel_values=pixels)
+            outputs = self.network.get_image_features(pixel_values=pixels)
         else:
-            found = self.network(pixel_values=pixels)
-        return self.images.seen(found, _patch_of(self.network.config))
+            outputs = self.network(pixel_values=pixels)
+        config = self.network.config
+        config = getattr(config, "vision_config", config)
+        patch = getattr(config, "patch_size", 1)
+        if not isinstance(patch, int):
+            patch = min(patch)
+        return self.images.read_outputs(outputs, patch)
 
     def encode_texts(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Tensor:
         """Return vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part."""
@@ -139,11 +145,12 @@ class Encoder(nn.Module):
     @torch.no_grad()
     def scale(self) -> tuple[float, float] | None:
         """Return scale and bias of the logits that a joint model was trained with; None where it names none."""
-        bias = float(getattr(self.network, _BIAS, 0.0))
-        if hasattr(self.network, _SCALE):
-            return float(getattr(self.network, _SCALE).exp()), bias
-        if hasattr(self.network, _TEMPERATURE):
-            return 1 / float(getattr(self.network, _TEMPERATURE)), bias
+        network = self.network
+        bias = float(getattr(network, _BIAS, 0.0))
+        if hasattr(network, _SCALE):
+            return float(getattr(network, _SCALE).exp()), bias
+        if hasattr(network, _TEMPERATURE):
+            return 1 / float(getattr(network, _TEMPERATURE)), bias
         return None
 
     @torch.no_grad()
@@ -170,8 +177,9 @@ class Encoder(nn.Module):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Let torch compile the network: of images for each size of a batch, since images are all of one shape."""
         for side in self._parts:
+            dynamic = False if side == VISION else None
             for part in self.parts(side).values():
-                part.compile(*args, dynamic=False if side == VISION else None, **kwargs)
+                part.compile(*args, dynamic=dynamic, **kwargs)
 
     def save(self, folder: Path) -> None:
         """Write the folder of the model, as it was opened, with the weights of now.
@@ -182,9 +190,7 @@ class Encoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         size = sum(weights.nbytes for weights in self.network.state_dict().values())
         require_space(folder, size, "the weights")
-        tokenizer = None
-        if self.texts is not None:
-            tokenizer = self.texts.tokenizer
+        tokenizer = None if self.texts is None else self.texts.tokenizer
         with quiet():
             self.network.save_pretrained(folder)
             if self.images is not None:
@@ -197,7 +203,7 @@ class Encoder(nn.Module):
             write_modules(folder, self.texts, self.network.config.get_text_config().hidden_size)
 
     @torch.no_grad()
-    def _tried(self, side: str, encode: Any, *inputs: Tensor) -> int:
+    def _try(self, side: str, encode: Any, *inputs: Tensor) -> int:
         """Encode one image or caption; remember which parts of the network are used, and return D."""
         used: list[str] = []
         handles = []
@@ -219,7 +225,7 @@ def open_encoder(
     image_pool: images.Pool = "auto",
     text_pool: texts.Pool = "auto",
 ) -> tuple[Encoder, tuple[str, ...]]:
-    """Open a pretrained encoder, and what a user should know of it.
+    """Open a pretrained encoder; return it, and notes for the user.
 
     Args:
         model: folder or hub id.
@@ -239,7 +245,15 @@ def open_encoder(
     if VISION in sides:
         image_reader = open_images(folder)
     if TEXT in sides:
-        text_reader = _open_texts(folder, network, text_pool)
+        tokenizer = load_tokenizer(folder)
+        refuse_other_tokens(folder, tokenizer, network)
+        pool, layers, limit = read_modules(folder)
+        if pool is None:
+            pool = "own" if is_joint(network) else "mean"
+        if text_pool not in ("auto", pool):
+            pool = text_pool
+            layers = []
+        text_reader = TextReader(tokenizer, pool, min(limit, positions_of(network)), layers)
     with reading(folder, "an encoder", "the network and what prepares its inputs do not belong together"):
         return Encoder(network, image_reader, text_reader, image_pool), notes
 
@@ -257,7 +271,7 @@ def open_config(folder: Path, kind: str = "AutoModel") -> Any:
     """
     import transformers  # it is large, and most models have no such network
 
-    config = _opened("AutoConfig", folder, "a configuration")
+    config = _open_part("AutoConfig", folder, "a configuration")
     opener = getattr(transformers, kind)
     config_types = getattr(opener, "_model_mapping", None)
     if config_types is None:  # to ask for its truth value would import every network of transformers
@@ -298,10 +312,9 @@ def open_network(folder: Path, kind: str = "AutoModel") -> Any:
             ignore_mismatched_sizes=True,  # they are in the report
             output_loading_info=True,
         )
-    wrong = [
-        f"'{name}' {list(found)} is {list(due)} by config.json"
-        for name, found, due in sorted(report["mismatched_keys"])
-    ]
+    wrong = []
+    for name, shape, expected in sorted(report["mismatched_keys"]):
+        wrong.append(f"'{name}' {list(shape)} is {list(expected)} by config.json")
     for name in sorted(report["missing_keys"]):
         if name.partition(".")[0] == _POOLER:
             network.pooler = None
@@ -323,7 +336,7 @@ def open_images(folder: Path) -> ImageReader:
         DataError: its file is damaged.
         UsageError: it makes frames of different sizes.
     """
-    processor = _opened("AutoImageProcessor", folder, "an image processor")
+    processor = _open_part("AutoImageProcessor", folder, "an image processor")
     with reading(folder, "an image processor", _AGAIN):
         return ImageReader(processor)
 
@@ -354,20 +367,11 @@ def refuse_not_finite(where: Path, network: nn.Module, remedy: str) -> None:
         DataError: a tensor holds NaN or infinity.
     """
     for name, tensor in network.state_dict().items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            bad = tensor.numel() - int(tensor.isfinite().sum())
-            raise DataError(f"{where}: '{name}' holds {bad:,} values that are no finite numbers; {remedy}")
-
-
-def _open_texts(folder: Path, network: Any, wanted: texts.Pool) -> TextReader:
-    tokenizer = load_tokenizer(folder)
-    refuse_other_tokens(folder, tokenizer, network)
-    pool, layers, limit = read_modules(folder)
-    if pool is None:
-        pool = "own" if is_joint(network) else "mean"
-    if wanted not in ("auto", pool):
-        pool, layers = wanted, []
-    return TextReader(tokenizer, pool, min(limit, positions_of(network)), layers)
+        if tensor.is_floating_point():
+            is_finite = tensor.isfinite()
+            if not bool(is_finite.all()):
+                bad = tensor.numel() - int(is_finite.sum())
+                raise DataError(f"{where}: '{name}' holds {bad:,} values that are no finite numbers; {remedy}")
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -377,7 +381,7 @@ def load_tokenizer(folder: Path) -> Any:
         MissingInputError: a library that it needs is not installed.
         DataError: a file is damaged.
     """
-    return _opened("AutoTokenizer", folder, "a tokenizer")
+    return _open_part("AutoTokenizer", folder, "a tokenizer")
 
 
 def open_processor(folder: Path) -> Any:
@@ -387,10 +391,10 @@ def open_processor(folder: Path) -> Any:
         MissingInputError: a library that it needs is not installed.
         DataError: a file is damaged.
     """
-    return _opened("AutoProcessor", folder, "a processor of images and captions")
+    return _open_part("AutoProcessor", folder, "a processor of images and captions")
 
 
-def _opened(kind: str, folder: Path, what: str) -> Any:
+def _open_part(kind: str, folder: Path, what: str) -> Any:
     """Open a part of a model by an `Auto` class of transformers, from its files alone and without their code.
 
     Raises:
@@ -399,17 +403,11 @@ def _opened(kind: str, folder: Path, what: str) -> Any:
     """
     import transformers  # see `open_config`
 
+    opener = getattr(transformers, kind)
     with quiet(), reading(folder, what, _AGAIN):
         try:
-            return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            return opener.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except ImportError as error:
             raise MissingInputError(
                 f"{folder}: {what} needs a library that is not installed ({reason_of(error)}); install it with pip"
             ) from None
-
-
-def _patch_of(config: Any) -> int:
-    """Return the side in pixels of the smallest cell that a network may have."""
-    config = getattr(config, "vision_config", config)
-    patch = getattr(config, "patch_size", 1)
-    return patch if isinstance(patch, int) else min(patch)

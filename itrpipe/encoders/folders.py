@@ -38,7 +38,7 @@ _FETCHED = (
     *("*.json", "*.txt", "*.model", "*.jinja", *_WEIGHTS),
     *("[0-9]_*/*.safetensors", "encoder/*.safetensors", "vision/*.safetensors", "text/*.safetensors"),
 )
-"""Of the folders those of sentence-transformers, and of `itrpipe export`."""
+"""Patterns of files to download; folders are those of sentence-transformers and of `itrpipe export`."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _OF_TIMM = "pretrained_cfg"
 _CLIP_OF_SENTENCE_TRANSFORMERS = "0_CLIPModel"
@@ -94,18 +94,18 @@ def require_model(model: str, revision: str = "main", sides: tuple[str, ...] = (
     """
     folder = local_folder(model)
     if folder is None:
-        _ask(model, revision)
+        _require_on_hub(model, revision)
     else:
         require_files(folder, sides, weights=bool(sides))
 
 
-@functools.lru_cache(maxsize=64)
-def _ask(model: str, revision: str) -> None:
-    """Remember what can be fetched, so that a plan that is checked again asks once; what cannot is an error."""
+@functools.lru_cache(maxsize=64)  # so that a plan that is checked again asks once
+def _require_on_hub(model: str, revision: str) -> None:
     import huggingface_hub
 
     with fetching(model, revision):
-        if isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
+        cached = huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision)
+        if isinstance(cached, str):
             return
         files = huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS).siblings or []
     if not any(file.rfilename.endswith(".safetensors") for file in files):
@@ -149,15 +149,12 @@ def fetch_folder(model: str, revision: str = "main", weights: bool = True) -> Pa
         return folder
     import huggingface_hub
 
-    left = list[str]()
-    if not weights:
-        left.append("*.safetensors")
+    ignored = [] if weights else ["*.safetensors"]
     with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
-        return Path(
-            huggingface_hub.snapshot_download(
-                model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=left
-            )
+        path = huggingface_hub.snapshot_download(
+            model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=ignored
         )
+    return Path(path)
 
 
 def require_files(folder: Path, sides: tuple[str, ...], weights: bool = True) -> None:
@@ -248,8 +245,11 @@ def fetching(model: str, revision: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reasons = [_REASONS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _REASONS]
-        reason = reasons[0].replace("{}", revision) if reasons else reason_of(error)
+        reason = reason_of(error)
+        for kind in type(error).__mro__:
+            if kind.__name__ in _REASONS:
+                reason = _REASONS[kind.__name__].replace("{}", revision)
+                break
         here = "" if "/" in model else "no folder here has this name, and "
         raise MissingInputError(
             f"model {model}: {here}the Hugging Face hub does not give it ({reason}); correct the name, or download "

@@ -1,4 +1,4 @@
-"""How images go into a network: its own image processor, and what its outputs stand for.
+"""Readers of images: they make frames by a network's own image processor, and read the network's outputs.
 
 Shapes: B images, h and w height and width of a frame (what the network sees of an image), n tokens, D width of a
 vector.
@@ -18,9 +18,10 @@ from itrpipe.errors import DataError, UsageError
 
 Pool = Literal["auto", "own", "mean", "cls"]
 _SIDE = 64
-"""Of images that a processor is tried with, in pixels."""
+"""Side in pixels of the images that a processor is tried with."""
 _WHITE = 255
-_OF_A_BYTE = 1e-2
+_ROUNDING = 1e-2
+"""Levels of a frame of bytes are whole numbers but for so much."""
 
 
 class Grid(NamedTuple):
@@ -37,8 +38,8 @@ class Grid(NamedTuple):
     width: float
 
 
-class Seen(NamedTuple):
-    """What a network makes of images.
+class ImageOutputs(NamedTuple):
+    """The outputs of a network for images.
 
     Attributes:
         tokens: [B, n, D'], the last of them those of the cells, row by row; class token and registers come before.
@@ -68,7 +69,7 @@ class ImageReader(nn.Module):
             real numbers.
         scale, shift: [3, 1, 1] float32, of the colours.
         colours: which of red, green and blue each of the three channels of a frame is.
-        resampling: Pillow's number of the way of resizing.
+        interpolation: `bicubic` or `bilinear`, as the processor resizes.
     """
 
     scale: Tensor
@@ -77,14 +78,17 @@ class ImageReader(nn.Module):
     def __init__(self, processor: Any) -> None:
         super().__init__()
         self.processor = processor
+        name = type(processor).__name__
         # Processors name their colours and sizes in many ways; what they do to an image tells all of it.
         black = self.pixels(np.zeros((_SIDE, _SIDE, 3), np.uint8))
         white = self.pixels(np.full((_SIDE, _SIDE, 3), _WHITE, np.uint8))
-        coloured = self.pixels(np.tile(np.array([0, 1, 2], np.uint8) * (_WHITE // 2), (_SIDE, _SIDE, 1)))
-        noise = self.pixels(np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8))
-        if black.ndim != 3 or noise.shape != black.shape:
+        colour = np.array([0, 1, 2], np.uint8) * (_WHITE // 2)
+        coloured = self.pixels(np.tile(colour, (_SIDE, _SIDE, 1)))
+        noise = np.random.default_rng(0).integers(0, _WHITE, (2 * _SIDE, _SIDE, 3), dtype=np.uint8)
+        noisy = self.pixels(noise)
+        if black.ndim != 3 or noisy.shape != black.shape:
             raise UsageError(
-                f"the image processor {type(processor).__name__} makes images of different sizes, or patches of them, "
+                f"the image processor {name} makes images of different sizes, or patches of them, "
                 "which cannot lie in one batch; set a height and a width in its preprocessor_config.json"
             )
         self.frame = (black.shape[1], black.shape[2])
@@ -93,19 +97,20 @@ class ImageReader(nn.Module):
         scale = (white[:, row, column].view(3, 1, 1) - shift) / _WHITE
         if not (scale.isfinite() & shift.isfinite() & (scale != 0)).all():
             raise DataError(
-                f"the image processor {type(processor).__name__} makes no numbers of colours; correct image_std and "
+                f"the image processor {name} makes no numbers of colours; correct image_std and "
                 "rescale_factor in its preprocessor_config.json"
             )
         self.register_buffer("scale", scale, persistent=False)
         self.register_buffer("shift", shift, persistent=False)
         # Frames are made on the processor, wherever the network is, and a module moves no tuple.
         self._on_host = scale.clone(), shift.clone()
-        self.colours = (self.levels(coloured)[:, row, column] / (_WHITE // 2)).round().int().tolist()
+        shown = self.levels(coloured)[:, row, column] / (_WHITE // 2)
+        self.colours = shown.round().int().tolist()
         self.interpolation = "bicubic"  # Lanczos, too
         if getattr(processor, "resample", None) == Image.Resampling.BILINEAR:
             self.interpolation = "bilinear"
-        levels = self.levels(noise)
-        self.in_bytes = bool((levels - levels.round()).abs().max() < _OF_A_BYTE)
+        levels = self.levels(noisy)
+        self.in_bytes = bool((levels - levels.round()).abs().max() < _ROUNDING)
         # Most processors can be asked for bytes, which takes a quarter of the time.
         self._gives_bytes = self.in_bytes and hasattr(processor, "do_rescale") and hasattr(processor, "do_normalize")
 
@@ -119,14 +124,14 @@ class ImageReader(nn.Module):
             return self.pixels(image)
         if not self._gives_bytes:
             return self.as_bytes(self.pixels(image))
-        found = self.processor(
+        frames = self.processor(
             np.require(image, requirements="W"),  # torch warns of memory that it may not write to
             do_rescale=False,
             do_normalize=False,
             input_data_format="channels_last",
             return_tensors="pt",
         )
-        return found["pixel_values"][0].to(torch.uint8)
+        return frames["pixel_values"][0].to(torch.uint8)
 
     def as_bytes(self, frames: Tensor) -> Tensor:
         """Return frames [..., 3, h, w] as bytes; those of pixels are rounded."""
@@ -147,8 +152,9 @@ class ImageReader(nn.Module):
             box: top, left, height and width of the part, in pixels.
         """
         top, left, height, width = box.tolist()
-        part = torch.from_numpy(image[top : top + height, left : left + width]).permute(2, 0, 1)
-        resized = F.interpolate(part[None], self.frame, mode=self.interpolation, antialias=True)
+        part = image[top : top + height, left : left + width]
+        pixels = torch.from_numpy(part).permute(2, 0, 1)[None]
+        resized = F.interpolate(pixels, self.frame, mode=self.interpolation, antialias=True)
         return resized[0, self.colours]
 
     def normalised(self, frames: Tensor) -> Tensor:
@@ -157,44 +163,41 @@ class ImageReader(nn.Module):
             return frames
         return frames.float().mul_(self.scale).add_(self.shift)  # in one place: fresh memory costs more than the sums
 
-    def seen(self, found: Any, patch: int) -> Seen:
-        """Return what a network has made of frames.
+    def read_outputs(self, outputs: Any, patch: int) -> ImageOutputs:
+        """Return the outputs of a network for frames, with the grid of their cells.
 
         Args:
-            found: output of the network.
+            outputs: of the network.
             patch: smallest side of a cell, in pixels.
         """
-        states = found.last_hidden_state
-        own = own_vector(found)
-        if states.ndim == 4:  # [B, D', rows, columns]
-            rows, columns = states.shape[2:]
-            grid = Grid(rows, columns, self.frame[0] / rows, self.frame[1] / columns)
-            return Seen(states.flatten(2).transpose(1, 2), own, grid)
-        return Seen(states, own, self._grid(states.shape[1], patch))
-
-    def _grid(self, tokens: int, patch: int) -> Grid:
-        """Return the finest grid of square cells with at most so many."""
         height, width = self.frame
+        tokens = outputs.last_hidden_state
+        vectors = own_vector(outputs)
+        if tokens.ndim == 4:  # [B, D', rows, columns]
+            rows, columns = tokens.shape[2:]
+            grid = Grid(rows, columns, height / rows, width / columns)
+            return ImageOutputs(tokens.flatten(2).transpose(1, 2), vectors, grid)
+        # The finest grid of square cells that has at most so many.
         side = patch
-        while (height // side) * (width // side) > tokens:
+        while (height // side) * (width // side) > tokens.shape[1]:
             side += 1
-        return Grid(height // side, width // side, side, side)
+        return ImageOutputs(tokens, vectors, Grid(height // side, width // side, side, side))
 
 
-def own_vector(found: Any) -> Tensor | None:
+def own_vector(outputs: Any) -> Tensor | None:
     """Return the vectors [N, D] that stand for whole images or captions in the output of a network, if there are some.
 
     Raises:
         UsageError: the output has one vector for each token instead.
     """
-    vectors = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
+    vectors = outputs if isinstance(outputs, Tensor) else getattr(outputs, "pooler_output", None)
     if vectors is None:
         return None
     if vectors.ndim == 4:  # [N, D, 1, 1] of a convolutional network
         vectors = vectors.flatten(1)
     if vectors.ndim != 2:
         raise UsageError(
-            f"the network returns {type(found).__name__} with {list(vectors.shape)}, not one vector for each image or "
-            "caption, and how it is pooled is not known; choose another model"
+            f"the network returns {type(outputs).__name__} with {list(vectors.shape)}, not one vector for each image "
+            "or caption, and how it is pooled is not known; choose another model"
         )
     return vectors

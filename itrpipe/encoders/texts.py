@@ -1,4 +1,4 @@
-"""How captions go into a network: its own tokenizer, and the pooling that its folder names.
+"""Readers of captions: they prepare a network's inputs by its own tokenizer, and pool as its folder says.
 
 Shapes: T captions, W tokens of a caption, D width of a vector.
 """
@@ -37,7 +37,7 @@ _OLDER = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-"""Key of a pooling before sentence-transformers 5.4 -> its name since."""
+"""Keys that poolings had before sentence-transformers 5.4 -> their names since."""
 _UNLIMITED = 1 << 20
 _SDPA, _WITHOUT_WAITING = "sdpa", "sdpa-without-waiting"
 
@@ -105,24 +105,24 @@ class TextReader(nn.Module):
         elif self.pool == "mean-all" and not in_training:
             width = PADDED_LENGTH
         tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
-        real = first(tokens, lengths)
-        found = {"input_ids": tokens.masked_fill(~real, self.padding)}
+        is_real = within_lengths(tokens, lengths)
+        inputs = {"input_ids": tokens.masked_fill(~is_real, self.padding)}
         if self.masked:
-            found["attention_mask"] = real.long()
-        return found
+            inputs["attention_mask"] = is_real.long()
+        return inputs
 
-    def forward(self, found: Any, lengths: Tensor) -> Tensor:
+    def forward(self, outputs: Any, lengths: Tensor) -> Tensor:
         """Return vectors [T, D] of the output of a network for captions of these lengths [T].
 
         Raises:
             UsageError: it has none of its own, and these are asked for.
         """
         if self.pool == "own":
-            vectors = own_vector(found)
+            vectors = own_vector(outputs)
             if vectors is None:
-                raise UsageError(f"{type(found).__name__} has no caption vector of its own; give text_pool=mean")
+                raise UsageError(f"{type(outputs).__name__} has no caption vector of its own; give text_pool=mean")
             return self.layers(vectors)
-        states = found.last_hidden_state
+        states = outputs.last_hidden_state
         if self.pool == "cls":
             vectors = states[:, 0]
         elif self.pool == "last":
@@ -130,8 +130,8 @@ class TextReader(nn.Module):
         elif self.pool == "mean-all":
             vectors = states.mean(dim=1)
         else:
-            real = first(states, lengths)[..., None]
-            vectors = (states * real).sum(dim=1) / lengths[:, None]
+            is_real = within_lengths(states, lengths)[..., None]
+            vectors = (states * is_real).sum(dim=1) / lengths[:, None]
         return self.layers(vectors)
 
 
@@ -155,7 +155,7 @@ def never_wait(network: Any) -> None:
         network.set_attn_implementation(_WITHOUT_WAITING)
 
 
-def first(tokens: Tensor, lengths: Tensor) -> Tensor:
+def within_lengths(tokens: Tensor, lengths: Tensor) -> Tensor:
     """Return which places [T, W] of captions [T, W] or [T, W, D] lie before their lengths [T]."""
     return torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
 
@@ -190,15 +190,23 @@ def read_modules(folder: Path) -> tuple[Pool | None, list[Dense], int]:
     path = folder / MODULES
     if not path.is_file():
         return pool, layers, limit
+    modules = []
     with reading(path, "modules of sentence-transformers", "download the model again"):
-        modules = [(each["type"].rpartition(".")[2], each["path"]) for each in json.loads(path.read_text("utf-8"))]
+        for module in json.loads(path.read_text("utf-8")):
+            modules.append((module["type"].rpartition(".")[2], module["path"]))
     for kind, place in modules:
-        if not (folder / place).resolve().is_relative_to(folder.resolve()):
+        inside = folder / place
+        if not inside.resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{path} leads out of the folder by '{place}'; download the model again")
         if kind == "Pooling":
-            pool = _read_pooling(folder / place / "config.json")
+            pool = _read_pooling(inside / "config.json")
         elif kind == "Dense":
-            layers.append(_read_dense(folder / place))
+            weights = inside / "model.safetensors"
+            config = read_config(inside / "config.json")
+            with reading(weights, "the weights of a layer", "download the model again"):
+                layer = Dense(config)
+                layer.load_state_dict(load_file(weights))
+            layers.append(layer)
         elif kind not in _UNCHANGED:
             raise UsageError(
                 f"{path} has a module {kind}, which is not read here; mine with vectors of the model instead: itrpipe "
@@ -211,20 +219,10 @@ def _read_pooling(path: Path) -> Pool:
     config = read_config(path)
     mode = config.get("pooling_mode")
     if mode is None:
-        chosen = [name for key, name in _OLDER.items() if config.get(key)]
-        mode = "+".join(chosen)
+        mode = "+".join(name for key, name in _OLDER.items() if config.get(key))
     if mode not in _POOLS:
         raise UsageError(f"{path}: the pooling '{mode}' is none of {', '.join(_POOLS)}; choose another model")
     return _POOLS[mode]
-
-
-def _read_dense(folder: Path) -> Dense:
-    config = read_config(folder / "config.json")
-    path = folder / "model.safetensors"
-    with reading(path, "the weights of a layer", "download the model again"):
-        layer = Dense(config)
-        layer.load_state_dict(load_file(path))
-    return layer
 
 
 def write_modules(folder: Path, reader: TextReader, width: int) -> None:
@@ -238,9 +236,8 @@ def write_modules(folder: Path, reader: TextReader, width: int) -> None:
     modes = {ours: theirs for theirs, ours in _POOLS.items()}
     if reader.pool not in modes:
         return
-    kinds = ["Transformer", "Pooling", *("Dense" for _ in reader.layers)]
     modules = []
-    for place, kind in enumerate(kinds):
+    for place, kind in enumerate(["Transformer", "Pooling", *["Dense"] * len(reader.layers)]):
         path = f"{place}_{kind}" if place else ""
         modules.append({"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"})
     write_json(folder / MODULES, modules)

@@ -23,7 +23,8 @@ Precision = Literal["fp32", "bf16"]
 EVERYTHING = frozenset({"regions", "boxes", "global"})
 REGIONS = frozenset({"regions", "boxes"})
 Input = TypeVar("Input")
-_FILES, _NO_FILES = ("model", "weights"), ("", "pretrained", "random")
+_MODEL_KEYS = ("model", "weights")
+_NO_FILES = ("", "pretrained", "random")
 
 
 class FeatureSettings(Settings):
@@ -47,8 +48,11 @@ class FeatureSettings(Settings):
 
         Of a plug-in, name and version count.
         """
-        values = self.model_dump(mode="json") | dict.fromkeys(self.local_files(), "local")
-        if package := EXTRACTORS.package(self.kind):
+        values = self.model_dump(mode="json")
+        for key in self.local_files():
+            values[key] = "local"
+        package = EXTRACTORS.package(self.kind)
+        if package:
             values["package"] = package
         return values
 
@@ -57,7 +61,7 @@ class FeatureSettings(Settings):
         return self.holds
 
     def further_files(self, source: Path | None) -> Mapping[str, Path]:
-        """Files that the features depend on, beside the imported ones and those that a setting names by its path.
+        """Return the files that the features depend on, beside the imported ones and those that a setting names.
 
         Args:
             source: the file or folder that is imported.
@@ -65,16 +69,27 @@ class FeatureSettings(Settings):
         return {}
 
     def local_files(self) -> dict[str, Path]:
-        """The settings that name a file or folder of this machine, with its path."""
-        return local_folders(self._named())
+        """Return the settings that name a file or folder of this machine, with its path."""
+        return local_folders(self._models())
 
     def from_hub(self) -> dict[str, str]:
-        """The models of the hub that it computes with, and their revisions; none of settings without a revision."""
-        here, revision = self.local_files(), getattr(self, "revision", "")
-        return {value: revision for key, value in self._named().items() if revision and key not in here}
+        """Return the models of the hub that it computes with, and their revisions; none of settings without one."""
+        models = {}
+        local = self.local_files()
+        revision = getattr(self, "revision", "")
+        for key, model in self._models().items():
+            if revision and key not in local:
+                models[model] = revision
+        return models
 
-    def _named(self) -> dict[str, str]:
-        return {key: value for key in _FILES if (value := getattr(self, key, "")) not in _NO_FILES}
+    def _models(self) -> dict[str, str]:
+        """Return the settings that name a model or its weights."""
+        models = {}
+        for key in _MODEL_KEYS:
+            value = getattr(self, key, "")
+            if value not in _NO_FILES:
+                models[key] = value
+        return models
 
 
 class RegionSettings(FeatureSettings):
@@ -102,17 +117,17 @@ class RegionSettings(FeatureSettings):
 
 def names_a_file(key: str, value: object) -> bool:
     """Tell whether the value of a setting may be a file or folder of this machine."""
-    return key in (*_FILES, "ids") and isinstance(value, str) and value not in _NO_FILES
+    return key in (*_MODEL_KEYS, "ids") and isinstance(value, str) and value not in _NO_FILES
 
 
 EXTRACTORS: Registry[FeatureSettings] = Registry("itrpipe.features.extractors", "extractor", plugins.EXTRACTORS)
-"""Whose modules have `build`, which makes the extractor."""
+"""The extractors; their modules have `build`, which makes one."""
 IMPORTERS: Registry[FeatureSettings] = Registry("itrpipe.features.importers", "importer", makes="open_source")
-"""Whose modules have `layout` and `open_source`."""
+"""The importers; their modules have `layout` and `open_source`."""
 
 
 def feature_settings(values: Mapping[str, Any]) -> type[Settings]:
-    """The settings of the configuration's kind; for several, `a+b`, the settings of each under its name.
+    """Return the settings of the configuration's kind; for several, `a+b`, the settings of each under its name.
 
     Raises:
         UsageError: there is no such kind.
@@ -135,15 +150,15 @@ class _Combined(Settings):
 
 
 def _settings_of(kind: Any) -> type[Settings]:
-    known = EXTRACTORS.classes | IMPORTERS.classes
-    found = known.get(str(kind).replace("_", "-"))
-    if found is None:
-        raise UsageError(f"extract: kind = {kind!r} is none of {', '.join(known)}; leave it out")
-    return found
+    classes = EXTRACTORS.classes | IMPORTERS.classes
+    name = str(kind).replace("_", "-")
+    if name not in classes:
+        raise UsageError(f"extract: kind = {kind!r} is none of {', '.join(classes)}; leave it out")
+    return classes[name]
 
 
 def passes_of(name: str, settings: Settings) -> dict[str, FeatureSettings]:
-    """The settings of every extractor of a configuration; a single one goes by `name`."""
+    """Return the settings of every extractor of a configuration; a single one goes by `name`."""
     if isinstance(settings, FeatureSettings):
         return {name: settings}
     return {part: getattr(settings, part) for part in type(settings).model_fields}
@@ -193,9 +208,11 @@ def model_inputs(inputs: Iterable[str]) -> list[str]:
     return [models[number] for number in sorted(models)]
 
 
-def read_model(inputs: Mapping[str, Input]) -> Input:
+def first_model(inputs: Mapping[str, Input]) -> Input:
     """Return the model that an artifact was made with, a training or given embeddings; of several the first."""
-    return inputs["train" if "train" in inputs else "embeddings"]
+    if "train" in inputs:
+        return inputs["train"]
+    return inputs["embeddings"]
 
 
 class GivenFiles(Settings):
@@ -218,12 +235,15 @@ class GivenFiles(Settings):
             MissingInputError: one of them is not there.
         """
         named = {name: Path(value) for name, value in self if value}
+        beside = {}
         for name, path in named.items():
             if not path.exists():
                 option = "--owners" if name == "owners" else "--embeddings"
                 raise MissingInputError(f"{option} {path} does not exist; restore it or name another file")
-        beside = {f"{name} ids": ids_beside(path) for name, path in named.items() if name != "owners"}
-        return named | {name: path for name, path in beside.items() if path.is_file()}
+            ids = ids_beside(path)
+            if name != "owners" and ids.is_file():
+                beside[f"{name} ids"] = ids
+        return named | beside
 
 
 def ids_beside(path: Path) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import EMBEDS_NO, OPEN_CLIP, SENTENCE_TRANSFORMERS
 from itrpipe.features.embeddings import INNER_PRODUCT, embedding_writer
 from itrpipe.features.extraction import Decoders, ImageFiles, decode_image
-from itrpipe.features.given import COSINE, checked_rows
+from itrpipe.features.given import COSINE, checked_vectors
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.disk import reading
 
@@ -72,11 +73,13 @@ class SentenceTransformersEmbedder:
     def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return vectors [N, D] float32 of images [H, W, 3] uint8 RGB."""
         pictures = [Image.fromarray(image) for image in images]
-        return self._model.encode_document(pictures, batch_size=_BATCH, show_progress_bar=False).astype(np.float32)
+        vectors = self._model.encode_document(pictures, batch_size=_BATCH, show_progress_bar=False)
+        return vectors.astype(np.float32)
 
     def encode_texts(self, captions: Sequence[str]) -> np.ndarray:
         """Return vectors [T, D] float32 of captions."""
-        return self._model.encode_query(list(captions), batch_size=_BATCH, show_progress_bar=False).astype(np.float32)
+        vectors = self._model.encode_query(list(captions), batch_size=_BATCH, show_progress_bar=False)
+        return vectors.astype(np.float32)
 
 
 class OpenClipEmbedder:
@@ -104,8 +107,9 @@ class OpenClipEmbedder:
     @torch.inference_mode()
     def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Return vectors [N, D] float32 of images [H, W, 3] uint8 RGB."""
-        frames = torch.stack([self._processor(Image.fromarray(image)) for image in images])
-        return self._model.encode_image(frames.to(self._device)).float().cpu().numpy()
+        frames = [self._processor(Image.fromarray(image)) for image in images]
+        vectors = self._model.encode_image(torch.stack(frames).to(self._device))
+        return vectors.float().cpu().numpy()
 
     @torch.inference_mode()
     def encode_texts(self, captions: Sequence[str]) -> np.ndarray:
@@ -119,10 +123,11 @@ EMBEDDERS = {SENTENCE_TRANSFORMERS: SentenceTransformersEmbedder, OPEN_CLIP: Ope
 """Library -> embedders of it."""
 
 
-class Embedding(Work[tuple[Embedder, Decoders]]):
+@dataclass(eq=False)
+class EmbedSplit(Work[tuple[Embedder, Decoders]]):
     """Embeddings of the images and captions of a split; a part's file holds `vectors` [n, D] of some of one side.
 
-    Args:
+    Attributes:
         library: a key of `EMBEDDERS`.
         folder: of the model, here.
         images: of the split.
@@ -132,28 +137,27 @@ class Embedding(Work[tuple[Embedder, Decoders]]):
 
     title = "embedding"
     unit = "rows"
-    untold = ("_images", "_captions")
+    untold = ("images", "captions")
 
-    def __init__(self, library: str, folder: Path, images: ImageFiles, captions: Sequence[str], device: str) -> None:
-        self._library = library
-        self._folder = folder
-        self._images = images
-        self._captions = captions
-        self.device = device
+    library: str
+    folder: Path
+    images: ImageFiles
+    captions: Sequence[str]
+    device: str
 
     def parts(self) -> list[Part]:
         """Return some images at a time, then some captions at a time."""
         size = _BATCH * _BATCHES_PER_PART
         contents = []
-        for part in cut(np.arange(len(self._images.files)), size):
-            contents.append((part.rows, (IMAGES, self._images.of(part.content))))
-        for part in cut(self._captions, size):
+        for part in cut(np.arange(len(self.images.files)), size):
+            contents.append((part.rows, (IMAGES, self.images.of(part.content))))
+        for part in cut(self.captions, size):
             contents.append((part.rows, (TEXTS, part.content)))
         return numbered(contents)
 
     def open(self) -> tuple[Embedder, Decoders]:
         """Open the model, and the threads that decode images for it."""
-        embedder = EMBEDDERS[self._library](self._folder, resolve_device(self.device))
+        embedder = EMBEDDERS[self.library](self.folder, resolve_device(self.device))
         return embedder, Decoders(self.cores)
 
     def make(self, worker: tuple[Embedder, Decoders], part: Part, path: Path) -> None:
@@ -166,11 +170,11 @@ class Embedding(Work[tuple[Embedder, Decoders]]):
         side, content = part.content
         vectors = []
         if side == TEXTS:
-            for piece in cut(content, _BATCH):
-                vectors.append(embedder.encode_texts(piece.content))
+            for batch in cut(content, _BATCH):
+                vectors.append(embedder.encode_texts(batch.content))
         else:
-            batches = [piece.content for piece in cut(range(len(content.files)), _BATCH)]
             decode = partial(decode_image, content, transform=np.asarray)
+            batches = [batch.content for batch in cut(range(len(content.files)), _BATCH)]
             for _, images, refused in decoders.ahead(batches, decode, list):
                 for row, reason in refused.items():
                     file = content.root / content.files[row]
@@ -196,14 +200,15 @@ class Embedding(Work[tuple[Embedder, Decoders]]):
         target.unlink(missing_ok=True)
         width = ArrayFile(paths[0])[_VECTORS].shape[1]
         about = (split.image_ids, split.caption_ids, split.caption_image, width, INNER_PRODUCT)
-        starts = {IMAGES: 0, TEXTS: 0}
+        written = {IMAGES: 0, TEXTS: 0}
         made_unit = 0
         with embedding_writer(target, split.name, *about) as write:
             for part, path in zip(self.parts(), paths, strict=True):
                 side = part.content[0]
+                start = written[side]
                 rows = ArrayFile(path)[_VECTORS].read()
-                vectors, changed = checked_rows(self._folder, rows, starts[side], unit=measure == COSINE)
-                write(side, starts[side], vectors)
-                starts[side] += part.rows
+                vectors, changed = checked_vectors(self.folder, rows, start, unit=measure == COSINE)
+                write(side, start, vectors)
+                written[side] += part.rows
                 made_unit += changed
-        return {"images": starts[IMAGES], "captions": starts[TEXTS], "width": width, "made_unit": made_unit}
+        return {"images": written[IMAGES], "captions": written[TEXTS], "width": width, "made_unit": made_unit}

@@ -49,12 +49,12 @@ class SplitEmbeddings:
     measure: str
 
     def scores(self) -> np.ndarray:
-        """Scores [N, T] of every image with every caption; higher is better."""
-        return pair_scores(self.images, self.texts, self.measure)
+        """Return the scores [N, T] of every image with every caption; higher is better."""
+        return score_matrix(self.images, self.texts, self.measure)
 
 
-def pair_scores(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarray:
-    """Scores [N, T] of every image with every caption; higher is better.
+def score_matrix(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarray:
+    """Return the scores [N, T] of every image with every caption; higher is better.
 
     Args:
         images: [N, D].
@@ -64,9 +64,13 @@ def pair_scores(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarr
     """
     if measure == INNER_PRODUCT:
         return images @ texts.T
-    height = max(1, _BLOCK_VALUES // texts.size)  # images at a time
-    blocks = (images[start : start + height, None] for start in range(0, len(images), height))
-    return np.concatenate([-np.linalg.norm(np.maximum(texts[None] - block, 0), axis=2) for block in blocks])
+    images_at_once = max(1, _BLOCK_VALUES // texts.size)
+    blocks = []
+    for start in range(0, len(images), images_at_once):
+        block = images[start : start + images_at_once, None]
+        violations = np.maximum(texts[None] - block, 0)
+        blocks.append(-np.linalg.norm(violations, axis=2))
+    return np.concatenate(blocks)
 
 
 @contextmanager
@@ -79,7 +83,7 @@ def embedding_writer(
     width: int,
     measure: str,
 ) -> Iterator[Callable[[str, int, np.ndarray], None]]:
-    """Yields `write(side, start, block)`, which writes rows `start ...` of the `images` or `texts` of a split.
+    """Yield `write(side, start, block)`, which writes rows `start ...` of the `images` or `texts` of a split.
 
     Args:
         path: the HDF5 file, appended to.
@@ -91,23 +95,27 @@ def embedding_writer(
     Raises:
         DiskFullError: the disk cannot hold them.
     """
-    ids = _ids(image_ids, caption_ids, caption_image)
-    rows = {"images": len(ids["image_id"]), "texts": len(caption_image)}
+    ids = _id_datasets(image_ids, caption_ids, caption_image)
+    counts = {"images": len(ids["image_id"]), "texts": len(caption_image)}
     row_bytes = 4 * width
-    needed = row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
-    require_space(path, needed + BYTES_OF_HEADERS, f"embedding {split}")
+    needed = row_bytes * sum(counts.values()) + BYTES_OF_HEADERS
+    for values in ids.values():
+        needed += values.nbytes
+    require_space(path, needed, f"embedding {split}")
+    offsets = {}
     # HDF5 leaves its file open and half written when the disk fills up, so it only lays the file out.
     with h5py.File(path, "a", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
         group = file.create_group(split)
         group.attrs["measure"] = measure
         for name, values in ids.items():
             group.create_dataset(name, data=values, track_times=False)
-        row = np.dtype(("<f4", (width,)))
-        offsets = {side: reserve(group, side, count, row) for side, count in rows.items()}
+        for side, count in counts.items():
+            offsets[side] = reserve(group, side, count, np.dtype(("<f4", (width,))))
     with path.open("r+b", buffering=0) as stream:
 
         def write(side: str, start: int, block: np.ndarray) -> None:
-            write_at(stream.fileno(), offsets[side] + start * row_bytes, block.astype("<f4", copy=False))
+            offset = offsets[side] + start * row_bytes
+            write_at(stream.fileno(), offset, block.astype("<f4", copy=False))
 
         yield write
 
@@ -133,29 +141,32 @@ class EmbeddingRows:
 
     @classmethod
     def open(cls, path: Path, split: str) -> EmbeddingRows:
-        """Finds the embeddings of a split.
+        """Find the embeddings of a split.
 
         Raises:
             DataError: the file is truncated or not an embeddings file.
             MissingInputError: it has no such split.
         """
-        file = _opened(path, split, "embeddings", "run `itrpipe train` again")
+        file = _open_split(path, split, "embeddings", "run `itrpipe train` again")
+        measure = str(file.attributes(split)["measure"])
         names = ("images", "texts", "caption_image", "image_id", "caption_id")
         rows = [file.stored(f"{split}/{name}") for name in names]
-        return cls(*rows, measure=str(file.attributes(split)["measure"]))
+        return cls(*rows, measure=measure)
 
     def ids(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all images [N] and captions [T] as strings."""
-        return np.char.decode(self.image_ids.read(), "utf-8"), np.char.decode(self.caption_ids.read(), "utf-8")
+        image_ids = np.char.decode(self.image_ids.read(), "utf-8")
+        caption_ids = np.char.decode(self.caption_ids.read(), "utf-8")
+        return image_ids, caption_ids
 
 
 def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
-    """Opens the embeddings of a split as memory maps; errors as of `EmbeddingRows.open`."""
+    """Open the embeddings of a split as memory maps; errors as of `EmbeddingRows.open`."""
     rows = EmbeddingRows.open(path, split)
     image_ids, caption_ids = rows.ids()
-    return SplitEmbeddings(
-        rows.images.mapped(), image_ids, rows.texts.mapped(), caption_ids, rows.owners.read(), rows.measure
-    )
+    images = rows.images.mapped()
+    texts = rows.texts.mapped()
+    return SplitEmbeddings(images, image_ids, texts, caption_ids, rows.owners.read(), rows.measure)
 
 
 @dataclass(frozen=True)
@@ -175,41 +186,50 @@ class SplitScores:
     caption_image: np.ndarray
 
 
-def write_scores(path: Path, split: str, scores: SplitScores) -> None:
-    """Adds a split to a file of scores.
+def write_split_scores(path: Path, split: str, scores: SplitScores) -> None:
+    """Add a split to a file of scores.
 
     Raises:
         DiskFullError: the disk cannot hold it.
     """
     require_space(path, scores.matrix.nbytes, f"scores of {split}")
+    datasets = {"scores": scores.matrix.astype("<f4")}
+    datasets |= _id_datasets(scores.image_ids, scores.caption_ids, scores.caption_image)
     with on_disk(path), h5py.File(path, "a") as file:
         group = file.create_group(split)
-        ids = _ids(scores.image_ids, scores.caption_ids, scores.caption_image)
-        for name, values in {"scores": scores.matrix.astype("<f4"), **ids}.items():
+        for name, values in datasets.items():
             group.create_dataset(name, data=values, track_times=False)
 
 
 def read_scores(path: Path, split: str) -> SplitScores:
-    """Reads the scores of a split.
+    """Read the scores of a split.
 
     Raises:
         DataError: the file is truncated or not a file of scores.
         MissingInputError: it has no such split.
     """
-    file = _opened(path, split, "scores", "run `itrpipe evaluate` again")
-    names = ("scores", "image_id", "caption_id", "caption_image")
-    matrix, images, captions, owners = (file.stored(f"{split}/{name}").read() for name in names)
-    return SplitScores(matrix, np.char.decode(images, "utf-8"), np.char.decode(captions, "utf-8"), owners)
+    file = _open_split(path, split, "scores", "run `itrpipe evaluate` again")
+
+    def read(name: str) -> np.ndarray:
+        return file.stored(f"{split}/{name}").read()
+
+    image_ids = np.char.decode(read("image_id"), "utf-8")
+    caption_ids = np.char.decode(read("caption_id"), "utf-8")
+    return SplitScores(read("scores"), image_ids, caption_ids, read("caption_image"))
 
 
-def _ids(image_ids: Iterable[str], caption_ids: Iterable[str], caption_image: np.ndarray) -> dict[str, np.ndarray]:
-    """The datasets that say what rows are; strings are UTF-8 bytes of one length, as HDF5 files keep them."""
-    texts = {"image_id": image_ids, "caption_id": caption_ids}
-    ids = {name: np.char.encode(np.asarray(list(each), dtype=str), "utf-8") for name, each in texts.items()}
-    return ids | {"caption_image": caption_image.astype(np.int64)}
+def _id_datasets(
+    image_ids: Iterable[str], caption_ids: Iterable[str], caption_image: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the datasets that say what rows are; strings are UTF-8 bytes of one length, as HDF5 files keep them."""
+    datasets = {}
+    for name, ids in (("image_id", image_ids), ("caption_id", caption_ids)):
+        datasets[name] = np.char.encode(np.asarray(list(ids), dtype=str), "utf-8")
+    datasets["caption_image"] = caption_image.astype(np.int64)
+    return datasets
 
 
-def _opened(path: Path, split: str, what: str, remedy: str) -> NamedArrays:
+def _open_split(path: Path, split: str, what: str, remedy: str) -> NamedArrays:
     file = open_arrays(path.absolute(), what, remedy)
     if not any(name.startswith(f"{split}/") for name in file):
         splits = dict.fromkeys(name.partition("/")[0] for name in file)

@@ -66,7 +66,7 @@ class ImageFiles:
 
     @cached_property
     def inside(self) -> ImageRoot:
-        """Finds files below the root."""
+        """Return the finder of files below the root."""
         return ImageRoot(self.root, self.root)
 
     def read(self, row: int) -> np.ndarray:
@@ -76,10 +76,12 @@ class ImageFiles:
             DataError: it cannot be used, or has another size than it had; the message is the reason alone.
             UnavailableError: the disk cannot give it now, whatever it holds.
         """
-        with on_disk(self.root / self.files[row]):
-            image = read_rgb(self.inside.resolve(self.files[row], record="image"))
+        file = self.files[row]
+        with on_disk(self.root / file):
+            image = read_rgb(self.inside.resolve(file, record="image"))
         if self.boxes is not None:
-            image = np.array(Image.fromarray(image).crop(tuple(self.boxes[row].tolist())))
+            box = tuple(self.boxes[row].tolist())
+            image = np.array(Image.fromarray(image).crop(box))
         height, width, _ = image.shape
         old_height, old_width = self.sizes[row]
         if (height, width) != (old_height, old_width):
@@ -87,13 +89,15 @@ class ImageFiles:
         return image
 
     def of(self, rows: np.ndarray) -> ImageFiles:
-        """Some of them."""
-        boxes = None if self.boxes is None else self.boxes[rows]
-        return replace(self, files=[self.files[row] for row in rows], sizes=self.sizes[rows], boxes=boxes)
+        """Return the images of some rows."""
+        boxes = None
+        if self.boxes is not None:
+            boxes = self.boxes[rows]
+        return ImageFiles(self.root, [self.files[row] for row in rows], self.sizes[rows], boxes)
 
 
 def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]], batch: int) -> list[np.ndarray]:
-    """Cuts the rows into batches of equal groups.
+    """Cut the rows into batches of equal groups.
 
     Args:
         sizes: [N, 2] height and width of every image.
@@ -103,12 +107,16 @@ def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]]
     Returns:
         Rows [B] int64 of each batch; groups in the order of their keys, rows rising within a group.
     """
-    groups: dict[tuple[int, int], list[int]] = {}
+    groups = defaultdict[tuple[int, int], list[int]](list)
     group = cache(group)  # many images have one size
     for row, size in enumerate(sizes.tolist()):
-        groups.setdefault(group(*size), []).append(row)
-    whole = [np.array(rows) for _, rows in sorted(groups.items())]
-    return [rows[start : start + batch] for rows in whole for start in range(0, len(rows), batch)]
+        groups[group(*size)].append(row)
+    batches = []
+    for key in sorted(groups):
+        rows = np.array(groups[key])
+        for start in range(0, len(rows), batch):
+            batches.append(rows[start : start + batch])
+    return batches
 
 
 @dataclass(eq=False)
@@ -143,12 +151,12 @@ class Extraction(Work["Decoders"]):
 
     @cached_property
     def extractor(self) -> Extractor:
-        """The extractor, opened once in every process."""
+        """Open the extractor, once in every process."""
         return self.build(torch.device(resolve_device(self.device)))
 
     @cached_property
     def spec(self) -> FeatureSpec:
-        """The datasets that are written; where other extractors write some of this one's, it is set to the others."""
+        """Return the datasets that are written; set to fewer where other extractors write some of them."""
         return self.extractor.spec
 
     @property
@@ -156,20 +164,28 @@ class Extraction(Work["Decoders"]):
         """Notes of the extractor for the user."""
         return self.extractor.notes
 
+    @property
+    def _on_gpu(self) -> bool:
+        return resolve_device(self.device) == CUDA
+
     def parts(self) -> list[Part]:
-        """Images of equal groups beside each other, some at a time."""
-        order = np.concatenate(plan_batches(self.images.sizes, self.extractor.group, len(self.images.sizes)))
-        parts = cut(order, BATCHES_PER_PART * self.extractor.batch)
-        return [replace(part, content=(part.content, self.images.of(part.content))) for part in parts]
+        """Return images of equal groups beside each other, some at a time."""
+        sizes = self.images.sizes
+        order = np.concatenate(plan_batches(sizes, self.extractor.group, len(sizes)))
+        parts = []
+        for part in cut(order, BATCHES_PER_PART * self.extractor.batch):
+            rows = part.content
+            parts.append(replace(part, content=(rows, self.images.of(rows))))
+        return parts
 
     def open(self) -> Decoders:
-        """The threads that decode images for the extractor, which is opened here, before several threads make parts."""
+        """Start the threads that decode images for the extractor; open it, too, before several threads make parts."""
         _ = self.extractor
-        turns = 1 if resolve_device(self.device) == CUDA else self.cores
+        turns = 1 if self._on_gpu else self.cores
         return Decoders(self.decoders or min(MOST_DECODERS, self.cores), turns)
 
     def make(self, worker: Decoders, part: Part, path: Path) -> None:
-        """Extracts the images of a part.
+        """Extract the images of a part.
 
         Raises:
             DataError: `strict`, and an image cannot be used; or one that an artifact holds is damaged.
@@ -177,27 +193,29 @@ class Extraction(Work["Decoders"]):
         """
         rows, images = part.content
         extractor = self.extractor
-        batches = [each.tolist() for each in plan_batches(images.sizes, extractor.group, self.batch or extractor.batch)]
+        batches = plan_batches(images.sizes, extractor.group, self.batch or extractor.batch)
         decode = partial(decode_image, images, transform=extractor.transform)
-        gather = partial(stack, pinned=resolve_device(self.device) == CUDA)
-        decoded = worker.ahead(batches, decode, gather, 1 + worker.count // len(batches[0]))
-        first = next(decoded)
-        found = defaultdict[str, list[np.ndarray]](list)
+        gather = partial(stack, pinned=self._on_gpu)
+        batches_ahead = 1 + worker.count // len(batches[0])
+        decoded = worker.ahead([batch.tolist() for batch in batches], decode, gather, batches_ahead)
+        first = next(decoded)  # decoded before the turn begins, while another part is computed
+        pieces = defaultdict[str, list[np.ndarray]](list)
         failed: dict[str, str] = {}
         with worker.turn:
             for usable, pixels, refused in chain([first], decoded):
                 if usable:
                     arrays, unfit = stored_rows(self.spec, extractor(pixels, images.sizes[usable]))
-                    for name, values in {"rows": rows[usable], **arrays}.items():
-                        found[name].append(values)
+                    pieces["rows"].append(rows[usable])
+                    for name, values in arrays.items():
+                        pieces[name].append(values)
                     for place, reason in unfit.items():
                         refused[usable[place]] = reason
                 for row, reason in refused.items():
                     if self.strict:
-                        image = images.root / images.files[row]
-                        raise DataError(f"{image}: {reason}; correct the file, or leave --strict")
+                        file = images.root / images.files[row]
+                        raise DataError(f"{file}: {reason}; correct the file, or leave --strict")
                     failed[str(rows[row])] = reason
-        write_arrays(path, {name: np.concatenate(values) for name, values in found.items()}, failed)
+        write_arrays(path, {name: np.concatenate(values) for name, values in pieces.items()}, failed)
 
     def keeps(self, path: Path) -> bool:
         """Return whether a part is as it was written and no image of it failed, since files may have been restored."""
@@ -231,7 +249,7 @@ class Decoders:
         gather: Callable[[list[Item]], Result],
         count: int = 1,
     ) -> Iterator[Decoded[Result]]:
-        """Decodes batches and yields them in their order, while so many of the next are under way.
+        """Decode batches and yield them in their order, while so many of the next are under way.
 
         Images, not batches, are the tasks, so that one batch feeds all threads. The last task waits for those before
         it, each of which is done or has a thread.
@@ -246,11 +264,11 @@ class Decoders:
             Exception: as `decode` does.
         """
 
-        def gathered(rows: Sequence[int], decoding: list[Future[Item | str]]) -> Decoded[Result]:
+        def gathered(rows: Sequence[int], tasks: list[Future[Item | str]]) -> Decoded[Result]:
             usable = []
             images = []
             refused = {}
-            for row, task in zip(rows, decoding, strict=True):
+            for row, task in zip(rows, tasks, strict=True):
                 image = task.result()
                 if isinstance(image, str):
                     refused[row] = image
@@ -261,19 +279,20 @@ class Decoders:
 
         waiting = deque[Future[Decoded[Result]]]()
         for rows in batches:
-            waiting.append(self._pool.submit(gathered, rows, [self._pool.submit(decode, row) for row in rows]))
+            tasks = [self._pool.submit(decode, row) for row in rows]
+            waiting.append(self._pool.submit(gathered, rows, tasks))
             if len(waiting) > count:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
     def stop(self) -> None:
-        """Lets parts that are being made end, unfinished."""
+        """Let parts that are being made end, unfinished."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarray | str:
-    """Reads and transforms an image.
+    """Read and transform an image.
 
     Returns:
         Its pixels [3, h, w] uint8, or why it cannot be used.
@@ -289,20 +308,21 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
 
 
 def stack(pixels: Sequence[np.ndarray], *, pinned: bool = False) -> Images:
-    """Transformed images [3, h, w] as an extractor takes them, for a GPU in pinned memory."""
+    """Return transformed images [3, h, w] as an extractor takes them, for a GPU in pinned memory."""
     images = [torch.from_numpy(image) for image in pixels]
-    if len({image.shape for image in images}) != 1:
+    shapes = {image.shape for image in images}
+    if len(shapes) != 1:
         return images
     # Torch keeps pinned memory that was freed, so that only the first batches wait for it.
-    whole = torch.empty((len(images), *images[0].shape), dtype=images[0].dtype, pin_memory=pinned)
-    return torch.stack(images, out=whole)
+    batch = torch.empty((len(images), *images[0].shape), dtype=images[0].dtype, pin_memory=pinned)
+    return torch.stack(images, out=batch)
 
 
 # One feature file from several extractors, each of which goes over the images once, or from one importer.
 
 
 def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
-    """Decides what each of several extractors contributes: a group of datasets comes from the first that has it.
+    """Decide what each of several extractors contributes: a group of datasets comes from the first that has it.
 
     Raises:
         UsageError: an extractor would contribute nothing.
@@ -322,7 +342,7 @@ def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
 
 
 def extractions(parts: Mapping[str, FeatureSettings], images: ImageFiles, **options: Any) -> dict[str, Extraction]:
-    """Opens extractors; the `spec` of each holds the datasets that no extractor before it has.
+    """Open extractors; the `spec` of each holds the datasets that no extractor before it has.
 
     Args:
         parts: of `itrpipe.features.declaration.passes_of`.
@@ -332,18 +352,22 @@ def extractions(parts: Mapping[str, FeatureSettings], images: ImageFiles, **opti
     Raises:
         UsageError: an extractor would contribute nothing.
     """
-    works = {
-        name: Extraction(f"extracting {name}", images, partial(EXTRACTORS.module(part.kind).build, part), **options)
-        for name, part in parts.items()
-    }
-    for name, spec in divide({name: work.spec for name, work in works.items()}).items():
-        works[name].spec = spec
+    works = {}
+    for name, part in parts.items():
+        build = partial(EXTRACTORS.module(part.kind).build, part)
+        works[name] = Extraction(f"extracting {name}", images, build, **options)
+    specs = divide({name: work.spec for name, work in works.items()})
+    for name, work in works.items():
+        work.spec = specs[name]
     return works
 
 
 def notes_of(works: Mapping[str, Extraction | Import]) -> list[str]:
     """Return what a user should know of the extractors or of the import, each with its name."""
-    return [f"{name}: {note}" for name, work in works.items() for note in work.notes]
+    notes = []
+    for name, work in works.items():
+        notes += [f"{name}: {note}" for note in work.notes]
+    return notes
 
 
 def join_features(
@@ -353,7 +377,7 @@ def join_features(
     extractor: str,
     on_joined: Callable[[int], None] = lambda count: None,
 ) -> dict[int, str]:
-    """Writes one feature file from the parts of one or several extractors.
+    """Write one feature file from the parts of one or several extractors.
 
     Args:
         path: the file; what an interrupted run has left there is replaced.
@@ -370,22 +394,26 @@ def join_features(
         DiskFullError: the disk cannot hold the file.
     """
     files = [ArrayFile(part) for part in parts]
-    failed = {int(row): why for file in files for row, why in file.facts.items()}
+    failed: dict[int, str] = {}
+    for file in files:
+        for row, reason in file.facts.items():
+            failed[int(row)] = reason
     if len(failed) == len(ids):
         raise DataError(f"none of the {len(ids):,} images could be used; the first {failed[0]}")
     kept = [row for row in range(len(ids)) if row not in failed]
-    place = np.full(len(ids), -1)
-    place[kept] = np.arange(len(kept))
+    places = np.full(len(ids), -1)  # row of an image in the file
+    places[kept] = np.arange(len(kept))
     files = [file for file in files if file]  # all images of the others have failed
     shapes = {}
     for file in files:
-        shapes |= {name: rows.shape[1:] for name, rows in file.items()}
+        for name, rows in file.items():
+            shapes[name] = rows.shape[1:]
 
     def pieces() -> Iterator[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
         for file in files:
-            rows = place[file.pop("rows").read()]
-            known = rows >= 0
-            yield rows[known], {name: values.mapped("r")[known] for name, values in file.items()}
+            rows = places[file.pop("rows").read()]
+            is_kept = rows >= 0
+            yield rows[is_kept], {name: values.mapped("r")[is_kept] for name, values in file.items()}
             on_joined(len(rows))
 
     write_features(path, [ids[row] for row in kept], FeatureSpec.of(shapes), extractor, pieces())

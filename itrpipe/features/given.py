@@ -46,8 +46,9 @@ _SIDES = {
     "caption": "caption",
     "image": "image",
 }
+"""Column of a file, or its name, that tells of which side it is -> side."""
 _VECTOR = "embedding"
-_CORPUS_FORMS = (
+_CANDIDATE_FORMS = (
     "give a Parquet file, or a folder of them, with the columns image_id or caption_id and embedding; or images.npy or "
     "captions.npy with the ids in images.ids.json or captions.ids.json next to it; or an HDF5 file with image_id and "
     "images, or caption_id and texts"
@@ -87,14 +88,14 @@ class GivenSide:
         return self.vectors.shape[0]
 
     def check_ids(self) -> None:
-        """Refuses ids of which one cannot be an id or comes twice."""
-        unusable = np.array([not is_id(each) for each in self.ids.to_pylist()], dtype=bool)
+        """Refuse ids of which one cannot be an id or comes twice."""
+        unusable = np.array([not is_id(name) for name in self.ids.to_pylist()], dtype=bool)
         _refuse(self.path, unusable, f"ids of {self.side}s {UNUSABLE_ID}", "give others", self.ids)
-        again = rows_of(self.ids, self.ids) != np.arange(len(self))
-        _refuse(self.path, again, f"ids of {self.side}s come twice", "give every one once", self.ids)
+        is_repeated = rows_of(self.ids, self.ids) != np.arange(len(self))
+        _refuse(self.path, is_repeated, f"ids of {self.side}s come twice", "give every one once", self.ids)
 
     def read(self, *, unit: bool) -> Iterator[tuple[int, np.ndarray, int]]:
-        """Yields all rows in order, some at a time, as float32.
+        """Yield all rows in order, some at a time, as float32.
 
         Args:
             unit: make them unit vectors where they are not.
@@ -105,13 +106,15 @@ class GivenSide:
         Raises:
             DataError: a row holds NaN, infinity or what float32 cannot hold; or it is zero and has no direction.
         """
-        at_once = max(1, _BYTES_AT_ONCE // (self.vectors.shape[1] * self.vectors.dtype.itemsize))
-        for start in range(0, len(self), at_once):
-            vectors, changed = checked_rows(self.path, self.vectors.read(start, start + at_once), start, unit=unit)
+        row_bytes = self.vectors.shape[1] * self.vectors.dtype.itemsize
+        rows_at_once = max(1, _BYTES_AT_ONCE // row_bytes)
+        for start in range(0, len(self), rows_at_once):
+            rows = self.vectors.read(start, start + rows_at_once)
+            vectors, changed = checked_vectors(self.path, rows, start, unit=unit)
             yield start, vectors, changed
 
 
-def checked_rows(where: Path | str, rows: np.ndarray, start: int, *, unit: bool) -> tuple[np.ndarray, int]:
+def checked_vectors(where: Path | str, rows: np.ndarray, start: int, *, unit: bool) -> tuple[np.ndarray, int]:
     """Return vectors [n, D] as float32, and how many of them were not unit vectors.
 
     Args:
@@ -123,23 +126,23 @@ def checked_rows(where: Path | str, rows: np.ndarray, start: int, *, unit: bool)
     Raises:
         DataError: a row holds NaN, infinity or what float32 cannot hold; or it is zero and has no direction.
     """
-    wide = rows.astype(np.result_type(rows.dtype, np.float32), copy=False)
-    lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide, dtype=np.float64))
-    what = "vectors hold more than float32 can, or NaN"
-    _refuse(where, ~(lengths <= _LONGEST), what, "embed them again", start=start)
+    vectors = rows.astype(np.result_type(rows.dtype, np.float32), copy=False)
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    is_unusable = ~(lengths <= _LONGEST)  # NaN is not
+    _refuse(where, is_unusable, "vectors hold more than float32 can, or NaN", "embed them again", start=start)
     changed = 0
     if unit:
         remedy = "embed them again, or give --measure"
         _refuse(where, lengths == 0, "vectors are zero and have no cosine", remedy, start=start)
-        off = np.abs(lengths - 1) > UNIT
-        changed = int(off.sum())
+        is_off = np.abs(lengths - 1) > UNIT
+        changed = int(is_off.sum())
         if changed:
-            wide = np.where(off[:, None], wide / lengths[:, None], wide)
-    return wide.astype(np.float32, copy=False), changed
+            vectors = np.where(is_off[:, None], vectors / lengths[:, None], vectors)
+    return vectors.astype(np.float32, copy=False), changed
 
 
 def open_side(path: Path, side: str, split: str) -> GivenSide:
-    """Opens a file of embeddings; the embeddings themselves are not read yet.
+    """Open a file of embeddings; the embeddings themselves are not read yet.
 
     Args:
         path: what the user named.
@@ -151,44 +154,55 @@ def open_side(path: Path, side: str, split: str) -> GivenSide:
         DataError: it is of no known form, damaged, or holds something else than [rows, D] of float16, 32 or 64.
     """
     arrays = open_arrays(path, f"embeddings of {side}s", _FORMS)
-    splits = [each for each in SPLITS if any(name.startswith(f"{each}/") for name in arrays)]
+    splits = []
+    for name in SPLITS:
+        if any(array.startswith(f"{name}/") for array in arrays):
+            splits.append(name)
     if splits and split not in splits:
         raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(splits)}")
-    within = f"{split}/" if splits else ""
-    names = [name.removeprefix(within) for name in arrays if name.startswith(within)]
+    prefix = f"{split}/" if splits else ""
+    names = [name.removeprefix(prefix) for name in arrays if name.startswith(prefix)]
 
     def column(name: str) -> pa.Array | None:
-        return pa.array(labels(arrays[within + name])) if name in names else None
+        if name not in names:
+            return None
+        return pa.array(labels(arrays[prefix + name]))
 
     with reading(path, f"embeddings of {side}s", _FORMS):
-        known = [name for name in _MATRICES[side] if name in names]
-        if not known:  # one matrix that is alone may have any name
-            others = {name for each in _MATRICES.values() for name in each}
-            known = [name for name in names if name not in others and len(arrays[within + name].shape) == 2]
-            if len(known) != 1:
+        matrices = [name for name in _MATRICES[side] if name in names]
+        if not matrices:  # one matrix that is alone may have any name
+            known = {*_MATRICES["image"], *_MATRICES["caption"]}
+            others = [name for name in names if name not in known]
+            matrices = [name for name in others if len(arrays[prefix + name].shape) == 2]
+            if len(matrices) != 1:
                 raise ValueError(f"it has no {_MATRICES[side][0]} [rows, D] among {names}")
-        vectors = arrays[within + known[0]]
+        vectors = arrays[prefix + matrices[0]]
         if len(vectors.shape) != 2 or vectors.dtype.kind != "f" or not all(vectors.shape):
             raise ValueError(f"it holds {vectors.dtype.name} {list(vectors.shape)} and no decimal numbers [rows, D]")
-        rows, ids, beside = vectors.shape[0], column(f"{side}_id"), ids_beside(path)
+        rows = vectors.shape[0]
+        ids = column(f"{side}_id")
+        beside = ids_beside(path)
         if ids is None and beside.is_file():
             ids = read_ids(beside)
         numbered = ids is None
-        ids = pa.array(range(rows)) if ids is None else ids
+        if ids is None:
+            ids = pa.array(range(rows))
         if len(ids) != rows:
             raise ValueError(f"it has {rows:,} vectors and {len(ids):,} ids")
-        owners, texts = None, None
+        owners = texts = None
         if side == "caption":
-            owners, texts = column("caption_image"), column("text")
+            owners = column("caption_image")
+            texts = column("text")
             if owners is None and "images" not in names:
                 owners = column("image_id")
-        texts = pa.array([""] * rows) if texts is None else texts
-        is_order = arrays.attributes(within).get("measure") == ORDER
+        if texts is None:
+            texts = pa.array([""] * rows)
+        is_order = arrays.attributes(prefix).get("measure") == ORDER
     return GivenSide(path, side, vectors, ids.cast("string"), numbered, owners, texts.cast("string"), is_order)
 
 
 def read_ids(path: Path) -> pa.Array:
-    """Reads ids or row numbers, such as of the image that each caption describes: int64 or strings.
+    """Read ids or row numbers, such as of the image that each caption describes: int64 or strings.
 
     Raises:
         DataError: it is no array of whole numbers or strings, no JSON list of these, and no text of one id a line.
@@ -197,12 +211,13 @@ def read_ids(path: Path) -> pa.Array:
         return pa.array(lines_of(path), pa.string())
     with reading(path, "ids", _IDS):
         if path.suffix == ".json":
-            found = pa.array(load_json(path, LIST))
+            ids = pa.array(load_json(path, LIST))
         else:
-            found = pa.array(labels(*open_arrays(path, "ids", _IDS).values()))
-        if not (pa.types.is_integer(found.type) or pa.types.is_string(found.type)) or found.null_count:
-            raise ValueError(f"it holds {found.type}, and {found.null_count:,} of it are empty")
-        return found
+            ids = pa.array(labels(*open_arrays(path, "ids", _IDS).values()))
+        is_known = pa.types.is_integer(ids.type) or pa.types.is_string(ids.type)
+        if not is_known or ids.null_count:
+            raise ValueError(f"it holds {ids.type}, and {ids.null_count:,} of it are empty")
+        return ids
 
 
 class GivenSplit:
@@ -222,33 +237,39 @@ class GivenSplit:
     """
 
     def __init__(self, files: GivenFiles, split: str) -> None:
-        self._split, paths = split, files.paths
+        paths = files.paths
+        self._split = split
         self.images = open_side(paths["images"], "image", split)
         self.captions = open_side(paths["texts"], "caption", split)
-        widths = [side.vectors.shape[1] for side in (self.images, self.captions)]
-        if widths[0] != widths[1]:
+        image_width = self.images.vectors.shape[1]
+        caption_width = self.captions.vectors.shape[1]
+        if image_width != caption_width:
             raise DataError(
-                f"{files.images} holds vectors of width {widths[0]:,} and {files.texts} of {widths[1]:,}; give those "
-                "of one model"
+                f"{files.images} holds vectors of width {image_width:,} and {files.texts} of {caption_width:,}; give "
+                "those of one model"
             )
-        self._says, self.owners = files.owners or files.texts, None
-        stated = read_ids(paths["owners"]) if files.owners else self.captions.owners
-        if stated is None:
+        self.owners = None
+        self._owners_file = files.owners or files.texts
+        owners = self.captions.owners
+        if files.owners:
+            owners = read_ids(paths["owners"])
+        if owners is None:
             return
-        if len(stated) != len(self.captions):
+        if len(owners) != len(self.captions):
             raise DataError(
-                f"{self._says} names the images of {len(stated):,} captions and {files.texts} holds "
+                f"{self._owners_file} names the images of {len(owners):,} captions and {files.texts} holds "
                 f"{len(self.captions):,}; give one for each"
             )
-        self.owners = rows_of(stated.cast("string"), self.images.ids)
-        rows = stated.to_numpy(zero_copy_only=False)
-        if pa.types.is_integer(stated.type) and ((rows >= 0) & (rows < len(self.images))).all():
-            self.owners = rows.astype(np.int64)
+        self.owners = rows_of(owners.cast("string"), self.images.ids)
+        if pa.types.is_integer(owners.type):
+            rows = owners.to_numpy(zero_copy_only=False)
+            if ((rows >= 0) & (rows < len(self.images))).all():
+                self.owners = rows.astype(np.int64)
         what = f"captions are of no image of {self.images.path}"
-        _refuse(self._says, self.owners < 0, what, "give row numbers or image ids", stated)
+        _refuse(self._owners_file, self.owners < 0, what, "give row numbers or image ids", owners)
 
     def alone(self) -> np.ndarray:
-        """The owners, where images and captions are known by these files and by no dataset.
+        """Return the owners, where images and captions are known by these files and by no dataset.
 
         Raises:
             DataError: they do not say which image a caption describes, an image has none, or an id comes twice.
@@ -258,18 +279,19 @@ class GivenSplit:
                 f"{self.captions.path} does not say which image each caption describes; give --owners FILE with the "
                 "row number or id of each one's image, or the --dataset that they are of"
             )
-        without = np.bincount(self.owners, minlength=len(self.images)) == 0
-        _refuse(self.images.path, without, "images have no caption", "leave them out", self.images.ids)
+        has_none = np.bincount(self.owners, minlength=len(self.images)) == 0
+        _refuse(self.images.path, has_none, "images have no caption", "leave them out", self.images.ids)
         self.images.check_ids()
         self.captions.check_ids()
         return self.owners
 
     def digest(self) -> str:
-        """sha256 of the ids, texts and owners, where these are all that is known of images and captions."""
-        total = hashlib.sha256(self.alone().astype("<i8").tobytes())
+        """Return the sha256 of the ids, texts and owners, where these are all that is known of images and captions."""
+        sha256 = hashlib.sha256(self.alone().astype("<i8").tobytes())
         for column in (self.images.ids, self.captions.ids, self.captions.texts):
-            total.update("\0".join([str(len(column)), *column.to_pylist(), ""]).encode())
-        return total.hexdigest()
+            fields = [str(len(column)), *column.to_pylist(), ""]
+            sha256.update("\0".join(fields).encode())
+        return sha256.hexdigest()
 
     def places(self, split: Split, *, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
         """Find the place of each row of the files in a dataset.
@@ -284,35 +306,37 @@ class GivenSplit:
         Raises:
             DataError: they are not the images and captions of the split.
         """
-        images = self._placed(self.images, split.image_ids, by_row)
-        captions = self._placed(self.captions, split.caption_ids, by_row)
+        images = self._places_of(self.images, split.image_ids, by_row)
+        captions = self._places_of(self.captions, split.caption_ids, by_row)
         if self.owners is not None:
-            wrong = images[self.owners] != split.caption_image[captions]
+            is_other = images[self.owners] != split.caption_image[captions]
             what = "captions belong to other images in the dataset"
-            _refuse(self._says, wrong, what, "give them in its order, or their caption_id", self.captions.ids)
+            remedy = "give them in its order, or their caption_id"
+            _refuse(self._owners_file, is_other, what, remedy, self.captions.ids)
         return images, captions
 
-    def _placed(self, side: GivenSide, wanted: np.ndarray, by_row: bool) -> np.ndarray:
+    def _places_of(self, side: GivenSide, ids: np.ndarray, by_row: bool) -> np.ndarray:
+        """Return the place of each row of a side among the ids of the dataset."""
         where = f"{side.side}s of split {self._split!r} of the dataset"
         if side.numbered and by_row:
-            if len(side) != len(wanted):
+            if len(side) != len(ids):
                 raise DataError(
-                    f"{side.path} holds {len(side):,} vectors without ids for {len(wanted):,} {where}; give all in its "
+                    f"{side.path} holds {len(side):,} vectors without ids for {len(ids):,} {where}; give all in its "
                     f"order, or a file with their {side.side}_id"
                 )
-            return np.arange(len(wanted))
+            return np.arange(len(ids))
         side.check_ids()
-        found = rows_of(side.ids, pa.array(wanted.tolist(), pa.string()))
-        _refuse(side.path, found < 0, f"ids are of no {where}", "leave them out, or name their dataset", side.ids)
-        missing = np.bincount(found, minlength=len(wanted)) == 0
-        _refuse(side.path, missing, f"{where} are missing", "embed them too", wanted)
-        return found
+        places = rows_of(side.ids, pa.array(ids.tolist(), pa.string()))
+        _refuse(side.path, places < 0, f"ids are of no {where}", "leave them out, or name their dataset", side.ids)
+        is_missing = np.bincount(places, minlength=len(ids)) == 0
+        _refuse(side.path, is_missing, f"{where} are missing", "embed them too", ids)
+        return places
 
 
 def write_given(
     path: Path, given: GivenSplit, split: Split, measure: str, *, by_row: bool, advance: Callable[[int], object]
 ) -> dict[str, int]:
-    """Writes the embeddings of a split in the order of a dataset.
+    """Write the embeddings of a split in the order of a dataset.
 
     Args:
         path: of `embeddings.h5`; what an interrupted run has left there is replaced.
@@ -329,33 +353,31 @@ def write_given(
         DataError: see `GivenSplit.places` and `GivenSide.read`.
         UsageError: the files hold order embeddings and these are to be compared otherwise.
     """
-    sides, width = (given.images, given.captions), given.images.vectors.shape[1]
-    for side in sides:
+    for side in (given.images, given.captions):
         if side.is_order and measure != ORDER_MEASURE:
             raise UsageError(
                 f"{side.path} holds order embeddings, of which {measure} says nothing; add --measure order"
             )
-    places = given.places(split, by_row=by_row)
+    image_places, caption_places = given.places(split, by_row=by_row)
     path.unlink(missing_ok=True)
+    width = given.images.vectors.shape[1]
     compared = ORDER if measure == ORDER_MEASURE else INNER_PRODUCT
     about = (split.image_ids, split.caption_ids, split.caption_image, width, compared)
+    sides = (("images", given.images, image_places), ("texts", given.captions, caption_places))
     made_unit = 0
     with embedding_writer(path, split.name, *about) as write:
-        for kind, side, every in zip(("images", "texts"), sides, places, strict=True):
+        for name, side, places in sides:
             for start, vectors, changed in side.read(unit=measure == COSINE):
-                place = every[start : start + len(vectors)]
-                order = np.argsort(place)
-                place, vectors = place[order], vectors[order]
-                for first, stop in runs(place):
-                    write(kind, int(place[first]), vectors[first:stop])
+                block = places[start : start + len(vectors)]
+                order = np.argsort(block)
+                block = block[order]
+                vectors = vectors[order]
+                for first, stop in runs(block):
+                    write(name, int(block[first]), vectors[first:stop])
                 made_unit += changed
                 advance(len(vectors))
-    return {
-        "images": len(split.image_ids),
-        "captions": len(split.caption_ids),
-        "width": width,
-        "made_unit": made_unit,
-    }
+    counts = {"images": len(split.image_ids), "captions": len(split.caption_ids)}
+    return counts | {"width": width, "made_unit": made_unit}
 
 
 def open_further(
@@ -377,37 +399,41 @@ def open_further(
         DataError: the file is of no known form, or damaged; its vectors have another width, or an id is one of the
             split's.
     """
-    with reading(f"--candidates {path}", "embeddings", _CORPUS_FORMS):
-        names = [*open_arrays(path, "embeddings", _CORPUS_FORMS), path.stem]
-        side = next((side for name, side in _SIDES.items() if name in names), None)
-        if side is None:
-            raise ValueError(f"neither its name nor {', '.join(filter(None, names[:-1]))} in it say of what they are")
-        found = open_side(path, side, "")
-        if found.numbered:
+    with reading(f"--candidates {path}", "embeddings", _CANDIDATE_FORMS):
+        arrays = open_arrays(path, "embeddings", _CANDIDATE_FORMS)
+        names = [*arrays, path.stem]
+        sides = [side for name, side in _SIDES.items() if name in names]
+        if not sides:
+            raise ValueError(f"neither its name nor {', '.join(filter(None, arrays))} in it say of what they are")
+        side = sides[0]
+        given = open_side(path, side, "")
+        if given.numbered:
             raise ValueError("it has no ids")
-    if found.vectors.shape[1] != width:
+    if given.vectors.shape[1] != width:
         raise DataError(
-            f"--candidates {path} holds vectors of width {found.vectors.shape[1]} and the mining model's have "
+            f"--candidates {path} holds vectors of width {given.vectors.shape[1]} and the mining model's have "
             f"{width}; embed them with the model that mines"
         )
-    further = found.ids.to_pylist()
-    own = ids[side == "caption"]
-    if twice := set(own.tolist()).intersection(further):
+    further = given.ids.to_pylist()
+    image_ids, caption_ids = ids
+    known = caption_ids if side == "caption" else image_ids
+    twice = set(known.tolist()).intersection(further)
+    if twice:
         raise DataError(
             f"--candidates {path}: {len(twice):,} of {len(further):,} ids are in the training set, such as "
             f"{min(twice)}; leave them out, they are candidates already"
         )
-    with array_writer(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
-        for start, vectors, _ in found.read(unit=unit):
+    with array_writer(copy, {_VECTOR: ("<f4", given.vectors.shape)}) as writer:
+        for start, vectors, _ in given.read(unit=unit):
             writer.write(_VECTOR, start, vectors)
     return side, further, ArrayFile(copy)[_VECTOR]
 
 
-def _refuse(where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:
-    """Refuses rows of which some are wrong, [n] bool, and names the first."""
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        named = "" if names is None else f"{str(names[row])!r} in "
+def _refuse(where: Path | str, is_wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:
+    """Refuse rows of which some are wrong, bool [n], and name the first."""
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        name = "" if names is None else f"{str(names[row])!r} in "
         raise DataError(
-            f"{where}: {wrong.sum():,} of {len(wrong):,} {what}, such as {named}row {start + row:,}; {remedy}"
+            f"{where}: {is_wrong.sum():,} of {len(is_wrong):,} {what}, such as {name}row {start + row:,}; {remedy}"
         )

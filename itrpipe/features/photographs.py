@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +25,15 @@ Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
 """Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""
 
 
+@dataclass(frozen=True, eq=False)
 class GivenPhotographs:
     """Photographs by their row.
 
-    Args:
+    Attributes:
         photographs: N of them.
     """
 
-    def __init__(self, photographs: Sequence[Photograph]) -> None:
-        self._photographs = photographs
+    photographs: Sequence[Photograph]
 
     def read(self, row: int) -> np.ndarray:
         """Read a photograph, [H, W, 3] uint8 RGB.
@@ -41,16 +42,18 @@ class GivenPhotographs:
             DataError: it cannot be used.
             UnavailableError: the disk cannot give it now.
         """
-        found = _decoded(self._photographs[row], np.asarray)
-        if isinstance(found, str):
-            raise DataError(f"{_name_of(self._photographs, row)} {found}")
-        return found
+        pixels = _decoded(self.photographs[row], np.asarray)
+        if isinstance(pixels, str):
+            raise DataError(f"{_name_of(self.photographs, row)} {pixels}")
+        return pixels
 
 
 def open_extractors(parts: Mapping[str, FeatureSettings], device: str) -> dict[str, Extractor]:
-    """Opens the extractors of `itrpipe.features.declaration.passes_of`, none of which is an importer."""
-    place = torch.device(device)
-    return {name: EXTRACTORS.module(part.kind).build(part, place) for name, part in parts.items()}
+    """Open the extractors of `itrpipe.features.declaration.passes_of`, none of which is an importer."""
+    extractors = {}
+    for name, part in parts.items():
+        extractors[name] = EXTRACTORS.module(part.kind).build(part, torch.device(device))
+    return extractors
 
 
 def read_photographs(
@@ -59,7 +62,7 @@ def read_photographs(
     batch: int,
     refused: Callable[[int, str], object] | None = None,
 ) -> Iterator[FeatureFile]:
-    """Yields the features of some photographs at a time, in their order; the next are decoded meanwhile.
+    """Yield the features of some photographs at a time, in their order; the next are decoded meanwhile.
 
     Args:
         extractors: name -> extractor; a group of datasets comes from the first that has it.
@@ -73,31 +76,32 @@ def read_photographs(
     """
     specs = divide({name: extractor.spec for name, extractor in extractors.items()})
 
-    def transformed(image: np.ndarray) -> tuple[tuple[int, ...], dict[str, np.ndarray]]:
+    def transform(image: np.ndarray) -> tuple[tuple[int, ...], dict[str, np.ndarray]]:
         return image.shape[:2], {name: extractor.transform(image) for name, extractor in extractors.items()}
 
-    for rows, decoded, reasons in _decoded_batches(transformed, photographs, batch):
+    for rows, images, reasons in _decoded_batches(transform, photographs, batch):
         features: dict[str, np.ndarray] = {}
-        sizes = np.array([size for size, _ in decoded], dtype=np.int64).reshape(-1, 2)
+        sizes = np.array([size for size, _ in images], dtype=np.int64).reshape(-1, 2)
         for name, spec in specs.items():
             extractor = extractors[name]
-            features |= {each: np.zeros((len(rows), *shape), TYPES[each]) for each, shape in spec.items()}
+            for dataset, shape in spec.items():
+                features[dataset] = np.zeros((len(rows), *shape), TYPES[dataset])
             for places in plan_batches(sizes, extractor.group, extractor.batch):
-                pixels = stack([decoded[place][1][name] for place in places])
+                pixels = stack([images[place][1][name] for place in places])
                 try:  # in the types of the file, so that a photograph is as exact as the dataset's images
                     arrays, unfit = stored_rows(spec, extractor(pixels, sizes[places]))
                 except DataError as error:
                     raise DataError(f"{_name_of(photographs, rows[places[0]])}: {error}") from None
-                for each, values in arrays.items():
-                    features[each][places] = values
+                for dataset, values in arrays.items():
+                    features[dataset][places] = values
                 for place, reason in unfit.items():
                     reasons[rows[places[place]]] = reason
         _refuse(photographs, reasons, refused)
         kept = [place for place, row in enumerate(rows) if row not in reasons]
         if kept:
-            own = {name: values[kept] for name, values in features.items()}
-            left = np.array([rows[place] for place in kept])
-            yield FeatureFile(Path(_name_of(photographs, left[0])), left.astype(str), own)
+            kept_rows = np.array(rows)[kept]
+            path = Path(_name_of(photographs, kept_rows[0]))
+            yield FeatureFile(path, kept_rows.astype(str), {name: values[kept] for name, values in features.items()})
 
 
 def read_frames(
@@ -106,7 +110,7 @@ def read_frames(
     batch: int,
     refused: Callable[[int, str], object] | None = None,
 ) -> Iterator[Tensor]:
-    """Yields the frames [b, 3, h, w] of some photographs at a time, in their order; the next are decoded meanwhile.
+    """Yield the frames [b, 3, h, w] of some photographs at a time, in their order; the next are decoded meanwhile.
 
     Args:
         framed: makes the frame [3, h, w] of a photograph [H, W, 3] uint8 RGB.
@@ -125,11 +129,15 @@ def _decoded_batches(
     transform: Callable[[np.ndarray], Item], photographs: Sequence[Photograph], batch: int
 ) -> Iterator[Decoded[list[Item]]]:
     """Yield some photographs at a time, transformed, and why others cannot be used; the next are decoded meanwhile."""
-    every = range(len(photographs))
+
+    def decode(row: int) -> Item | str:
+        return _decoded(photographs[row], transform)
+
+    rows = range(len(photographs))
+    batches = [rows[start : start + batch] for start in rows[::batch]]
     decoders = Decoders(min(MOST_DECODERS, usable_cores()))
     try:
-        batches = (every[start : start + batch] for start in every[::batch])
-        yield from decoders.ahead(batches, lambda row: _decoded(photographs[row], transform), list)
+        yield from decoders.ahead(batches, decode, list)
     finally:
         decoders.stop()
 
@@ -145,11 +153,13 @@ def _refuse(
 
 def _name_of(photographs: Sequence[Photograph], row: int) -> str:
     photograph = photographs[row]
-    return os.fspath(photograph) if isinstance(photograph, str | os.PathLike) else f"image {row}"
+    if isinstance(photograph, str | os.PathLike):
+        return os.fspath(photograph)
+    return f"image {row}"
 
 
 def _decoded(photograph: Photograph, transform: Callable[[np.ndarray], Item]) -> Item | str:
-    """The photograph, transformed, or why it cannot be used."""
+    """Return the photograph, transformed, or why it cannot be used."""
     try:
         if isinstance(photograph, Image.Image):
             pixels = picture_rgb(photograph)
@@ -162,7 +172,8 @@ def _decoded(photograph: Photograph, transform: Callable[[np.ndarray], Item]) ->
         else:
             pixels = photograph
     except DECODER_ERRORS as error:
-        if told := unavailable(error):
-            raise told from None
+        disk_error = unavailable(error)
+        if disk_error:
+            raise disk_error from None
         return refusal(error)
     return transform(pixels)

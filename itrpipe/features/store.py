@@ -100,32 +100,41 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FeatureSpec:
-        """Return the spec of datasets with rows of these shapes; what else has one is passed over."""
-        regions, whole = ((*shapes.get(name, ()), 0, 0) for name in ("regions", "global"))
-        optional = {name: name in shapes for name in ("boxes", "labels", "scores")}
-        attributes = not {"attributes", "attribute_scores"}.isdisjoint(shapes)
-        return cls(regions[0], regions[1], whole[0], **optional, attributes=attributes)
+        """Return the spec of datasets with rows of these shapes; rows that are too short for their dataset go."""
+        regions, region_dim, *_ = *shapes.get("regions", ()), 0, 0
+        global_dim, *_ = *shapes.get("global", ()), 0
+        return cls(
+            regions,
+            region_dim,
+            global_dim,
+            boxes="boxes" in shapes,
+            labels="labels" in shapes,
+            scores="scores" in shapes,
+            attributes="attributes" in shapes or "attribute_scores" in shapes,
+        )
 
     @property
     def regions(self) -> int:
-        """R, 0 where there are none."""
+        """Return R, 0 where there are no regions."""
         return self.get("regions", (0,))[0]
 
     def only(self, groups: Collection[str]) -> FeatureSpec:
-        """Returns the part of some of the groups `regions` (with all that belongs to them) and `global`."""
+        """Return the part of some of the groups `regions` (with all that belongs to them) and `global`."""
         dropped = GROUPS.difference(groups)
         return self.of({name: shape for name, shape in self.items() if name not in dropped})
 
     def bytes_needed(self, n: int) -> int:
-        """Returns the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
-        row = sum(math.prod(shape) * np.dtype(TYPES[name]).itemsize for name, shape in self.items())
-        return n * (row + _BYTES_PER_ID) + BYTES_OF_HEADERS
+        """Return the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
+        row_bytes = _BYTES_PER_ID
+        for name, shape in self.items():
+            row_bytes += math.prod(shape) * np.dtype(TYPES[name]).itemsize
+        return n * row_bytes + BYTES_OF_HEADERS
 
 
 def stored_rows(
     spec: FeatureSpec, arrays: Mapping[str, np.ndarray], *, first_class: int = -1
 ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
-    """Converts features of n images to the types of the file. Everything that is stored is checked here, and only here.
+    """Convert features of n images to the types of the file. Everything that is stored is checked here, and only here.
 
     Args:
         spec: which datasets there are; other arrays are left out.
@@ -143,24 +152,27 @@ def stored_rows(
     stored: dict[str, np.ndarray] = {}
     refused: dict[int, str] = {}
     classes = (first_class, 32_767)
-    limited = {"boxes": (0, 1), "count": (1, spec.regions), "labels": classes, "attributes": classes}
+    limits = {"boxes": (0, 1), "count": (1, spec.regions), "labels": classes, "attributes": classes}
     for name, shape in spec.items():
         values = arrays[name]
         dtype = np.dtype(TYPES[name])
-        limits = limited.get(name)
-        if values.shape != (n, *shape) or values.dtype.kind not in ("fiu" if dtype.kind == "f" else "iu"):
+        kinds = "fiu" if dtype.kind == "f" else "iu"
+        if values.shape != (n, *shape) or values.dtype.kind not in kinds:
             raise DataError(
                 f"{name} of {n} images have type {values.dtype} and shape {list(values.shape)}; {dtype} "
                 f"{[n, *shape]} are stored"
             )
         with np.errstate(over="ignore", invalid="ignore"):
             stored[name] = np.ascontiguousarray(values, dtype=dtype)
-        given, rows = (each.reshape(n, -1) for each in (values, stored[name]))
-        fits = (np.isfinite(rows) if dtype.kind == "f" else rows == given).all(axis=1)
-        if limits:
-            fits &= (rows.min(axis=1) >= limits[0]) & (rows.max(axis=1) <= limits[1])
+        values = values.reshape(n, -1)
+        rows = stored[name].reshape(n, -1)
+        is_stored = np.isfinite(rows) if dtype.kind == "f" else rows == values
+        fits = is_stored.all(axis=1)
+        if name in limits:
+            low, high = limits[name]
+            fits &= (rows.min(axis=1) >= low) & (rows.max(axis=1) <= high)
         for position in np.flatnonzero(~fits).tolist():
-            refused.setdefault(position, _refusal(name, given[position], dtype, limits))
+            refused.setdefault(position, _refusal(name, values[position], dtype, limits.get(name)))
     return stored, refused
 
 
@@ -181,7 +193,7 @@ def write_features(
     extractor: str,
     pieces: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]],
 ) -> None:
-    """Writes a feature file. It appears under its name only when it is whole, and replaces one that was there before.
+    """Write a feature file. It appears under its name only when it is whole, and replaces one that was there before.
 
     HDF5 makes the structure and says where every dataset lies; rows are then written by plain file access, which makes
     an error of a full disk and not a signal.
@@ -201,24 +213,26 @@ def write_features(
 
     remove_leftovers(path.parent)  # of a killed run, which would take the room
     require_space(path, spec.bytes_needed(len(image_ids)), path.name)
-    rows_of = {name: np.dtype((TYPES[name], shape)) for name, shape in spec.items()}
+    row_types = {name: np.dtype((TYPES[name], shape)) for name, shape in spec.items()}
+    offsets = {}
     with atomic_file(path) as stream:
         with h5py.File(stream.name, "w", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
             file.attrs["extractor"] = np.bytes_(extractor.encode("utf-8"))
             file.attrs["schema_version"] = np.int32(SCHEMA_VERSION)
-            offsets = {name: reserve(file, name, len(image_ids), kind) for name, kind in rows_of.items()}
-            ids = np.array([name.encode("utf-8") for name in image_ids])
+            for name, row_type in row_types.items():
+                offsets[name] = reserve(file, name, len(image_ids), row_type)
+            ids = np.array([image_id.encode("utf-8") for image_id in image_ids])
             ids = ids.astype(h5py.string_dtype("utf-8", ids.dtype.itemsize))
             file.create_dataset("image_id", data=ids, dcpl=_contiguous())
         for rows, arrays in pieces:
             for name, values in arrays.items():
                 for first, stop in runs(rows):
-                    offset = offsets[name] + int(rows[first]) * rows_of[name].itemsize
+                    offset = offsets[name] + int(rows[first]) * row_types[name].itemsize
                     write_at(stream.fileno(), offset, values[first:stop])
 
 
 def reserve(group: h5py.Group, name: str, rows: int, kind: np.dtype) -> int:
-    """Creates a dataset that lies in its file in one piece, to be filled by `write_at`.
+    """Create a dataset that lies in its file in one piece, to be filled by `write_at`.
 
     Args:
         group: of a file whose datasets begin at multiples of `ALIGNMENT`.
@@ -229,7 +243,8 @@ def reserve(group: h5py.Group, name: str, rows: int, kind: np.dtype) -> int:
     Returns:
         Where its first byte lies.
     """
-    return group.create_dataset(name, (rows, *kind.shape), kind.base, dcpl=_contiguous()).id.get_offset()
+    dataset = group.create_dataset(name, (rows, *kind.shape), kind.base, dcpl=_contiguous())
+    return dataset.id.get_offset()
 
 
 def _contiguous() -> h5py.h5p.PropDCID:
@@ -244,11 +259,11 @@ def _contiguous() -> h5py.h5p.PropDCID:
 
 
 def write_at(file: int, offset: int, values: np.ndarray) -> None:
-    """Writes values from a byte of an open file on, however much of them the system takes at a time."""
+    """Write values from a byte of an open file on, however much of them the system takes at a time."""
     view = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     while view:
         written = os.pwrite(file, view, offset)
-        offset = offset + written
+        offset += written
         view = view[written:]
 
 
@@ -268,7 +283,7 @@ class FeatureFile:
 
     @classmethod
     def open(cls, path: Path) -> FeatureFile:
-        """Opens `path` for reading.
+        """Open `path` for reading.
 
         Raises:
             MissingInputError: there is no such file.
@@ -293,11 +308,11 @@ class FeatureFile:
         return {name: row for row, name in enumerate(self.image_id.tolist())}
 
     def absent(self, image_ids: Sequence[str]) -> list[str]:
-        """Returns those of `image_ids` that have no row, in their order."""
+        """Return those of `image_ids` that have no row, in their order."""
         return [name for name in image_ids if name not in self._row_of]
 
     def rows(self, image_ids: Sequence[str]) -> np.ndarray:
-        """Returns the rows [n] int64 of `image_ids`, in their order.
+        """Return the rows [n] int64 of `image_ids`, in their order.
 
         Raises:
             MissingInputError: some of the images are not in the file.

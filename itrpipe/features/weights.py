@@ -37,12 +37,13 @@ def local_weights(weights: str) -> Path | None:
         if path.suffix in SUFFIXES or path.is_absolute():
             raise MissingInputError(f"{path} does not exist; name a file of weights, or a folder that holds one.")
         return None
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    found = [file for file in files if file.suffix in SUFFIXES]
-    if len(found) != 1:
-        kind = DataError if found or not path.is_dir() else MissingInputError
-        raise kind(f"{path} holds {len(found)} files of weights; name one that ends in {', '.join(SUFFIXES)}.")
-    return found[0]
+    candidates = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = [file for file in candidates if file.suffix in SUFFIXES]
+    if len(files) != 1:
+        is_empty = path.is_dir() and not files
+        error = MissingInputError if is_empty else DataError
+        raise error(f"{path} holds {len(files)} files of weights; name one that ends in {', '.join(SUFFIXES)}.")
+    return files[0]
 
 
 @contextlib.contextmanager
@@ -94,14 +95,16 @@ def fill(network: nn.Module, path: Path, state: Mapping[str, Tensor], remedy: st
         DataError: a tensor is missing, has another shape, or holds no finite numbers.
     """
     tensors = {name: torch.tensor(0) for name in network.state_dict() if name.endswith(_COUNTER)}
-    for name, value in state.items():
-        tensors[name] = value.float() if value.is_floating_point() else value
+    for name, tensor in state.items():
+        if tensor.is_floating_point():
+            tensor = tensor.float()
+        tensors[name] = tensor
     with reading(path, "weights", remedy):
-        missing, further = network.load_state_dict(tensors, strict=False, assign=True)
+        missing, unexpected = network.load_state_dict(tensors, strict=False, assign=True)
     if missing:
         raise DataError(f"{path} lacks '{missing[0]}', {len(missing)} tensors in all; {remedy}.")
     refuse_not_finite(path, network, remedy)
-    further = [name for name in further if not name.endswith(_COUNTER)]
+    further = [name for name in unexpected if not name.endswith(_COUNTER)]
     if not further:
         return ()
     return (f"{path}: '{further[0]}', one of {len(further)} tensors, is none of this network",)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.declaration import GIVEN, is_given, read_model
+from itrpipe.features.declaration import GIVEN, first_model, is_given
 from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 
 
@@ -20,7 +20,7 @@ def evaluations_of(root: Path, dataset: str, definition: DatasetDefinition, back
         settings = evaluation.settings
         known = definition.embeddings.get(f"{settings['backbone']}.{settings['split']}")
         # The name of given embeddings may have been that of other files before.
-        if known is None or settings["backbone"] == GIVEN or known.artifact == read_model(evaluation.inputs).name:
+        if known is None or settings["backbone"] == GIVEN or known.artifact == first_model(evaluation.inputs).name:
             found.append(evaluation)
     chosen = [each for each in found if backbone in (None, each.settings["backbone"])]
     if not chosen:
@@ -75,7 +75,7 @@ def evaluations_named(name: str, evaluations: list[Manifest], definition: Datase
         folder = f"{each.label}-{each.fingerprint[:8]}"
         names = {each.label, folder}
         if not each.settings.get("ensemble_with"):
-            names |= definition.names_of(read_model(each.inputs).name)
+            names |= definition.names_of(first_model(each.inputs).name)
             backbone = each.settings["backbone"]
             names |= {backbone, backbone.removeprefix(f"{GIVEN}-")} if is_given(backbone) else set()
             names |= {own.partition("@")[0] for own in names}  # all seeds of a training elsewhere
@@ -85,6 +85,6 @@ def evaluations_named(name: str, evaluations: list[Manifest], definition: Datase
     if not found:
         option = f"`itrpipe evaluate --model {name}`" if name in definition.models else "`itrpipe evaluate` with it"
         names = definition.named_trainings()
-        known = ", ".join(sorted({names.get(read_model(each.inputs).name, each.label) for each in evaluations}))
+        known = ", ".join(sorted({names.get(first_model(each.inputs).name, each.label) for each in evaluations}))
         raise MissingInputError(f"--compare: {name!r} is not evaluated, only {known}; run {option}")
     return found

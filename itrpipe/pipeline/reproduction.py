@@ -10,7 +10,7 @@ from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, scoped_override
 from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition, load_definition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, UsageError
-from itrpipe.features.declaration import read_model
+from itrpipe.features.declaration import first_model
 from itrpipe.mining.statistics import judged_sentences
 from itrpipe.models.declaration import backbone_names
 from itrpipe.pipeline.models import NamedModel, data_option
@@ -145,7 +145,7 @@ class Reproduction:
         }
         common = self._planner(RecipeRun(method="", backbone=""))
         for each in planned:
-            model = read_model(each.step.inputs) if each.step else None
+            model = first_model(each.step.inputs) if each.step else None
             if model and model.model:
                 settings["names"].append((model.location.name, model.model))
         report = common.plan(Need("report", "page", settings), inputs={each.location.name: each for each in steps})
@@ -163,7 +163,7 @@ class Reproduction:
     def judged(self, steps: Sequence[Step]) -> list[str]:
         """Say how many mined negatives are right after all, by the first judged lists that the runs have read."""
         for step in steps:
-            lists = read_model(step.inputs).inputs.get("mine_negatives")
+            lists = first_model(step.inputs).inputs.get("mine_negatives")
             if lists is not None and "judge_1" in lists.inputs:
                 return judged_sentences(read_json(lists.location.folder / STATISTICS))
         return []

@@ -18,7 +18,7 @@ from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.results import FULL
 from itrpipe.evaluation.tables import DASH, Number, Row, Table
 from itrpipe.exporting.places import judge_without_place
-from itrpipe.features.declaration import read_model
+from itrpipe.features.declaration import first_model
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
 from itrpipe.judging.shares import RANKS, Share
 from itrpipe.mining.filters import positive_scores
@@ -109,7 +109,7 @@ def mined(
     titles, facts = [], []
     for each in minings:
         titles.append(mining_name(each, names))
-        facts.append(dict(leaves(each.manifest.settings)) | {"model": read_model(each.manifest.inputs).name})
+        facts.append(dict(leaves(each.manifest.settings)) | {"model": first_model(each.manifest.inputs).name})
 
     columns = ["own score", "mined score", "hardest beats own, %"]
     rows, ranked, judges, curves, examples, likely = [], [], [], [], [], []
@@ -133,7 +133,7 @@ def mined(
             curves.append(reliability(f"{name}: probabilities checked", bins, f"reliability-{len(curves)}"))
         # A second model has own scores that nobody keeps, and candidates of no dataset have no pictures.
         is_hidden = any(map(mining.manifest.settings.get, ("rescore_with", "candidates")))
-        if examples or is_hidden or read_model(mining.inputs).manifest is None:
+        if examples or is_hidden or first_model(mining.inputs).manifest is None:
             continue
         gallery = gallery_of(mining, TRAIN)
         if gallery is not None:
@@ -177,7 +177,7 @@ def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
     """Name a mining for people: the backbone that mined, the one that rescored, the model's own name and its seed."""
     assert mining.manifest is not None
     settings = mining.manifest.settings
-    miner = read_model(mining.manifest.inputs)
+    miner = first_model(mining.manifest.inputs)
     name = backbone_title(settings["backbone"])
     if settings.get("rescore_with"):
         name += f", rescored by {backbone_title(settings['rescore_with'])}"
@@ -197,7 +197,7 @@ def _mined_examples(
     # Candidates are rows of the split without the images that have no features, so ids lead to those of the gallery.
     images = [gallery.image_row[each] for each in image_list.anchor_ids.tolist()]
     captions = [gallery.caption_row[each] for each in caption_list.anchor_ids.tolist()]
-    embeddings = EmbeddingRows.open(read_model(mining.inputs).opened / EMBEDDINGS, TRAIN)
+    embeddings = EmbeddingRows.open(first_model(mining.inputs).opened / EMBEDDINGS, TRAIN)
     owners = embeddings.owners.read()
     scores = positive_scores(embeddings.images, embeddings.texts, owners)
     best = np.zeros(len(images), np.int64)
@@ -266,7 +266,7 @@ def hardness(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
             f"the pairs, the hardest image in {image:.1f} %, by {name}."
         )
         for run in (other.first for other in series):
-            if [member.artifact.name for member in run.members] == [read_model(mining.inputs).name]:
+            if [member.artifact.name for member in run.members] == [first_model(mining.inputs).name]:
                 scores = run.metrics[FULL]
                 test = (
                     f"In the {run.settings['split']} split, from which it did not learn, it ranks a wrong caption "

@@ -18,8 +18,8 @@ from itrpipe.training.saved import load_model
 def explain(trained: Path, label: str, image: str, caption: str, device: str) -> dict[str, Any]:
     """Explain which words of a caption do not belong to an image, ready for JSON.
 
-    `score` and `corrected_score` are the probabilities that the caption, and the corrected one, match the image. What
-    is corrected is None of a model that was not trained to correct words.
+    `score` and `corrected_score` are the probabilities that the caption, and the corrected one, match the image.
+    Corrections are None of a model that was not trained to correct words.
 
     Args:
         trained: folder of the model.
@@ -36,40 +36,50 @@ def explain(trained: Path, label: str, image: str, caption: str, device: str) ->
     shown = find_image(trained, image, device)
     pair = given_split([caption], [shown.image_id], shown.split, "--caption")
     reader = WordReader(saved, pair, device)
-    captions, longest = reader.captions, reader.max_tokens
-    if captions.lengths[0] > longest or captions.words[0].max() + 1 < len(captions.spans[0]):
-        raise UsageError(f"--caption has more than the {longest} tokens that {label} reads; shorten it")
+    captions = reader.captions
+    is_cut = captions.words[0].max() + 1 < len(captions.spans[0])
+    if is_cut or captions.lengths[0] > reader.max_tokens:
+        raise UsageError(f"--caption has more than the {reader.max_tokens} tokens that {label} reads; shorten it")
     row = np.zeros(1, dtype=np.int64)
     assert shown.features is not None  # what learns which words are wrong reads regions
-    images = reader.embed(open_split(pair, shown.features, saved.tokens, saved.settings).images(row))
+    data = open_split(pair, shown.features, saved.tokens, saved.settings)
+    images = reader.embed(data.images(row))
     read = reader.read(images, row, row, captions.tokens)
-    (found,) = reader.corrected(row, captions.tokens, read)
-    again = reader.read(images, row, row, found.corrected_tokens[None])
+    (result,) = reader.corrected(row, captions.tokens, read)
+    corrected = reader.read(images, row, row, result.corrected_tokens[None])
 
     unknown = set(captions.words[captions.tokens == reader.unknown_id].tolist())
     words = []
-    for number, chance in enumerate(found.mismatch.tolist()):
-        start, end = found.sentence.spans[number]
-        first, last = found.corrected.spans[number]
-        flagged = bool(found.flagged[number])
+    for number, mismatch in enumerate(result.mismatch.tolist()):
+        start, end = result.sentence.spans[number]
+        flagged = bool(result.flagged[number])
+        correction = None
+        if flagged and reader.corrects:
+            first, last = result.corrected.spans[number]
+            correction = result.corrected.text[first:last]
         words.append(
             {
-                "text": found.sentence.text[start:end],
+                "text": result.sentence.text[start:end],
                 "start": start,
                 "end": end,
-                "mismatch": chance,
+                "mismatch": mismatch,
                 "flagged": flagged,
                 "known": number not in unknown,
-                "correction": found.corrected.text[first:last] if flagged and reader.corrects else None,
+                "correction": correction,
             }
         )
+    corrected_text = None
+    corrected_score = None
+    if reader.corrects:
+        corrected_text = result.corrected.text
+        corrected_score = match_probability(float(corrected.scores[0]))
     return {
         "run": label,
         "image_id": shown.image_id,
         "split": shown.split,
         "caption": caption,
-        "score": found.score,
+        "score": result.score,
         "words": words,
-        "corrected": found.corrected.text if reader.corrects else None,
-        "corrected_score": match_probability(float(again.scores[0])) if reader.corrects else None,
+        "corrected": corrected_text,
+        "corrected_score": corrected_score,
     }

@@ -21,19 +21,19 @@ from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import UsageError
-from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, pair_scores, read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings, score_matrix
 from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.report.pictures import Album, Mark
-from itrpipe.search.model import Captions, RetrievalModel, Stored, best
+from itrpipe.search.model import DatasetCaptions, RetrievalModel, Stored, best
 from itrpipe.search.photos import PHOTOGRAPH, read_index
 from itrpipe.storage.artifact import open_input, read_manifest
 
 MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
 FOLDER = "folder"
-"""In the place of a split, where photographs of a folder were searched, which have no captions."""
+"""Stands for the split where photographs of a folder were searched, which have no captions."""
 ALL = "all"
-"""In the place of a split, where all of a dataset were searched."""
+"""Stands for the split where all of a dataset were searched."""
 _AT_ONCE = 256
 """Images or captions per forward pass."""
 _CAPTIONS_SHOWN = 2
@@ -66,7 +66,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class SearchAnswers:
     """The answers of a model to one query.
 
     Attributes:
@@ -100,35 +100,44 @@ class Answers:
 
     @property
     def title(self) -> str:
-        """Return what was asked for, in words."""
+        """Return the query, in words."""
         if self.caption is not None:
             return f"“{self.caption}”"
-        return f"Photographs like {self.image_id}" if self.of_folder else f"Captions for {self.image_id}"
+        if self.of_folder:
+            return f"Photographs like {self.image_id}"
+        return f"Captions for {self.image_id}"
 
     @property
     def how(self) -> str:
         """Return what was ranked by which model, in words."""
-        what = "photographs" if self.of_folder else self.finds
-        if self.split not in (FOLDER, ALL):
-            what = f"{self.split} {what}"
+        if self.of_folder:
+            what = "photographs"
+        elif self.split == ALL:
+            what = self.finds
+        else:
+            what = f"{self.split} {self.finds}"
         return f"{self.searched:,} {what} ranked by {self.run}"
 
     def lines(self) -> Iterator[str]:
-        """The table, a line for each answer."""
-        names = [each.caption_id or each.file for each in self.answers]
+        """Yield the table, a line for each answer."""
+        names = [answer.caption_id or answer.file for answer in self.answers]
         width = max(map(len, names), default=0)
         yield f"  {'rank':>4} {'score':>8}    {self.finds.removesuffix('s')}"
-        for name, each in zip(names, self.answers, strict=True):
-            text = textwrap.shorten(" · ".join(each.texts), _LONGEST_TEXT, placeholder=" …")
-            yield f"  {each.rank:>4} {each.score:>8.3f}  {MARKS[each.mark]} {name:<{width}}  {text}".rstrip()
-        given = {each.mark for each in self.answers}
-        said: dict[Mark, str] = {"own": "belongs to the query", "true": "true as well, though it belongs to another"}
-        marks = [f"{MARKS[mark]} {meaning}" for mark, meaning in said.items() if mark in given]
-        if marks:
-            yield f"  {', '.join(marks)}"
+        for name, answer in zip(names, self.answers, strict=True):
+            text = textwrap.shorten(" · ".join(answer.texts), _LONGEST_TEXT, placeholder=" …")
+            mark = MARKS[answer.mark]
+            yield f"  {answer.rank:>4} {answer.score:>8.3f}  {mark} {name:<{width}}  {text}".rstrip()
+        used = {answer.mark for answer in self.answers}
+        legend = []
+        if "own" in used:
+            legend.append(f"{MARKS['own']} belongs to the query")
+        if "true" in used:
+            legend.append(f"{MARKS['true']} true as well, though it belongs to another")
+        if legend:
+            yield f"  {', '.join(legend)}"
 
     def page(self, folder: Path | None, own: str | None) -> tuple[str, list[str]]:
-        """A page that needs no script, no network and no server, and of which photographs it has no pictures.
+        """Make a page that needs no script, no network and no server; return it, and which pictures it lacks.
 
         It names photographs, not where they are.
 
@@ -138,19 +147,22 @@ class Answers:
         """
         from itrpipe.report.page import page_environment
 
-        album = Album(folder, {each.image_id: each.file for each in self.answers})
-        pictures = {each.image_id: album.picture(each.image_id) for each in self.answers}
-        query, problems = None, album.problems
+        album = Album(folder, {answer.image_id: answer.file for answer in self.answers})
+        pictures = {answer.image_id: album.picture(answer.image_id) for answer in self.answers}
+        problems = list(album.problems)
+        query = None
         if own is not None:
             path = Path(own) if folder is None else folder / own
-            asked = Album(path.parent if path.is_absolute() else None, {path.name: path.name})
-            query = asked.picture(path.name)
-            problems = [*problems, *asked.problems]
-        name = None if self.image_id is None else Path(self.image_id).name
-        shown = replace(self, dataset=Path(self.dataset).name, image_id=name)
+            parent = path.parent if path.is_absolute() else None
+            album_of_query = Album(parent, {path.name: path.name})
+            query = album_of_query.picture(path.name)
+            problems += album_of_query.problems
+        shown = replace(self, dataset=Path(self.dataset).name)
+        if self.image_id is not None:
+            shown = replace(shown, image_id=Path(self.image_id).name)
         template = page_environment().get_template("search.html.j2")
-        values = {"found": shown, "title": shown.title, "pictures": pictures, "query": query}
-        return template.render(**values, shown=_CAPTIONS_SHOWN), problems
+        page = template.render(found=shown, title=shown.title, pictures=pictures, query=query, shown=_CAPTIONS_SHOWN)
+        return page, problems
 
 
 @dataclass
@@ -176,7 +188,7 @@ class Gallery:
     image_ids: list[str]
     files: list[str]
     splits: list[str]
-    sentences: Sequence[np.ndarray] | Captions = ()
+    sentences: Sequence[np.ndarray] | DatasetCaptions = ()
     caption_ids: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     owners: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -184,14 +196,14 @@ class Gallery:
 
     @classmethod
     def of_dataset(cls, model: RetrievalModel, trained: Path, split: str | None = None) -> Gallery:
-        """The images and captions of a split as the model was trained to read them, or of all.
+        """Open the images and captions of a split as the model was trained to read them, or of all.
 
         Training images without features are left out.
 
         Args:
-            model: it.
-            trained: its artifact.
-            split: its name; None for all, which models that score pairs do not search.
+            model: that searches.
+            trained: artifact of the model.
+            split: name of it; None for all, which models that score pairs do not search.
 
         Raises:
             UsageError: the dataset has no such split.
@@ -201,52 +213,53 @@ class Gallery:
         prepared = open_input(trained, manifest, "prepare")
         dataset = PreparedDataset.open(prepared, tokens=not model.embeds)
         gallery = cls(manifest.dataset, model, np.empty(0), [], [], [], prepared=prepared)
-        embedded = []
-        owners = []
         features = graphs = None
         if not model.embeds:
             if "extract" in manifest.inputs:
                 features = FeatureFile.open(open_input(trained, manifest, "extract") / FEATURES)
             if model.saved.settings.reads_phrases:
                 graphs = open_input(trained, manifest, "parse")
-        for name in [split] if split else dataset.splits:
-            each = dataset.split(name)
-            known = each.image_ids
+        embeddings = []
+        owners = []
+        names = [split] if split else dataset.splits
+        for name in names:
+            part = dataset.split(name)
+            usable = part.image_ids
             if model.embeds:
-                embedded.append(read_embeddings(trained / EMBEDDINGS, name))
-                known = embedded[-1].image_ids
+                embeddings.append(read_embeddings(trained / EMBEDDINGS, name))
+                usable = embeddings[-1].image_ids
             elif features is not None:
-                known = features.image_id
+                usable = features.image_id
             if name == "train":
-                each = each.without(np.setdiff1d(each.image_ids, known).tolist())
-            owners.append(each.caption_image + len(gallery.image_ids))
-            gallery.image_ids += each.image_ids.tolist()
-            gallery.files += each.files
-            gallery.splits += [name] * len(each.files)
-            gallery.caption_ids += each.caption_ids.tolist()
-            gallery.texts += each.texts
+                part = part.without(np.setdiff1d(part.image_ids, usable).tolist())
+            owners.append(part.caption_image + len(gallery.image_ids))
+            gallery.image_ids += part.image_ids.tolist()
+            gallery.files += part.files
+            gallery.splits += [name] * len(part.files)
+            gallery.caption_ids += part.caption_ids.tolist()
+            gallery.texts += part.texts
             if not model.embeds:
-                gallery.sentences = Captions(each, graphs)
-        if features is not None:
+                gallery.sentences = DatasetCaptions(part, graphs)
+        gallery.owners = np.concatenate(owners)
+        if model.embeds:
+            gallery.images = np.concatenate([part.images for part in embeddings])
+            gallery.sentences = [part.texts for part in embeddings]
+        elif features is not None:
             gallery.images = Stored(features, gallery.image_ids)
-        elif not model.embeds:
+        else:
             root = image_root(prepared)
             gallery.images = [root / file for file in gallery.files]
-        else:
-            gallery.images = np.concatenate([each.images for each in embedded])
-            gallery.sentences = [each.texts for each in embedded]
-        gallery.owners = np.concatenate(owners)
         return gallery
 
     @classmethod
     def of_folder(cls, model: RetrievalModel, folder: Path, index: Path) -> Gallery:
-        """The photographs of a folder, by an index that the model has made.
+        """Open the photographs of a folder, by an index that the model has made.
 
         Raises:
             DataError: a file of it is damaged.
         """
         photographs, vectors = read_index(index)
-        files = [each.file for each in photographs]
+        files = [photograph.file for photograph in photographs]
         return cls(str(folder), model, vectors, files, files, [FOLDER] * len(files))
 
     @property
@@ -256,25 +269,26 @@ class Gallery:
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """Id of an image -> its row."""
+        """Map the id of each image to its row."""
         return {image_id: row for row, image_id in enumerate(self.image_ids)}
 
     def captions_of(self, row: int) -> list[str]:
-        """The captions of an image."""
+        """Return the captions of an image."""
         first, last = np.searchsorted(self.owners, [row, row + 1])
         return self.texts[first:last]
 
     def by_sentence(self, sentence: str, progress: bool = False) -> np.ndarray:
-        """Scores [N] of the images with a sentence.
+        """Score the images with a sentence, [N].
 
         Raises:
             UsageError: it has no word that the model knows.
         """
         self.model.unknown_words(sentence)
-        return self.model.score(cast(Any, self.images), [sentence], _AT_ONCE, progress)[:, 0]
+        scores = self.model.score(cast(Any, self.images), [sentence], _AT_ONCE, progress)
+        return scores[:, 0]
 
     def by_image(self, image: str | Photograph) -> np.ndarray:
-        """Scores [N] of the images with one of them, by its id, or with a photograph.
+        """Score the images with one of them, by its id, or with a photograph, [N].
 
         Raises:
             UsageError: the model compares no two images, or its features were imported.
@@ -283,23 +297,27 @@ class Gallery:
         if not self.compares_images:
             raise UsageError(f"{self.model.label} does not compare image with image; search with a sentence")
         assert isinstance(self.images, np.ndarray)
-        row = self.rows.get(image) if isinstance(image, str) else None
-        query = self.model.encode_images([image]) if row is None else self.images[row][None]
-        return pair_scores(self.images, query, INNER_PRODUCT)[:, 0]
+        if isinstance(image, str) and image in self.rows:
+            query = self.images[self.rows[image]][None]
+        else:
+            query = self.model.encode_images([image])
+        return score_matrix(self.images, query, INNER_PRODUCT)[:, 0]
 
-    def images_for(self, sentence: str, top: int, progress: bool = False) -> Answers:
+    def images_for(self, sentence: str, top: int, progress: bool = False) -> SearchAnswers:
         """Find the images that fit a sentence best; right are those that have it as a caption, word for word."""
-        scores, unknown = self.by_sentence(sentence, progress), self.model.unknown_words(sentence)
-        asked = [row for row, text in enumerate(self.texts) if text == sentence]
-        return self._answers(scores, top, asked, "images", caption=sentence, unknown=unknown)
+        scores = self.by_sentence(sentence, progress)
+        unknown = self.model.unknown_words(sentence)
+        rows = [row for row, text in enumerate(self.texts) if text == sentence]
+        return self._answers(scores, top, rows, "images", caption=sentence, unknown=unknown)
 
-    def photographs_like(self, photograph: str | Photograph, top: int, name: str) -> Answers:
+    def photographs_like(self, photograph: str | Photograph, top: int, name: str) -> SearchAnswers:
         """Find the images that are most like a photograph, which is called so; see `by_image`."""
-        return self._answers(self.by_image(photograph), top, [], "images", image_id=name, image_split=PHOTOGRAPH)
+        scores = self.by_image(photograph)
+        return self._answers(scores, top, [], "images", image_id=name, image_split=PHOTOGRAPH)
 
     def captions_for(
         self, image: Stored | Photograph, image_id: str, split: str, top: int, progress: bool = False
-    ) -> Answers:
+    ) -> SearchAnswers:
         """Find the captions that fit an image best; right ones are marked where it is one of the gallery.
 
         Args:
@@ -309,42 +327,46 @@ class Gallery:
             top: how many are wanted.
             progress: show it, on standard error.
         """
+        rows = []
         row = self.rows.get(image_id)
-        asked = [] if row is None or self.splits[row] != split else [row]
-        texts = self.sentences if isinstance(self.sentences, Captions) else np.concatenate(self.sentences)
+        if row is not None and self.splits[row] == split:
+            rows.append(row)
+        texts = self.sentences if isinstance(self.sentences, DatasetCaptions) else np.concatenate(self.sentences)
         scores = self.model.score(cast(Any, image), cast(Any, texts), _AT_ONCE, progress)[0]
-        return self._answers(scores, top, asked, "captions", image_id=image_id, image_split=split)
+        return self._answers(scores, top, rows, "captions", image_id=image_id, image_split=split)
 
     def _answers(
         self,
         scores: np.ndarray,
         top: int,
-        asked: list[int],
+        queries: list[int],
         finds: Literal["images", "captions"],
         **query: Any,
-    ) -> Answers:
+    ) -> SearchAnswers:
         """Return the best of all images [N] or captions [T].
 
         Args:
             scores: of them.
             top: how many are wanted.
-            asked: captions or images whose matches are right.
-            finds: see `Answers`.
-            query: `caption`, `image_id`, `image_split` and `unknown` of `Answers`, where they are known.
+            queries: rows of the captions or images whose matches are right.
+            finds: see `SearchAnswers`.
+            query: `caption`, `image_id`, `image_split` and `unknown` of `SearchAnswers`, where they are known.
         """
         rows = best(scores, top)
-        captions, images = np.array(asked, dtype=np.int64)[:, None], rows[None]
-        if finds == "captions":
-            captions, images = images, captions
+        marks = self._marks(np.array(queries, dtype=np.int64)[:, None], rows[None], finds)
         answers = []
-        for rank, (row, mark) in enumerate(zip(rows.tolist(), self._marks(captions, images), strict=True), 1):
-            if finds == "images":
-                image, caption_id, texts = row, None, self.captions_of(row)
+        for rank, (row, mark) in enumerate(zip(rows.tolist(), marks, strict=True), 1):
+            image = row
+            caption_id = None
+            if finds == "captions":
+                image = int(self.owners[row])
+                caption_id = self.caption_ids[row]
+                texts = [self.texts[row]]
             else:
-                image, caption_id, texts = int(self.owners[row]), self.caption_ids[row], [self.texts[row]]
-            of_image = self.image_ids[image], self.files[image]
-            answers.append(Answer(rank, float(scores[row]), *of_image, caption_id, texts, mark))
-        return Answers(
+                texts = self.captions_of(row)
+            score = float(scores[row])
+            answers.append(Answer(rank, score, self.image_ids[image], self.files[image], caption_id, texts, mark))
+        return SearchAnswers(
             dataset=self.about,
             run=self.model.label,
             split=self.splits[0] if len(set(self.splits)) == 1 else ALL,
@@ -354,11 +376,14 @@ class Gallery:
             **query,
         )
 
-    def _marks(self, captions: np.ndarray, images: np.ndarray) -> list[Mark]:
-        """Return how candidates are right for any query; both are rows that broadcast to [queries, candidates]."""
+    def _marks(self, queries: np.ndarray, answers: np.ndarray, finds: str) -> list[Mark]:
+        """Return how answers [1, n] are right for any of the queries [q, 1]; both are rows."""
         if self.prepared is None:
-            return [""] * images.size
-        own = np.any(self.owners[captions] == images, axis=0)
+            return [""] * answers.size
+        captions, images = (answers, queries) if finds == "captions" else (queries, answers)
+        is_own = np.any(self.owners[captions] == images, axis=0)
+        is_true = is_own
         truth = known_pairs(self.prepared, np.array(self.image_ids), np.array(self.caption_ids))
-        true = own if truth is None else np.any(truth.has(captions, images), axis=0)
-        return np.select([own, true], ["own", "true"], default="").tolist()
+        if truth is not None:
+            is_true = np.any(truth.has(captions, images), axis=0)
+        return np.select([is_own, is_true], ["own", "true"], default="").tolist()

@@ -29,7 +29,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
 from itrpipe.exporting.model import described_inputs
 from itrpipe.features.declaration import recorded_passes
-from itrpipe.features.embeddings import pair_scores
+from itrpipe.features.embeddings import score_matrix
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.photographs import Photograph, open_extractors, read_frames, read_photographs
 from itrpipe.features.store import FeatureFile
@@ -57,7 +57,7 @@ _COLOURS = 3
 
 
 class Stored(NamedTuple):
-    """Images whose features lie in a file, in place of `Images`.
+    """Images whose features lie in a file; taken wherever `Images` are.
 
     Attributes:
         features: the file.
@@ -68,8 +68,8 @@ class Stored(NamedTuple):
     ids: list[str]
 
 
-class Captions(NamedTuple):
-    """Captions of a dataset, in place of sentences.
+class DatasetCaptions(NamedTuple):
+    """Captions of a dataset; taken wherever sentences are.
 
     Attributes:
         split: that has them.
@@ -105,9 +105,10 @@ class VisionModel(EmbeddingModel):
         self.embed_dim = vision.image_width
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
-        """Embeddings [B, D] of unit length."""
+        """Return embeddings [B, D] of unit length."""
         assert images.pixels is not None
-        return ImageEncoding(l2_normalise(self.vision.encode_images(images.pixels).float(), dim=-1))
+        vectors = self.vision.encode_images(images.pixels).float()
+        return ImageEncoding(l2_normalise(vectors, dim=-1))
 
 
 class RetrievalModel:
@@ -143,8 +144,12 @@ class RetrievalModel:
         extractors: Callable[[], dict[str, Extractor]] = dict,
         parser: ParseSettings | None = None,
     ) -> None:
-        self.saved, self.label, self.device = saved, label, device
-        self._features, self._extractors, self._parser = features, cache(extractors), parser
+        self.saved = saved
+        self.label = label
+        self.device = device
+        self._features = features
+        self._extractors = cache(extractors)
+        self._parser = parser
         self._place = torch.device(device)
         self._model = saved.model.to(self._place)
 
@@ -160,7 +165,7 @@ class RetrievalModel:
 
     @property
     def embed_dim(self) -> int:
-        """D, width of its embeddings, or of its regions and words."""
+        """Return D, the width of its embeddings, or of its regions and words."""
         return self.saved.embed_dim
 
     def encode_images(
@@ -170,7 +175,7 @@ class RetrievalModel:
         progress: bool = False,
         refused: Callable[[int, str], object] | None = None,
     ) -> np.ndarray:
-        """Embeddings of images.
+        """Embed images.
 
         Args:
             images: N photographs, or features, see the class.
@@ -185,17 +190,18 @@ class RetrievalModel:
             UsageError: the model has no embeddings, or its features were imported and photographs are given.
             DataError: an image cannot be used and `refused` is None, or the features are others than the model's.
         """
-        model = self._embedding("encode_images")
+        model = self._embedding_model("encode_images")
         count, batches = self._images(images, batch_size, refused)
-        found = [np.empty((0, self.embed_dim), dtype=np.float32)]
+        vectors = [np.empty((0, self.embed_dim), dtype=np.float32)]
         with _task("encoding images", count, progress) as advance, torch.inference_mode():
             for batch in batches:
-                found.append(model.encode_images(batch.to(self._place)).embedding.float().cpu().numpy())
-                advance(len(found[-1]))
-        return np.concatenate(found)
+                encoding = model.encode_images(batch.to(self._place))
+                vectors.append(encoding.embedding.float().cpu().numpy())
+                advance(len(vectors[-1]))
+        return np.concatenate(vectors)
 
     def encode_texts(self, texts: str | Sequence[str], batch_size: int = 64, progress: bool = False) -> np.ndarray:
-        """Embeddings of sentences.
+        """Embed sentences.
 
         Args:
             texts: T sentences.
@@ -208,35 +214,45 @@ class RetrievalModel:
         Raises:
             UsageError: the model has no embeddings, or a text is empty, no Unicode or too long.
         """
-        model, read = self._embedding("encode_texts"), self._texts(texts)
-        found = [np.empty((0, self.embed_dim), dtype=np.float32)]
-        with _task("encoding texts", len(read.lengths), progress) as advance:
-            encoded = SplitEncoder(model, self._place, _positive(batch_size)).texts(read, np.arange(len(read.lengths)))
-            for vectors in embeddings(encoded):
-                found.append(vectors)
-                advance(len(vectors))
-        return np.concatenate(found)
+        model = self._embedding_model("encode_texts")
+        captions = self._texts(texts)
+        count = len(captions.lengths)
+        vectors = [np.empty((0, self.embed_dim), dtype=np.float32)]
+        with _task("encoding texts", count, progress) as advance:
+            encoder = SplitEncoder(model, self._place, _positive(batch_size))
+            for block in embeddings(encoder.texts(captions, np.arange(count))):
+                vectors.append(block)
+                advance(len(block))
+        return np.concatenate(vectors)
 
     def unknown_words(self, text: str) -> list[str]:
-        """Words of a sentence that the model does not know; none where its tokenizer spells every word.
+        """Return the words of a sentence that the model does not know; none where its tokenizer spells every word.
 
         Raises:
             UsageError: it knows none of them, so that any order would be chance, or reads no text.
         """
         self._require_texts()
-        tokens, captions = self.saved.tokens, given_split([text])
+        tokens = self.saved.tokens
+        captions = given_split([text])
         if isinstance(tokens, PieceIds):
             return []
         if isinstance(tokens, WordIds):
-            vocabulary, read = tokens.vocabulary, tokens.part.words(captions)
+            vocabulary = tokens.vocabulary
+            column = tokens.part.words(captions)
         else:
-            vocabulary, read = tokens, captions.tokens
-        words = [word for word in read.flatten().to_pylist() if any(map(str.isalnum, word))]
-        unknown = [word for word in dict.fromkeys(words) if word not in vocabulary.ids]
-        if words and set(unknown) == set(words):
+            vocabulary = tokens
+            column = captions.tokens
+        words = []
+        unknown = []
+        for word in dict.fromkeys(column.flatten().to_pylist()):
+            if any(map(str.isalnum, word)):
+                words.append(word)
+                if word not in vocabulary.ids:
+                    unknown.append(word)
+        if words and unknown == words:
             raise UsageError(
-                f"{self.label} knows no word of the query ({', '.join(dict.fromkeys(words))}), so any order would be "
-                "chance; search with words of its training captions"
+                f"{self.label} knows no word of the query ({', '.join(words)}), so any order would be chance; search "
+                "with words of its training captions"
             )
         return unknown
 
@@ -247,11 +263,11 @@ class RetrievalModel:
         batch_size: int = 64,
         progress: bool = False,
     ) -> np.ndarray:
-        """Scores of every image with every text; higher is better.
+        """Score every image with every text; higher is better.
 
         Args:
             images: N, as `encode_images` takes them, or what it has returned.
-            texts: T, likewise of `encode_texts`.
+            texts: T, as `encode_texts` takes them, or what it has returned.
             batch_size: images or texts per forward pass.
             progress: show it, on standard error.
 
@@ -263,20 +279,17 @@ class RetrievalModel:
         """
         if not self.embeds:
             return self._pair_scores(images, texts, batch_size, progress)
-        sides: list[np.ndarray] = []
-        for name, given, encode in (("images", images, self.encode_images), ("texts", texts, self.encode_texts)):
-            vectors = _vectors(given)
-            if vectors is None:
-                vectors = encode(cast(Any, given), batch_size, progress)
-            if vectors.ndim != 2 or vectors.shape[1] != self.embed_dim:
-                raise UsageError(
-                    f"embeddings of {name} have shape {list(vectors.shape)} and {self.label} gives {self.embed_dim} "
-                    "numbers for each; encode them with this model"
-                )
-            sides.append(vectors)
-        if not all(map(len, sides)):
-            return np.empty((len(sides[0]), len(sides[1])), dtype=np.float32)
-        return pair_scores(sides[0], sides[1], cast(str, self.measure))
+        image_vectors = _vectors(images)
+        if image_vectors is None:
+            image_vectors = self.encode_images(cast(Any, images), batch_size, progress)
+        self._check_shape("images", image_vectors)
+        text_vectors = _vectors(texts)
+        if text_vectors is None:
+            text_vectors = self.encode_texts(cast(Any, texts), batch_size, progress)
+        self._check_shape("texts", text_vectors)
+        if not len(image_vectors) or not len(text_vectors):
+            return np.empty((len(image_vectors), len(text_vectors)), dtype=np.float32)
+        return score_matrix(image_vectors, text_vectors, cast(str, self.measure))
 
     def search(
         self,
@@ -286,7 +299,7 @@ class RetrievalModel:
         batch_size: int = 64,
         progress: bool = False,
     ) -> list[Match]:
-        """The candidates that fit a query best, best first; equal scores in the order of the candidates.
+        """Find the candidates that fit a query best, best first; equal scores in the order of the candidates.
 
         Args:
             query: a sentence, which finds images; or one image, which finds texts. Text that is the path of a file is
@@ -299,13 +312,19 @@ class RetrievalModel:
         Raises:
             UsageError, DataError: see `score`.
         """
-        options = {"batch_size": batch_size, "progress": progress}
         if isinstance(query, str) and not (os.path.isfile(query) or in_archive(Path(query))):
-            scores = self.score(cast(Any, candidates), [query], **options)[:, 0]
+            scores = self.score(cast(Any, candidates), [query], batch_size, progress)[:, 0]
         else:
-            scores = self.score([query], cast(Any, candidates), **options)[0]
+            scores = self.score([query], cast(Any, candidates), batch_size, progress)[0]
         rows = best(scores, _positive(top_k, "top_k"))
         return [Match(row, float(scores[row])) for row in rows.tolist()]
+
+    def _check_shape(self, what: str, vectors: np.ndarray) -> None:
+        if vectors.ndim != 2 or vectors.shape[1] != self.embed_dim:
+            raise UsageError(
+                f"embeddings of {what} have shape {list(vectors.shape)} and {self.label} gives {self.embed_dim} "
+                "numbers for each; encode them with this model"
+            )
 
     def _pair_scores(self, images: Any, texts: Any, batch_size: int, progress: bool) -> np.ndarray:
         if _vectors(images) is not None or _vectors(texts) is not None:
@@ -313,18 +332,22 @@ class RetrievalModel:
                 f"{self.label} scores images and texts together and has no embeddings; give both as they are"
             )
         encoder = SplitEncoder.of(self.saved, self._place, batch_size)
-        (count, batches), written = self._images(images, batch_size), self._texts(texts)
-        captions = np.arange(len(written.lengths))
-        scores, done = np.empty((count, len(written.lengths)), dtype=np.float32), 0
+        count, batches = self._images(images, batch_size)
+        captions = self._texts(texts)
+        rows = np.arange(len(captions.lengths))
+        scores = np.empty((count, len(rows)), dtype=np.float32)
+        done = 0
         with _task("scoring", scores.size, progress, "pairs") as advance, torch.inference_mode():
-            while len(captions) and (group := list(islice(batches, max(1, _IMAGES_KEPT // batch_size)))):
-                encoded = [self._model.encode_images(batch.to(self._place)) for batch in group]
-                found = encoder.scores(encoded, encoder.texts(written, captions), advance)
-                scores[done : done + len(found)] = found
-                done += len(found)
+            while done < count and len(rows):
+                encodings = []
+                for batch in islice(batches, max(1, _IMAGES_KEPT // batch_size)):
+                    encodings.append(self._model.encode_images(batch.to(self._place)))
+                block = encoder.scores(encodings, encoder.texts(captions, rows), advance)
+                scores[done : done + len(block)] = block
+                done += len(block)
         return scores
 
-    def _embedding(self, method: str) -> EmbeddingModel:
+    def _embedding_model(self, method: str) -> EmbeddingModel:
         if not isinstance(self._model, EmbeddingModel):
             raise UsageError(
                 f"{self.label} scores images and texts together and has no embeddings, so there is no {method}; call "
@@ -341,28 +364,33 @@ class RetrievalModel:
 
     def _texts(self, texts: Any) -> TokenTexts | PhraseTexts:
         self._require_texts()
-        if isinstance(texts, Captions):
-            return self._captions(*texts)
-        given = given_split([texts] if isinstance(texts, str) else list(texts))
+        if isinstance(texts, DatasetCaptions):
+            return self._captions(texts.split, texts.graphs)
+        sentences = [texts] if isinstance(texts, str) else list(texts)
+        split = given_split(sentences)
         if self.saved.settings.reads_phrases:  # through a file of scene graphs, as the artifact of `parse` has one
             assert self._parser is not None
-            table = with_ids(given.captions, graphs_table(parse_captions(self._parser, given.texts)))
+            table = with_ids(split.captions, graphs_table(parse_captions(self._parser, split.texts)))
             with tempfile.TemporaryDirectory() as folder:
                 write_graphs(Path(folder) / SCENE_GRAPHS_FILE, [table])
-                read = self._captions(given, Path(folder))
+                captions = self._captions(split, Path(folder))
         else:
-            read = self._captions(given)
+            captions = self._captions(split)
         longest = max_tokens_of(self.saved.model)
-        if (long := read.lengths > longest).any():
-            text = given.texts[int(np.argmax(long))]
+        is_too_long = captions.lengths > longest
+        if is_too_long.any():
+            text = split.texts[int(np.argmax(is_too_long))]
             raise UsageError(f"{text[:60]!r} has more than the {longest} tokens that {self.label} reads; shorten it")
-        if not read.lengths.all():
-            raise UsageError(f"{given.texts[int(np.argmin(read.lengths))][:60]!r} has no word; give a sentence")
-        return read
+        if not captions.lengths.all():
+            text = split.texts[int(np.argmin(captions.lengths))]
+            raise UsageError(f"{text[:60]!r} has no word; give a sentence")
+        return captions
 
     def _captions(self, split: Split, graphs: Path | None = None) -> TokenTexts | PhraseTexts:
         settings = self.saved.settings
-        phrases = None if graphs is None else CaptionPhrases.read(graphs, settings.max_words)
+        phrases = None
+        if graphs is not None:
+            phrases = CaptionPhrases.read(graphs, settings.max_words)
         return read_captions(split, self.saved.tokens, settings, phrases)
 
     def _images(
@@ -375,33 +403,36 @@ class RetrievalModel:
         if isinstance(images, FeatureFile):
             images = Stored(images, images.image_id.tolist())
         if isinstance(images, Stored):
-            data = self._data(*images)
+            data = self._data(images.features, images.ids)
             return data.num_images, (data.images(rows) for rows in blocks(data.num_images, size))
-        given: list[Any] = [images]
+        photographs: list[Any] = [images]
         is_stack = isinstance(images, np.ndarray) and images.ndim == 4
         if is_stack or (isinstance(images, Sequence) and not isinstance(images, str | bytes)):
-            given = [*images]  # pyright: ignore[reportGeneralTypeIssues]
+            photographs = [*images]  # pyright: ignore[reportGeneralTypeIssues]
+        count = len(photographs)
         reader = self.saved.images
         if reader is not None:
-            frames = read_frames(reader.framed, given, size, refused)
-            return len(given), (ImageBatch(torch.empty(len(each), 0, 0), pixels=each) for each in frames)
-        read = read_photographs(self._extractors(), given, size, refused) if given else ()
-        return len(given), (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in read)
+            batches = read_frames(reader.framed, photographs, size, refused)
+            return count, (ImageBatch(torch.empty(len(frames), 0, 0), pixels=frames) for frames in batches)
+        if not photographs:
+            return count, iter(())
+        files = read_photographs(self._extractors(), photographs, size, refused)
+        return count, (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in files)
 
     def _data(self, features: FeatureFile, ids: list[str]) -> SplitData:
-        """Images of a file as the model reads them."""
-        saved = self.saved
-        data = open_split(given_split([], ids), features, None, saved.settings)
-        if data.image_dim != saved.config["image_dim"]:
+        """Return the images of a file as the model reads them."""
+        width = self.saved.config["image_dim"]
+        data = open_split(given_split([], ids), features, None, self.saved.settings)
+        if data.image_dim != width:
             raise DataError(
                 f"{features.path} holds vectors of width {data.image_dim} and {self.label} reads those of width "
-                f"{saved.config['image_dim']} by {self._features!r}; give the features that it was trained on"
+                f"{width} by {self._features!r}; give the features that it was trained on"
             )
         return data
 
 
 def best(scores: np.ndarray, top: int) -> np.ndarray:
-    """Rows of the highest scores [n], at most `top`, best first; equal ones in their order.
+    """Return the rows of the highest scores [n], at most `top`, best first; equal ones in their order.
 
     Raises:
         DataError: a score is NaN or infinite.
@@ -411,7 +442,7 @@ def best(scores: np.ndarray, top: int) -> np.ndarray:
 
 
 def _vectors(given: Any) -> np.ndarray | None:
-    """Embeddings where these were given; None for anything else."""
+    """Return embeddings where these were given; None for anything else."""
     if isinstance(given, torch.Tensor):
         given = given.detach().float().cpu().numpy()
     if isinstance(given, np.ndarray) and given.dtype.kind == "f":
@@ -427,18 +458,16 @@ def _positive(number: int, name: str = "batch_size") -> int:
 
 @contextmanager
 def _task(name: str, total: int, shown: bool, unit: str = "") -> Iterator[Callable[[int], object]]:
-    if not shown:
+    if shown:
+        with Reporter(SafeConsole(stderr=True)).task(name, total, unit or name.rpartition(" ")[2]) as task:
+            yield task.advance
+    else:
         yield lambda count: None
-        return
-    with Reporter(SafeConsole(stderr=True)).task(name, total, unit or name.rpartition(" ")[2]) as task:
-        yield task.advance
 
 
-# How it is opened
-
-
+# Opening
 def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revision: str = "main") -> RetrievalModel:
-    """Opens a model that encodes, scores and searches images and texts.
+    """Open a model that encodes, scores and searches images and texts.
 
     Args:
         folder_or_model: a folder that `itrpipe export` wrote; the artifact of a training, `data/DATASET/train/NAME`; or
@@ -460,7 +489,8 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         >>> model.search("two dogs on a beach", ["a.jpg", "b.jpg"])  # doctest: +SKIP
         [Match(index=1, score=0.31), Match(index=0, score=0.12)]
     """
-    place, name = resolve_device(device), os.fspath(folder_or_model)
+    place = resolve_device(device)
+    name = os.fspath(folder_or_model)
     folder = fetch_folder(name, revision)
     if (folder / MANIFEST).is_file():
         folder = folder.absolute()

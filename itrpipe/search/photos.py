@@ -33,9 +33,9 @@ from itrpipe.storage.disk import OF_THE_FILE, on_disk, require_space, unavailabl
 from itrpipe.storage.tables import read_table, write_table
 
 PHOTOS, EMBEDDINGS = "photos.parquet", "embeddings.npy"
-_PHOTOS = pa.schema({"file": pa.string(), "bytes": pa.int64(), "changed": pa.int64()})
+_COLUMNS = pa.schema({"file": pa.string(), "bytes": pa.int64(), "changed": pa.int64()})
 """Columns of `PHOTOS`, the fields of `PhotoFile`."""
-_BLOCK = 4_096
+_ROWS_AT_ONCE = 4_096
 
 
 class PhotoFile(NamedTuple):
@@ -43,8 +43,8 @@ class PhotoFile(NamedTuple):
 
     Attributes:
         file: path relative to the folder, with forward slashes.
-        bytes: size; of the archive that it lies in.
-        changed: modification time, ns; likewise.
+        bytes: size; of a photograph in an archive that of the archive.
+        changed: modification time, ns; of a photograph in an archive that of the archive.
     """
 
     file: str
@@ -53,14 +53,14 @@ class PhotoFile(NamedTuple):
 
     @classmethod
     def of(cls, file: str, path: Path) -> PhotoFile:
-        """Return it as it is now."""
-        inside = in_archive(path)
-        status = inside[0].stat() if inside else path.stat()
+        """Return a photograph as it is now."""
+        archive = in_archive(path)
+        status = archive[0].stat() if archive else path.stat()
         return cls(file, status.st_size, status.st_mtime_ns)
 
     @property
     def digest(self) -> str:
-        """Return what tells it from another photograph, or from one of another size or time."""
+        """Return a digest that tells it from another photograph, or from one of another size or time."""
         return hashlib.sha256("\0".join(map(str, self)).encode()).hexdigest()
 
 
@@ -86,24 +86,26 @@ class PhotoFolder:
         return ending in ENDINGS
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """Return what was left out, in one line; empty for nothing."""
+        if not self.left_out:
+            return ""
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self.left_out.items()))
-        return counts and f"{counts} left out; convert pictures to JPEG, and replace links by copies"
+        return f"{counts} left out; convert pictures to JPEG, and replace links by copies"
 
     @property
     def digest(self) -> str:
-        """sha256 over paths, sizes and modification times."""
-        total = hashlib.sha256()
-        for each in self.photographs:
-            total.update(f"{each.file}\0{each.bytes}\0{each.changed}\n".encode())
+        """Return the sha256 over paths, sizes and modification times."""
+        sha256 = hashlib.sha256()
+        for photograph in self.photographs:
+            sha256.update(f"{photograph.file}\0{photograph.bytes}\0{photograph.changed}\n".encode())
         for name, reason in sorted(self.unusable.items()):
-            total.update(f"{name}\0{reason}\n".encode())
-        return total.hexdigest()
+            sha256.update(f"{name}\0{reason}\n".encode())
+        return sha256.hexdigest()
 
 
 def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
-    """Lists all photographs below a folder, those in tar files, Parquet and Arrow too.
+    """List all photographs below a folder, those in tar files, Parquet and Arrow too.
 
     Hidden files and folders are skipped. Links to folders are not followed, and links to files only where they stay
     inside.
@@ -118,47 +120,50 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     """
     if not folder.is_dir():
         raise MissingInputError(f"--photos {folder} is not a folder; name one that holds photographs")
-    found, root, apart = PhotoFolder(), os.path.realpath(folder), os.path.realpath(apart_from)
+    listing = PhotoFolder()
+    root = os.path.realpath(folder)
+    apart = os.path.realpath(apart_from)
     inside = root.rstrip(os.sep) + os.sep
 
     def unreadable(error: OSError) -> None:
         if error.filename == root:
             raise unavailable(error, Path(root)) or error
-        found.unusable[printable(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
+        listing.unusable[printable(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
 
     for place, folders, names in os.walk(root, onerror=unreadable):
         folders[:] = [name for name in folders if name[0] != "." and os.path.join(place, name) != apart]
         for base in names:
             is_archive = base.lower().endswith(ARCHIVES)
-            if base.startswith(".") or not (is_archive or found.reads(base)):
+            if base.startswith(".") or not (is_archive or listing.reads(base)):
                 continue
             path = os.path.join(place, base)
             name = path.removeprefix(inside)
             try:
                 name.encode()
                 if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
-                    found.left_out["links out of the folder"] += 1
+                    listing.left_out["links out of the folder"] += 1
                     continue
                 status = os.stat(path)
                 if not stat.S_ISREG(status.st_mode):
-                    found.unusable[name] = "is not a regular file"
-                elif not is_archive:
-                    found.photographs.append(PhotoFile(name, status.st_size, status.st_mtime_ns))
-                else:
-                    is_tar = base.lower().endswith(TAR)
-                    for member in members(Path(path)):
-                        if not is_tar or found.reads(member):
-                            photograph = PhotoFile(f"{name}/{member}", status.st_size, status.st_mtime_ns)
-                            found.photographs.append(photograph)
+                    listing.unusable[name] = "is not a regular file"
+                    continue
+                if not is_archive:
+                    listing.photographs.append(PhotoFile(name, status.st_size, status.st_mtime_ns))
+                    continue
+                is_tar = base.lower().endswith(TAR)
+                for member in members(Path(path)):
+                    if not is_tar or listing.reads(member):
+                        photograph = PhotoFile(f"{name}/{member}", status.st_size, status.st_mtime_ns)
+                        listing.photographs.append(photograph)
             except UnicodeEncodeError:
-                found.unusable[printable(name)] = "has a name that is not valid UTF-8; rename it, or set PYTHONUTF8=1"
+                listing.unusable[printable(name)] = "has a name that is not valid UTF-8; rename it, or set PYTHONUTF8=1"
             except (DataError, OSError) as error:
-                found.unusable[name] = _reason(error)
-    if not found.photographs:
-        told = found.told or "name another folder"
-        raise MissingInputError(f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}); {told}")
-    found.photographs.sort()
-    return found
+                listing.unusable[name] = _reason(error)
+    if not listing.photographs:
+        note = listing.note or "name another folder"
+        raise MissingInputError(f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}); {note}")
+    listing.photographs.sort()
+    return listing
 
 
 def _reason(error: OSError | DataError) -> str:
@@ -167,13 +172,15 @@ def _reason(error: OSError | DataError) -> str:
     Raises:
         UnavailableError: the disk does not answer, which says nothing of the file.
     """
-    if isinstance(error, OSError) and error.errno not in OF_THE_FILE and (told := unavailable(error)):
-        raise told from None
+    if isinstance(error, OSError) and error.errno not in OF_THE_FILE:
+        disk_error = unavailable(error)
+        if disk_error:
+            raise disk_error from None
     return refusal(error)
 
 
 def no_embeddings(label: str) -> UsageError:
-    """Return what is said of a model that cannot index photographs."""
+    """Return the error about a model that cannot index photographs."""
     return UsageError(
         f"{label} scores images and texts together and has no embeddings to index; name a model with embeddings, such "
         "as vsrn or dual-encoder"
@@ -191,15 +198,19 @@ def read_index(folder: Path) -> tuple[list[PhotoFile], np.ndarray]:
     """
     open_artifact(folder)
     table = read_table(folder / PHOTOS, PhotoFile._fields, "run `itrpipe index` again")
-    vectors = np.asarray(np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False))
-    return [PhotoFile(**each) for each in table.to_pylist()], vectors
+    photographs = [PhotoFile(**row) for row in table.to_pylist()]
+    vectors = np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False)
+    return photographs, np.asarray(vectors)
 
 
 def encoded_part(path: Path) -> tuple[dict[PhotoFile, np.ndarray], dict[str, str]]:
     """Return the photographs of a part with their embeddings, and path -> reason of those that could not be used."""
     file = ArrayFile(path)
-    photographs = [PhotoFile(*each) for each in file.facts["photographs"]]
-    return dict(zip(photographs, np.asarray(file["vectors"].mapped("r")), strict=True)), file.facts["failed"]
+    vectors = np.asarray(file["vectors"].mapped("r"))
+    vector_of = {}
+    for fields, vector in zip(file.facts["photographs"], vectors, strict=True):
+        vector_of[PhotoFile(*fields)] = vector
+    return vector_of, file.facts["failed"]
 
 
 @dataclass(eq=False)
@@ -228,22 +239,22 @@ class EncodePhotographs(Work["RetrievalModel"]):
     key: str = ""
 
     def parts(self) -> list[Part]:
-        """Photographs, some at a time."""
+        """Return some photographs at a time."""
         return cut(self.photographs, self.block)
 
     def open(self) -> RetrievalModel:
-        """The model.
+        """Open the model.
 
         Raises:
             UsageError: it has no embeddings.
         """
-        opened = load(self.model, device=resolve_device(self.device))
-        if not opened.embeds:
-            raise no_embeddings(opened.label)
-        return opened
+        model = load(self.model, device=resolve_device(self.device))
+        if not model.embeds:
+            raise no_embeddings(model.label)
+        return model
 
     def make(self, worker: RetrievalModel, part: Part, path: Path) -> None:
-        """Encodes some photographs; those that cannot be used are listed with the reason.
+        """Encode some photographs; those that cannot be used are listed with the reason.
 
         Raises:
             UsageError: the model reads features that were imported.
@@ -251,17 +262,16 @@ class EncodePhotographs(Work["RetrievalModel"]):
             DataError: an embedding is not finite.
         """
         photographs: Sequence[PhotoFile] = part.content
-        files, failed = [self.folder / each.file for each in photographs], {}
-        vectors = worker.encode_images(files, self.batch, refused=failed.__setitem__)
-        usable = [row for row in range(len(photographs)) if row not in failed]
+        files = [self.folder / photograph.file for photograph in photographs]
+        reasons: dict[int, str] = {}
+        vectors = worker.encode_images(files, self.batch, refused=reasons.__setitem__)
+        usable = [photograph for row, photograph in enumerate(photographs) if row not in reasons]
+        failed = {photographs[row].file: reason for row, reason in reasons.items()}
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
-            raise DataError(f"{worker.label} embeds {files[usable[bad[0]]]} as NaN or infinity; name another model")
-        facts = {
-            "photographs": [photographs[row] for row in usable],
-            "failed": {photographs[row].file: reason for row, reason in failed.items()},
-        }
-        write_arrays(path, {"vectors": vectors}, facts)
+            file = self.folder / usable[bad[0]].file
+            raise DataError(f"{worker.label} embeds {file} as NaN or infinity; name another model")
+        write_arrays(path, {"vectors": vectors}, {"photographs": usable, "failed": failed})
 
 
 def write_index(
@@ -270,7 +280,7 @@ def write_index(
     vectors: Mapping[PhotoFile, np.ndarray],
     advance: Callable[[int], object],
 ) -> int:
-    """Writes `photos.parquet` and `embeddings.npy`, some rows at a time.
+    """Write `photos.parquet` and `embeddings.npy`, some rows at a time.
 
     Args:
         folder: exists.
@@ -284,24 +294,26 @@ def write_index(
     Raises:
         DiskFullError: the disk cannot hold them.
     """
-    count, width = len(photographs), len(vectors[photographs[0]])
+    count = len(photographs)
+    width = len(vectors[photographs[0]])
     require_space(folder, count * width * 4, "the embeddings")
     with on_disk(folder), (folder / EMBEDDINGS).open("wb") as stream:
-        layout: Mapping[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
-        np.lib.format.write_array_header_1_0(stream, layout)
-        for start in range(0, count, _BLOCK):
-            block = [vectors[each] for each in photographs[start : start + _BLOCK]]
-            stream.write(np.stack(block).astype("<f4").tobytes())
-            advance(len(block))
-    write_table(folder / PHOTOS, pa.Table.from_pylist([each._asdict() for each in photographs], schema=_PHOTOS))
+        header: Mapping[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        for start in range(0, count, _ROWS_AT_ONCE):
+            rows = [vectors[photograph] for photograph in photographs[start : start + _ROWS_AT_ONCE]]
+            stream.write(np.stack(rows).astype("<f4").tobytes())
+            advance(len(rows))
+    table = pa.Table.from_pylist([photograph._asdict() for photograph in photographs], schema=_COLUMNS)
+    write_table(folder / PHOTOS, table)
     return width
 
 
 PHOTOGRAPH = "photograph"
-"""In the place of the split of an image that is in none."""
+"""Stands for the split of an image that is in none."""
 
 
-class Shown(NamedTuple):
+class QueryImage(NamedTuple):
     """An image that a model is asked about.
 
     Attributes:
@@ -317,12 +329,12 @@ class Shown(NamedTuple):
     features: FeatureFile | None
 
 
-def find_image(trained: Path, image: str, device: str) -> Shown:
-    """The image that a user names: of the dataset by id, path or file name, else the photograph at this path.
+def find_image(trained: Path, image: str, device: str) -> QueryImage:
+    """Find the image that a user names: of the dataset by id, path or file name, else the photograph at this path.
 
     Args:
         trained: artifact whose dataset and features are meant.
-        image: likewise.
+        image: id, path or file name.
         device: `cpu` or `cuda`, where the features of a photograph are made.
 
     Raises:
@@ -332,24 +344,29 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
     """
     manifest = read_manifest(trained)
     dataset = PreparedDataset.open(open_input(trained, manifest, "prepare"))
-    extracted = open_input(trained, manifest, "extract") if "extract" in manifest.inputs else None
+    extracted = None
+    if "extract" in manifest.inputs:
+        extracted = open_input(trained, manifest, "extract")
     rows = list(zip(dataset.column("image_id"), dataset.column("file"), dataset.column("split"), strict=True))
+    by_id = [row for row in rows if row[0] == image]
+    by_path = [row for row in rows if row[1] == image]
     by_name = [row for row in rows if PurePosixPath(row[1]).name == image]
-    found = [row for row in rows if row[0] == image] or [row for row in rows if row[1] == image] or by_name
-    if len(found) > 1:
-        raise UsageError(f"--image {image}: {len(found):,} images have this file name; name one by its id")
+    matches = by_id or by_path or by_name
+    if len(matches) > 1:
+        raise UsageError(f"--image {image}: {len(matches):,} images have this file name; name one by its id")
     features = None
-    if found:
+    if matches:
+        image_id, file, split = matches[0]
         if extracted is not None:
             features = FeatureFile.open(extracted / FEATURES)
-            features.rows([found[0][0]])  # an image without features is told here, and not in the midst of a batch
-        return Shown(*found[0], features)
+            features.rows([image_id])  # an image without features is told here, and not in the midst of a batch
+        return QueryImage(image_id, file, split, features)
     # Unlike Path.is_file, this raises no error for what cannot be a path.
     if os.path.isfile(image) or in_archive(Path(image)):
         path = Path(image)
         if extracted is not None:
             features = photograph_features(path, extracted, device)
-        return Shown(str(path), str(path.absolute()), PHOTOGRAPH, features)
+        return QueryImage(str(path), str(path.absolute()), PHOTOGRAPH, features)
     raise MissingInputError(
         f"--image {image}: neither an image of the dataset nor a file; name an image by its id or file, such as "
         f"{rows[-1][0]}, or any photograph"
@@ -357,7 +374,7 @@ def find_image(trained: Path, image: str, device: str) -> Shown:
 
 
 def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
-    """The features of a photograph, by the extractors that made those of the dataset, in memory.
+    """Extract the features of a photograph in memory, by the extractors that made those of the dataset.
 
     Args:
         path: the photograph; also its id.
@@ -379,13 +396,14 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
 
 
 def refuse_imported(parts: Mapping[str, FeatureSettings], what: str) -> None:
-    """Refuses features of which nothing here can make those of a photograph.
+    """Refuse features of which nothing here can make those of a photograph.
 
     Raises:
         UsageError: they were imported.
     """
-    if imported := [part.kind for part in parts.values() if part.imported]:
-        raise UsageError(
-            f"{what}: the features of the dataset were imported ({imported[0]}); those of a photograph "
-            "cannot be made alike"
-        )
+    for part in parts.values():
+        if part.imported:
+            raise UsageError(
+                f"{what}: the features of the dataset were imported ({part.kind}); those of a photograph cannot be "
+                "made alike"
+            )

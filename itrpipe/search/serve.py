@@ -45,7 +45,7 @@ from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import shrink
-from itrpipe.review import CALIBRATION, DOUBTFUL, HARMFUL, SAMPLE, Candidates, Queue, agreements, findings
+from itrpipe.review import CALIBRATION, DOUBTFUL, HARMFUL, SAMPLE, Queue, ReviewCandidates, agreements, findings
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
 from itrpipe.search.photos import PhotoFile, read_index
@@ -70,11 +70,11 @@ LONGEST_BODY = 64 * 1024
 LARGEST_PHOTOGRAPH = 24 * 2**20
 """Bytes of a photograph that is dropped on the page."""
 REQUEST_SECONDS = 60.0
-"""In which a request has to be there; a photograph may come through a slow tunnel."""
+"""Time in which a request has to be there; a photograph may come through a slow tunnel."""
 SHUTDOWN_SECONDS = 3
-"""In which answers that are under way have to be sent when the server ends."""
+"""Time in which answers that are under way have to be sent when the server ends."""
 MOST_CONNECTIONS = 64
-"""At a time; a browser opens six. Each is an open file, of which some systems allow a process 256."""
+"""Connections at a time; a browser opens six. Each is an open file, of which some systems allow a process 256."""
 LONGEST_SENTENCE, LONGEST_NAME = 1_000, 80
 MOST = 200
 """Images at a time."""
@@ -137,13 +137,16 @@ class Connection(H11Protocol):
 
 async def own_pages_only(request: Request, answer: RequestResponseEndpoint) -> Response:
     """Refuse a request of another page before anything else sees it, or answer it."""
-    headers, host = request.headers, request.headers.get("host", "")
-    is_own = request.method in ("GET", "HEAD") or headers.get("origin") == f"http://{host}"
-    is_opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
-    is_from_elsewhere = not is_opened and headers.get("sec-fetch-site") in ("cross-site", "same-site")
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin")
+    fetch_site = request.headers.get("sec-fetch-site")
+    changes_nothing = request.method in ("GET", "HEAD")
+    is_document = request.headers.get("sec-fetch-dest") == "document"
+    opens_page = is_document and not request.url.path.startswith("/api/")
+    is_from_elsewhere = fetch_site in ("cross-site", "same-site") and not opens_page
     if not _OWN.fullmatch(host):
         response: Response = PlainTextResponse("this server has another name", 421)
-    elif not is_own or is_from_elsewhere:
+    elif is_from_elsewhere or not (changes_nothing or origin == f"http://{host}"):
         response = PlainTextResponse("this does not come from a page of this server", 403)
     else:
         response = await answer(request)
@@ -171,7 +174,7 @@ class Pictures:
 
     @classmethod
     def of_dataset(cls, prepared: Path, root: Path, kept: Path) -> Pictures:
-        """Return those of a prepared dataset, by the digests of their bytes.
+        """Find the pictures of a prepared dataset, by the digests of their bytes.
 
         Raises:
             DataError: the digest of an image is none.
@@ -180,35 +183,37 @@ class Pictures:
         source = prepared / IMAGES_FILE
         columns = (dataset.column(name) for name in ("image_id", "file", "sha256"))
         files = {}
-        for image_id, file, content in zip(*columns, strict=True):
-            if not re.fullmatch("[0-9a-f]{64}", content):
+        for image_id, file, digest in zip(*columns, strict=True):
+            if not re.fullmatch("[0-9a-f]{64}", digest):
                 raise DataError(f"{source}: image {image_id} has no digest; prepare the dataset again")
-            files[image_id] = file, content
-        return cls(files, lambda file, path, read: hashlib.sha256(read).hexdigest(), ImageRoot(root, source), kept)
+            files[image_id] = file, digest
+        images = ImageRoot(root, source)
+        return cls(files, lambda file, path, content: hashlib.sha256(content).hexdigest(), images, kept)
 
     @classmethod
     def of_folder(cls, index: Path, root: Path, kept: Path) -> Pictures:
-        """Return those of an indexed folder: another size or time of a file is another photograph."""
+        """Find the pictures of an indexed folder: another size or time of a file is another photograph."""
         photographs, _ = read_index(index)
-        files = {each.file: (each.file, each.digest) for each in photographs}
-        return cls(files, lambda file, path, read: PhotoFile.of(file, path).digest, ImageRoot(root, root), kept)
+        files = {photograph.file: (photograph.file, photograph.digest) for photograph in photographs}
+        images = ImageRoot(root, root)
+        return cls(files, lambda file, path, content: PhotoFile.of(file, path).digest, images, kept)
 
     def small(self, image_id: str, side: int) -> bytes:
-        """JPEG of the small copy of a known photograph, its longest side one of `SIDES`.
+        """Return the JPEG of the small copy of a known photograph, its longest side one of `SIDES`.
 
         Raises:
             DataError: it cannot be read, or is another one by now.
         """
-        file, content = self.files[image_id]
-        kept = self.kept / f"{side}" / content[:2] / f"{content}.jpg"
+        file, digest = self.files[image_id]
+        kept = self.kept / f"{side}" / digest[:2] / f"{digest}.jpg"
         with contextlib.suppress(FileNotFoundError):
             return kept.read_bytes()
         try:
             path = self.root.resolve(file, f"image {image_id}")
-            read = read_image(path)
-            if self.digest(file, path, read) != content:
+            content = read_image(path)
+            if self.digest(file, path, content) != digest:
                 raise DataError("has changed since `prepare` or `index`; run that again")
-            small, _ = shrink(read, side)
+            small, _ = shrink(content, side)
         except DECODER_ERRORS as error:
             raise DataError(f"image {image_id} {refusal(error)}") from None
         make_folder(kept.parent)
@@ -229,10 +234,11 @@ class Searches:
     def __init__(self, gallery: Gallery) -> None:
         self.gallery = gallery
         self._rankings: OrderedDict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = OrderedDict()
-        self._ranking, self._reading = threading.Lock(), threading.Lock()
+        self._ranking = threading.Lock()
+        self._reading = threading.Lock()
 
     def add(self, content: bytes) -> str:
-        """Ranks the images by a photograph, of which nothing else is kept, and returns the key of the ranking.
+        """Rank the images by a photograph, of which nothing else is kept, and return the key of the ranking.
 
         Raises:
             UsageError: the photograph cannot be used, or the model cannot search with one.
@@ -249,7 +255,7 @@ class Searches:
         return key
 
     def found(self, kind: str, value: str, start: int, count: int) -> dict[str, Any]:
-        """Some of the images that fit a query best.
+        """Return some of the images that fit a query best.
 
         Args:
             kind: `q` for a sentence, `like` for images like one, or `photograph` for those like one that was added;
@@ -262,17 +268,27 @@ class Searches:
             UsageError: the model cannot answer the query, or there is no such image.
         """
         gallery = self.gallery
+        unknown = []
         with self._ranking:
             if (kind, value) not in self._rankings:
                 self._keep(kind, value, self._scores(kind, value))
             self._rankings.move_to_end((kind, value))
             order, scores = self._rankings[kind, value]
-            unknown = gallery.model.unknown_words(value) if kind == "q" else []
+            if kind == "q":
+                unknown = gallery.model.unknown_words(value)
+        start = max(0, start)
+        stop = start + max(0, min(count, MOST))
         answers = []
-        for row in order[max(0, start) :][: max(0, min(count, MOST))].tolist():
-            shown = {"image": gallery.image_ids[row], "split": gallery.splits[row]}
-            answers.append(shown | {"score": float(scores[row]), "captions": gallery.captions_of(row)})
-        found = {"answers": answers, "searched": len(order), "unknown": unknown}
+        for row in order[start:stop].tolist():
+            answers.append(
+                {
+                    "image": gallery.image_ids[row],
+                    "split": gallery.splits[row],
+                    "score": float(scores[row]),
+                    "captions": gallery.captions_of(row),
+                }
+            )
+        found: dict[str, Any] = {"answers": answers, "searched": len(order), "unknown": unknown}
         if kind == "like":
             found["captions"] = gallery.captions_of(gallery.rows[value])
         return found
@@ -300,9 +316,12 @@ class Searches:
         return self.gallery.by_sentence(value)
 
     def proposals(self) -> list[str]:
-        """Some sentences to begin with: captions of images that are shown first."""
-        shown = self.found("", "", 0, 3)["answers"]
-        return [min(each["captions"], key=len) for each in shown if each["captions"]] or list(_PROPOSALS)
+        """Return some sentences to begin with: captions of images that are shown first."""
+        proposals = []
+        for answer in self.found("", "", 0, 3)["answers"]:
+            if answer["captions"]:
+                proposals.append(min(answer["captions"], key=len))
+        return proposals or list(_PROPOSALS)
 
 
 class Posted(BaseModel, extra="forbid", strict=True):
@@ -322,8 +341,9 @@ class Reviews:
         file: where decisions are kept.
     """
 
-    def __init__(self, candidates: Candidates, file: DecisionFile) -> None:
-        self.candidates, self.file = candidates, file
+    def __init__(self, candidates: ReviewCandidates, file: DecisionFile) -> None:
+        self.candidates = candidates
+        self.file = file
         split = PreparedDataset.open(candidates.prepared, tokens=False).split(candidates.split)
         self._texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
         self._queue = cache(partial(Queue, candidates))
@@ -331,7 +351,7 @@ class Reviews:
 
     @property
     def orders(self) -> dict[str, str]:
-        """Name -> title of those that the list has what it takes for."""
+        """Return the orders that the list can be judged in: name -> title."""
         titles = {}
         for order, title in ORDER_TITLES.items():
             with contextlib.suppress(UsageError):
@@ -340,24 +360,25 @@ class Reviews:
         return titles
 
     def shown(self, order: str, reviewer: str) -> dict[str, Any]:
-        """The next candidates of a reviewer, or of one who has no name yet, and the last that they answered.
+        """Return the next candidates of a reviewer, or of one who has no name yet, and the last that they answered.
 
         Raises:
             UsageError: there is no such order, or the list does not have what it takes.
         """
-        queue, answered = self._queue(order), {}
+        queue = self._queue(order)
+        answered = {}
         if reviewer:
             answered = self.file.read().answers.get(_name(reviewer), {})
+        latest = list(reversed(answered))
         given = []
-        latest = [*reversed(answered)]
         for pair, place in zip(latest, self.candidates.places(latest).tolist(), strict=True):
             if place >= 0 and len(given) < AT_ONCE:
                 given.append(self._shown(place) | {"answer": answered[pair]})
-        candidates = list(map(self._shown, queue.upcoming(answered, AT_ONCE)))
+        candidates = [self._shown(place) for place in queue.upcoming(answered, AT_ONCE)]
         return {"candidates": candidates, "given": given, "progress": self.progress(reviewer)}
 
     def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
-        """Writes an answer, one of `itrpipe.datasets.decisions.ANSWERS`, and tells what is known now.
+        """Write an answer, one of `itrpipe.datasets.decisions.ANSWERS`, and return the progress.
 
         Raises:
             UsageError: there is no such candidate or order.
@@ -374,10 +395,10 @@ class Reviews:
         decisions = self.file.read()
         places = self.candidates.places(decisions.answers.get(reviewer, {}))
         agreed = []
-        for both, each in agreements(decisions).items():
-            if reviewer in both:
-                (other,) = set(both) - {reviewer}
-                agreed.append({"with": other, **each._asdict()})
+        for names, agreement in agreements(decisions).items():
+            if reviewer in names:
+                (other,) = set(names) - {reviewer}
+                agreed.append({"with": other, **agreement._asdict()})
         return {
             "judged": int((places >= 0).sum()),
             "pairs": len(self.candidates),
@@ -386,23 +407,28 @@ class Reviews:
         }
 
     def _shown(self, place: int) -> dict[str, Any]:
-        own = self.candidates
-        image, caption = int(own.images[place]), int(own.captions[place])
-        image_id, caption_id = own.ids(place)
+        candidates = self.candidates
+        image_row = candidates.images[place]
+        image_id, caption_id = candidates.ids(place)
+        own_image = candidates.image_ids[candidates.owners[candidates.captions[place]]]
+        own_captions = candidates.caption_ids[candidates.owners == image_row]
+        probability = None
+        if candidates.probability is not None:
+            probability = float(candidates.probability[place])
         return {
             "place": place,
             "image": image_id,
             "caption": self._texts[caption_id],
-            "own_captions": [self._texts[str(each)] for each in own.caption_ids[own.owners == image]],
-            "own_image": str(own.image_ids[own.owners[caption]]),
-            "rank": int(own.ranks[place]),
-            "score": float(own.scores[place]),
-            "probability": None if own.probability is None else float(own.probability[place]),
+            "own_captions": [self._texts[str(caption)] for caption in own_captions],
+            "own_image": str(own_image),
+            "rank": int(candidates.ranks[place]),
+            "score": float(candidates.scores[place]),
+            "probability": probability,
         }
 
 
 def _name(reviewer: str) -> str:
-    """The name of a reviewer without blanks around it.
+    """Return the name of a reviewer without blanks around it.
 
     Raises:
         UsageError: it is empty or too long.
@@ -428,7 +454,7 @@ class Site:
     reviews: Reviews | None = None
 
     def app(self) -> Starlette:
-        """The application."""
+        """Return the application."""
         routes = [
             Route("/", self._search),
             Route("/api/search", self._found),
@@ -439,81 +465,104 @@ class Site:
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ]
         if self.reviews is not None:
-            routes += [Route("/review", self._review), Route("/api/review", self._upcoming)]
-            routes.append(Route("/api/review", self._answer, methods=["POST"]))
-        said = {ItrpipeError: _said, ClientDisconnect: _said}
+            routes += [
+                Route("/review", self._review),
+                Route("/api/review", self._upcoming),
+                Route("/api/review", self._answer, methods=["POST"]),
+            ]
         return Starlette(
-            routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=own_pages_only)], exception_handlers=said
+            routes=routes,
+            middleware=[Middleware(BaseHTTPMiddleware, dispatch=own_pages_only)],
+            exception_handlers={ItrpipeError: _in_one_line, ClientDisconnect: _in_one_line},
         )
 
     def _page(self, name: str, **values: Any) -> Response:
+        gallery = self.searches.gallery
         pages = {"Search": "/"}
         if self.reviews is not None:
             pages["Review"] = "/review"
-        gallery = self.searches.gallery
-        shared = {"about": Path(gallery.about).name, "model": gallery.model.label, "pages": pages}
         template = page_environment(HERE).get_template(f"{name}.html.j2")
-        return HTMLResponse(template.render(title=name.capitalize(), script=name, **shared, **values))
+        page = template.render(
+            title=name.capitalize(),
+            script=name,
+            about=Path(gallery.about).name,
+            model=gallery.model.label,
+            pages=pages,
+            **values,
+        )
+        return HTMLResponse(page)
 
     def _search(self, request: Request) -> Response:
         compares = self.searches.gallery.compares_images
         return self._page("search", compares=compares, proposals=self.searches.proposals())
 
     def _found(self, request: Request) -> Response:
-        asked = {name: request.query_params.get(name, "").strip() for name in ("q", "like", "photograph")}
-        kind, value = next(((name, value) for name, value in asked.items() if value), ("", ""))
+        parameters = request.query_params
+        kind = value = ""
+        for name in ("q", "like", "photograph"):
+            value = parameters.get(name, "").strip()
+            if value:
+                kind = name
+                break
         try:
-            start, count = (int(request.query_params.get(name, "0")) for name in ("start", "count"))
+            start = int(parameters.get("start", "0"))
+            count = int(parameters.get("count", "0"))
         except ValueError:
             raise HTTPException(400, "start and count are numbers") from None
         return JSONResponse(self.searches.found(kind, value, start, count))
 
     async def _upload(self, request: Request) -> Response:
-        content = await _read(request, LARGEST_PHOTOGRAPH)
-        return JSONResponse({"photograph": await run_in_threadpool(self.searches.add, content)})
+        content = await _body(request, LARGEST_PHOTOGRAPH)
+        key = await run_in_threadpool(self.searches.add, content)
+        return JSONResponse({"photograph": key})
 
     def _review(self, request: Request) -> Response:
-        assert self.reviews is not None
-        file = self.reviews.file
-        return self._page(
-            "review", orders=self.reviews.orders, reviewers=list(file.read().answers), file=file.path.name
-        )
+        reviews = self.reviews
+        assert reviews is not None
+        reviewers = list(reviews.file.read().answers)
+        return self._page("review", orders=reviews.orders, reviewers=reviewers, file=reviews.file.path.name)
 
     def _upcoming(self, request: Request) -> Response:
         assert self.reviews is not None
-        return JSONResponse(self.reviews.shown(*(request.query_params.get(name, "") for name in ("order", "reviewer"))))
+        order = request.query_params.get("order", "")
+        reviewer = request.query_params.get("reviewer", "")
+        return JSONResponse(self.reviews.shown(order, reviewer))
 
     async def _answer(self, request: Request) -> Response:
         assert self.reviews is not None
+        content = await _body(request, LONGEST_BODY)
         try:
-            posted = Posted.model_validate_json(await _read(request, LONGEST_BODY))
+            posted = Posted.model_validate_json(content)
         except ValidationError:
             raise HTTPException(400, "no JSON object with order, reviewer, place and answer") from None
-        return JSONResponse(await run_in_threadpool(self.reviews.answer, **dict(posted)))
+        progress = await run_in_threadpool(self.reviews.answer, **dict(posted))
+        return JSONResponse(progress)
 
     def _picture(self, request: Request) -> Response:
-        side, image_id = request.path_params["side"], request.path_params["image_id"]
+        side = request.path_params["side"]
+        image_id = request.path_params["image_id"]
         if side not in SIDES or image_id not in self.pictures.files:
             return PlainTextResponse("there is no such picture", 404)
         _, digest = self.pictures.files[image_id]
-        tag = {"ETag": f'"{digest}"'}
-        if request.headers.get("if-none-match") == tag["ETag"]:
-            return Response(status_code=304, headers=tag)
-        return Response(self.pictures.small(image_id, side), media_type="image/jpeg", headers=tag)
+        etag = f'"{digest}"'
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers={"ETag": etag})
+        picture = self.pictures.small(image_id, side)
+        return Response(picture, media_type="image/jpeg", headers={"ETag": etag})
 
 
-async def _said(request: Request, error: Exception) -> Response:
-    """A user's error as one line."""
+async def _in_one_line(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 400)
 
 
-async def _read(request: Request, most: int) -> bytes:
-    """The body of a request.
+async def _body(request: Request, most: int) -> bytes:
+    """Read the body of a request.
 
     Raises:
         HTTPException: it is too long.
     """
-    parts, length = [], 0
+    parts = []
+    length = 0
     async for part in request.stream():
         length += len(part)
         if length > most:
@@ -523,7 +572,7 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def run(site: Site, port: int, browser: bool, say: Callable[[str], object]) -> None:
-    """Listens until it is interrupted.
+    """Listen until it is interrupted.
 
     Args:
         site: what is served.
@@ -544,7 +593,7 @@ def run(site: Site, port: int, browser: bool, say: Callable[[str], object]) -> N
 
 
 def server_of(site: Site) -> uvicorn.Server:
-    """Return what answers the requests of a socket."""
+    """Return the server that answers the requests of a socket."""
     config = uvicorn.Config(
         site.app(),
         http=Connection,
@@ -560,7 +609,7 @@ def server_of(site: Site) -> uvicorn.Server:
 
 @contextlib.contextmanager
 def listening(port: int) -> Iterator[socket.socket]:
-    """A socket that listens on this machine, so that who comes before the server has begun waits for it.
+    """Open a socket that listens on this machine, so that who comes before the server has begun waits for it.
 
     Raises:
         UnavailableError: the port is taken.

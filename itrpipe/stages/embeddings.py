@@ -166,7 +166,7 @@ def require_embedder(model: str, revision: str, library: str) -> None:
 
 
 def _embed(job: Job, settings: EmbedderSettings, split: Any, path: Path) -> None:
-    from itrpipe.features.embedders import Embedding
+    from itrpipe.features.embedders import EmbedSplit
     from itrpipe.features.extraction import ImageFiles
 
     folder = Path(settings.model).expanduser()
@@ -175,7 +175,7 @@ def _embed(job: Job, settings: EmbedderSettings, split: Any, path: Path) -> None
         job.warn(f"{settings.model} is at commit {folder.name}")
     require_embedder(str(folder), settings.revision, settings.library)
     images = ImageFiles.of_split(image_root(job.inputs["prepare"].folder), split)
-    work = Embedding(settings.library, folder.absolute(), images, split.texts, job.execution.device)
+    work = EmbedSplit(settings.library, folder.absolute(), images, split.texts, job.execution.device)
     job.metrics |= work.join(job.made(work).paths, path, split, settings.measure)
 
 

@@ -11,7 +11,7 @@ from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.encoders.folders import require_model
 from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import UsageError
-from itrpipe.features.declaration import passes_of, read_model
+from itrpipe.features.declaration import first_model, passes_of
 from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import settings_of
 from itrpipe.progress import Reporter
@@ -77,7 +77,7 @@ class Evaluate(Stage):
     def check(self, step: Step) -> None:
         """Refuse a split without images, benchmarks of images that cannot be read, and models that are not there."""
         settings: Any = step.settings
-        check_split(read_model(step.inputs), settings.split)
+        check_split(first_model(step.inputs), settings.split)
         extracted = step.inputs["train"].inputs.get("extract") if settings.benchmark else None
         if extracted is not None:
             check_photographs(settings, passes_of("", extracted.settings))

@@ -126,5 +126,5 @@ class Index(Stage):
         job.failed |= listed.unusable | failed
         counts = {"photographs": len(whole), "encoded": len(todo) - len(failed), "kept": len(every) - len(todo)}
         job.metrics = {**counts, **job.metrics, "width": width}
-        if listed.told:
-            job.warn(f"{folder}: {listed.told}")
+        if listed.note:
+            job.warn(f"{folder}: {listed.note}")

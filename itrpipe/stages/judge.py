@@ -11,7 +11,7 @@ from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.encoders.folders import require_model
 from itrpipe.engine.run import Device, SharedExecution
 from itrpipe.errors import UsageError
-from itrpipe.features.declaration import read_model
+from itrpipe.features.declaration import first_model
 from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import LONGEST
 from itrpipe.stages.base import Job, Need, Stage, Step
@@ -81,7 +81,7 @@ class Judge(Stage):
         if judge.kind != "fne" and job.inputs["prepare"].manifest.metrics.get("captions_with_text") == 0:
             raise UsageError(f"--judge {judge} reads captions, of which the given files hold no text; leave it out")
         folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}
-        folders["model"] = read_model(job.inputs).folder.absolute()
+        folders["model"] = first_model(job.inputs).folder.absolute()
         pairs = candidate_pairs(folders[SEARCH])
         opening = partial(open_material, folders, looks=judge.looks)
         how = job.execution

@@ -6,7 +6,7 @@ from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
-from itrpipe.features.declaration import is_given, read_model
+from itrpipe.features.declaration import first_model, is_given
 from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import settings_of
 from itrpipe.printable import quantity
@@ -122,7 +122,7 @@ def _search(job: Job) -> None:
     from itrpipe.storage.tables import read_table
     from itrpipe.training.checks import why_longer
 
-    model, prepared = read_model(job.inputs), job.inputs["prepare"]
+    model, prepared = first_model(job.inputs), job.inputs["prepare"]
     settings, execution = job.settings, job.execution
     embeddings = EmbeddingRows.open(model.folder / EMBEDDINGS, TRAIN)
     if embeddings.measure != INNER_PRODUCT:
@@ -196,7 +196,7 @@ def _mark(job: Job) -> None:
 
     settings = job.settings
     searched = job.inputs[SEARCH].folder
-    embeddings = EmbeddingRows.open(read_model(job.inputs).folder / EMBEDDINGS, TRAIN)
+    embeddings = EmbeddingRows.open(first_model(job.inputs).folder / EMBEDDINGS, TRAIN)
     decided = None
     if settings.decisions:
         ids = embeddings.ids()

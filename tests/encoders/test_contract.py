@@ -99,7 +99,7 @@ def test_images_are_encoded_as_by_the_library_alone_or_in_a_batch(name: str, sav
     network = transformers.AutoModel.from_pretrained(folder).eval()
     theirs = network.get_image_features(**inputs) if encoder.is_joint else network(**inputs)
     assert_close(found, vectors(theirs))
-    seen = encoder.see(frames)
+    seen = encoder.image_outputs(frames)
     assert seen.grid.rows * seen.grid.columns <= seen.tokens.shape[1]
 
 

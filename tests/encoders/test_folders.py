@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: None)
-    folders._ask.cache_clear()
+    folders._require_on_hub.cache_clear()
     return found
 
 

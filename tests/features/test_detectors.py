@@ -271,8 +271,8 @@ def test_weights_of_another_network_or_of_no_release_are_refused(opened: Callabl
 
 def test_decoded_boxes_are_finite_and_stay_inside_the_image() -> None:
     anchor = torch.tensor([10.0, 20, 30, 60])
-    assert scenes.decode(torch.full((4,), 100.0), anchor).isfinite().all()
-    assert scenes.decode(torch.tensor([-9.0, 9, 9, 9]), anchor).tolist() == [0, 0, 192, 144]
+    assert scenes.decode_boxes(torch.full((4,), 100.0), anchor).isfinite().all()
+    assert scenes.decode_boxes(torch.tensor([-9.0, 9, 9, 9]), anchor).tolist() == [0, 0, 192, 144]
 
 
 def test_photographs_are_no_drawings(opened: Callable[[str], Any]) -> None:

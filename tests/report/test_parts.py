@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.datasets.truth import TRUTH_FILE
-from itrpipe.features.embeddings import EMBEDDINGS, pair_scores, read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings, score_matrix
 from itrpipe.mining.lists import PROBABILITY
 from itrpipe.report import negatives
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, build, change, rewrite, with_sentences
@@ -71,7 +71,7 @@ def test_mined_candidates_are_shown_and_counted_whichever_images_mining_did_with
 def test_the_most_confused_come_first_with_their_own_score(toy: Toy, done: Report) -> None:
     of_images, of_captions = lists_of(toy)
     embeddings = read_embeddings(toy.made["triplet"] / EMBEDDINGS, "train")
-    own = pair_scores(embeddings.images, embeddings.texts, embeddings.measure)[embeddings.caption_image, range(80)]
+    own = score_matrix(embeddings.images, embeddings.texts, embeddings.measure)[embeddings.caption_image, range(80)]
     best = own.reshape(40, 2).max(axis=1)  # of the captions of each image
     articles = section(done, "the-hardest-negatives").all("article")
     assert len(articles) == 8

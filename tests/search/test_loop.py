@@ -16,7 +16,7 @@ from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.mining.lists import read_list
-from itrpipe.review import Candidates, Queue, ranked_candidates
+from itrpipe.review import Queue, ReviewCandidates, ranked_candidates
 from tests.chains import Invoke, done, made
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
@@ -41,7 +41,7 @@ def of_evaluation() -> list[str]:
     return [part for text in kept for part in ("--set", text)]
 
 
-def fits(candidates: Candidates, places: Sequence[int]) -> list[str]:
+def fits(candidates: ReviewCandidates, places: Sequence[int]) -> list[str]:
     """What somebody answers who knows the truth."""
     split = PreparedDataset.open(candidates.prepared, tokens=False).split(candidates.split)
     true = known_pairs(candidates.prepared, split.image_ids, candidates.caption_ids)
@@ -52,7 +52,7 @@ def fits(candidates: Candidates, places: Sequence[int]) -> list[str]:
     return ["fits" if held else "differs" for held in true.has(captions, np.array(rows))]
 
 
-def judged(candidates: Candidates, file: DecisionFile) -> None:
+def judged(candidates: ReviewCandidates, file: DecisionFile) -> None:
     """All of them."""
     queue = Queue(candidates, "sample")
     places = queue.places.tolist()

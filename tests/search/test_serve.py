@@ -24,7 +24,7 @@ import itrpipe
 from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-from itrpipe.review import Candidates, mined_candidates
+from itrpipe.review import ReviewCandidates, mined_candidates
 from itrpipe.search import serve
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.photos import PhotoFile
@@ -37,13 +37,13 @@ BOB = "b" * 80
 
 
 @pytest.fixture
-def candidates(finished_chain: Path) -> Candidates:
+def candidates(finished_chain: Path) -> ReviewCandidates:
     """Those of the lists that the chain mined."""
     return mined_candidates(next((finished_chain / "data" / "tiny" / "mine_negatives").glob("exact.*")))
 
 
 @pytest.fixture
-def pictures(finished_chain: Path, candidates: Candidates, tmp_path: Path) -> Pictures:
+def pictures(finished_chain: Path, candidates: ReviewCandidates, tmp_path: Path) -> Pictures:
     return Pictures.of_dataset(candidates.prepared, finished_chain / "source", tmp_path / "pictures")
 
 
@@ -53,7 +53,7 @@ def file(tmp_path: Path) -> DecisionFile:
 
 
 @pytest.fixture
-def pages(candidates: Candidates, pictures: Pictures, file: DecisionFile) -> Any:
+def pages(candidates: ReviewCandidates, pictures: Pictures, file: DecisionFile) -> Any:
     model = itrpipe.load(candidates.trained, device="cpu")
     searches = Searches(Gallery.of_dataset(model, candidates.trained))
     searches.gallery.about = "<script>alert(1)</script>"
@@ -131,7 +131,7 @@ def test_who_has_no_name_yet_sees_the_first_candidates(pages: Any) -> None:
 # Search
 
 
-def test_a_sentence_finds_images_some_at_a_time(pages: Any, candidates: Candidates) -> None:
+def test_a_sentence_finds_images_some_at_a_time(pages: Any, candidates: ReviewCandidates) -> None:
     sentence = "A dog is on the road"
     first, rest = (searched(pages, q=sentence, count="12", start=start) for start in ("0", "12"))
     assert (first["searched"], len(first["answers"])) == (20, 12)
@@ -147,7 +147,9 @@ def test_a_sentence_finds_images_some_at_a_time(pages: Any, candidates: Candidat
     assert all(len(each["captions"]) == 5 for each in both)
 
 
-def test_images_like_one_are_the_others_and_without_a_query_all_are_shown(pages: Any, candidates: Candidates) -> None:
+def test_images_like_one_are_the_others_and_without_a_query_all_are_shown(
+    pages: Any, candidates: ReviewCandidates
+) -> None:
     image_id = str(candidates.image_ids[0])
     found = searched(pages, like=image_id)
     assert (found["searched"], len(found["answers"]), len(found["captions"])) == (19, 19, 5)
@@ -303,7 +305,7 @@ def test_every_answer_forbids_scripts_of_others(pages: Any) -> None:
 # Pictures
 
 
-def test_pictures_are_found_by_id_alone_and_kept(pages: Any, candidates: Candidates, tmp_path: Path) -> None:
+def test_pictures_are_found_by_id_alone_and_kept(pages: Any, candidates: ReviewCandidates, tmp_path: Path) -> None:
     one, other = candidates.image_ids[:2].tolist()
     for side in serve.SIDES:
         found = pages.get(f"/pictures/{side}/{one}")
@@ -317,7 +319,7 @@ def test_pictures_are_found_by_id_alone_and_kept(pages: Any, candidates: Candida
 
 @pytest.mark.parametrize("of_folder", [False, True])
 def test_a_photograph_that_changed_is_neither_shown_nor_kept(
-    of_folder: bool, finished_chain: Path, candidates: Candidates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of_folder: bool, finished_chain: Path, candidates: ReviewCandidates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, kept = Path(shutil.copytree(finished_chain / "source", tmp_path / "source")), tmp_path / "kept"
     if of_folder:

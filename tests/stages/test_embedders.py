@@ -21,7 +21,7 @@ from itrpipe.cli.embeddings import embedder_of
 from itrpipe.datasets.definition import image_root
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
-from itrpipe.features.embedders import Embedding, SentenceTransformersEmbedder
+from itrpipe.features.embedders import EmbedSplit, SentenceTransformersEmbedder
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from tests.chains import FEW, Invoke, done, interrupted, made, only, refused
 from tests.encoders import zoo
@@ -85,9 +85,9 @@ def test_a_dataset_is_embedded_once_as_the_library_does_and_mined_and_evaluated(
     where = ["--dataset", "tiny", "--data", chain]
     model = f"{library}:{embedders[library]}"
     name = embedders[library].name
-    with interrupted(3, Embedding, "make"):
+    with interrupted(3, EmbedSplit, "make"):
         assert invoke("mine-negatives", "--model", model, *SMALL, *where).code == 130
-    with interrupted(1000, Embedding, "make") as calls:
+    with interrupted(1000, EmbedSplit, "make") as calls:
         mined = made(invoke("mine-negatives", "--model", model, *SMALL, *where))
     assert mined.name.startswith(f"exact.given.given-{name}-")
     embedded = only(chain, f"embeddings/given-{name}.train")

@@ -20,7 +20,14 @@ from itrpipe.analysis.questions import eccv_caption
 from itrpipe.config import parse_override
 from itrpipe.evaluation import metrics as protocols
 from itrpipe.evaluation.metrics import ranks
-from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitEmbeddings, read_embeddings, read_scores, write_scores
+from itrpipe.features.embeddings import (
+    EMBEDDINGS,
+    SCORES,
+    SplitEmbeddings,
+    read_embeddings,
+    read_scores,
+    write_split_scores,
+)
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.steps import Step
 from itrpipe.stages import evaluate
@@ -120,7 +127,7 @@ def test_an_ensemble_ranks_the_mean_of_the_scores_of_models_of_both_kinds(
     whole = read_scores(path, "test")
     for what in ("image_ids", "caption_ids", "caption_image"):
         path.unlink()
-        write_scores(path, "test", replace(whole, **{what: np.roll(getattr(whole, what), 1)}))
+        write_split_scores(path, "test", replace(whole, **{what: np.roll(getattr(whole, what), 1)}))
         recorded(path)
         refused(invoke(*given), 4, what.replace("_", " "))
 

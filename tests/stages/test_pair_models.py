@@ -19,7 +19,7 @@ from itrpipe.config import parse_override
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.evaluation import metrics
-from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_scores, write_scores
+from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_scores, write_split_scores
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.ssamt.network import Relevance
 from itrpipe.pipeline.planning import Planner
@@ -265,8 +265,8 @@ def example(n: int = 3) -> SplitScores:
 
 def test_scores_come_back_as_written_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     path, written = tmp_path / "scores.h5", example()
-    write_scores(path, "val", written)
-    write_scores(path, "test", example(2))
+    write_split_scores(path, "val", written)
+    write_split_scores(path, "test", example(2))
     found = read_scores(path, "val")
     for name in ("matrix", "image_ids", "caption_ids", "caption_image"):
         np.testing.assert_array_equal(getattr(found, name), getattr(written, name))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
-from itrpipe.features.declaration import is_given, read_model
+from itrpipe.features.declaration import first_model, is_given
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings, settings_of
 from itrpipe.storage.artifact import open_input
@@ -45,7 +45,7 @@ class EvaluatedModel:
     """
 
     def __init__(self, job: Any) -> None:
-        model = read_model(job.inputs)
+        model = first_model(job.inputs)
         self.job = job
         self.settings = job.settings
         self.prepare: Path = job.inputs["prepare"].folder

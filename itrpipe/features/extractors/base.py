@@ -18,7 +18,7 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Extractor(Protocol):
-    """Turns batches of images into feature rows; a base of classes, which says what most of them have in common.
+    """Turns batches of images into feature rows; a base of classes, with what most of them have in common.
 
     A module of this folder has `build(settings, device) -> Extractor`.
 
@@ -35,7 +35,9 @@ class Extractor(Protocol):
     batch: int = 64
 
     def group(self, height: int, width: int) -> tuple[int, int]:
-        """Images of equal groups may share a batch; their features are the same as alone, up to rounding.
+        """Return the group of an image; images of one group may share a batch.
+
+        Their features are then the same as alone, up to rounding.
 
         By default all do, because they have one size after the transform.
 
@@ -45,7 +47,7 @@ class Extractor(Protocol):
         return 0, 0
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Extracts the features of a batch.
+        """Extract the features of a batch.
 
         Args:
             images: results of `transform`, of one group.
@@ -59,5 +61,5 @@ class Extractor(Protocol):
 
 
 def channels_first(image: np.ndarray) -> np.ndarray:
-    """The transform of extractors that do everything on the device: [H, W, 3] uint8 becomes [3, H, W]."""
+    """Put the channels first, [H, W, 3] to [3, H, W]; the transform of extractors that do the rest on the device."""
     return np.ascontiguousarray(image.transpose(2, 0, 1))

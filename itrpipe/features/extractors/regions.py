@@ -71,7 +71,9 @@ class Detector(Extractor):
     def __init__(
         self, network: Any, settings: RegionSettings, device: torch.device, notes: tuple[str, ...] = ()
     ) -> None:
-        self.spec = FeatureSpec(settings.max_regions, self.width, 0, True, True, True, self.attributes)
+        self.spec = FeatureSpec(
+            settings.max_regions, self.width, boxes=True, labels=True, scores=True, attributes=self.attributes
+        )
         self.transform = channels_first
         self.notes = notes
         self._network = network
@@ -80,11 +82,11 @@ class Detector(Extractor):
 
     @abstractmethod
     def propose(self, images: list[Tensor]) -> Proposals:
-        """Runs the network on B images [3, h, w] uint8 of one group, on its device."""
+        """Run the network on B images [3, h, w] uint8 of one group, on its device."""
 
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Detects regions.
+        """Detect regions.
 
         Args:
             images: B images, see `Images`.
@@ -92,8 +94,8 @@ class Detector(Extractor):
         """
         # TF32 keeps 10 bits of a factor: with it, `fp32` would not be what its name says.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            found = self.propose([image.to(self._device, non_blocking=True) for image in images])
-        return region_rows(found, self.nms, self._settings)
+            proposals = self.propose([image.to(self._device, non_blocking=True) for image in images])
+        return region_rows(proposals, self.nms, self._settings)
 
 
 class _InBfloat16(nn.Module):
@@ -105,12 +107,14 @@ class _InBfloat16(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor | dict[str, Tensor]:
         with torch.autocast(inputs.device.type, torch.bfloat16):
-            found = self.part(inputs)
-        return {name: each.float() for name, each in found.items()} if isinstance(found, dict) else found.float()
+            outputs = self.part(inputs)
+        if isinstance(outputs, dict):
+            return {name: output.float() for name, output in outputs.items()}
+        return outputs.float()
 
 
 def in_bfloat16(network: nn.Module, *parts: str) -> None:
-    """Lets parts of a network compute in mixed precision.
+    """Let parts of a network compute in mixed precision.
 
     Layers that predict scores and boxes should not be among them: in the 8 bits of bfloat16 many proposals would tie.
     """
@@ -119,54 +123,58 @@ def in_bfloat16(network: nn.Module, *parts: str) -> None:
     network.to(memory_format=torch.channels_last)
 
 
-def region_rows(found: Proposals, nms: float, settings: RegionSettings) -> dict[str, np.ndarray]:
-    """Selects the regions of each image.
+def region_rows(proposals: Proposals, nms: float, settings: RegionSettings) -> dict[str, np.ndarray]:
+    """Select the regions of each image.
 
     Args:
-        found: the proposals.
+        proposals: of B images.
         nms: see `surviving_confidence`.
         settings: how many are kept.
 
     Returns:
         count [B] int16; with R rows of each image, zero beyond its count: regions [B, R, D] float16, boxes [B, R, 4]
-        float32 in 0..1, labels [B, R] int16, scores [B, R] float32, the probability of the label; and attributes and
-        attribute_scores likewise, where there are some.
+        float32 in 0..1, labels [B, R] int16, scores [B, R] float32, the probability of the label; and where there are
+        attributes, attributes [B, R] int16 and attribute_scores [B, R] float32.
     """
-    counts = [len(boxes) for boxes in found.boxes]
+    counts = [len(boxes) for boxes in proposals.boxes]
     # Boxes that only fill up have no probability: they come last in every class and cover no other.
-    probabilities = pad_sequence(list(found.probabilities.split(counts)), batch_first=True)
-    confidence = surviving_confidence(found.overlaps, probabilities, nms).cpu()  # one transfer for the whole batch
-    limits = settings.min_regions, settings.max_regions, settings.min_score
+    probabilities = pad_sequence(list(proposals.probabilities.split(counts)), batch_first=True)
+    # One transfer for the whole batch.
+    confidence = surviving_confidence(proposals.overlaps, probabilities, nms).cpu()
     kept = []
     fractions = []
     first = 0
-    for image, boxes in enumerate(found.boxes):
-        kept.append(first + select_regions(confidence[image, : len(boxes)], *limits))
-        fractions.append(boxes / boxes.new_tensor(found.extents[image] * 2))
+    for image, boxes in enumerate(proposals.boxes):
+        chosen = select_regions(
+            confidence[image, : len(boxes)], settings.min_regions, settings.max_regions, settings.min_score
+        )
+        kept.append(first + chosen)
+        fractions.append(boxes / boxes.new_tensor(proposals.extents[image] * 2))
         first += len(boxes)
-    rows = torch.cat(kept).to(found.vectors.device)
-    scores, labels = found.probabilities[rows].max(dim=1)
+    rows = torch.cat(kept).to(proposals.vectors.device)
+    scores, labels = proposals.probabilities[rows].max(dim=1)
     values = {
-        "regions": found.vectors[rows].half(),
+        "regions": proposals.vectors[rows].half(),
         "boxes": torch.cat(fractions)[rows].clamp(0, 1),
-        "labels": (labels + found.first_label).to(torch.int16),
+        "labels": (labels + proposals.first_label).to(torch.int16),
         "scores": scores,
     }
-    if found.attributes is not None:
-        scores, numbers = found.attributes[rows].max(dim=1)
-        values |= {"attributes": numbers.to(torch.int16), "attribute_scores": scores}
-    count = np.array([len(own) for own in kept], dtype=np.int16)
-    real = np.arange(settings.max_regions) < count[:, None]  # [B, R]
+    if proposals.attributes is not None:
+        attribute_scores, attributes = proposals.attributes[rows].max(dim=1)
+        values["attributes"] = attributes.to(torch.int16)
+        values["attribute_scores"] = attribute_scores
+    count = np.array([len(rows_of_image) for rows_of_image in kept], dtype=np.int16)
+    is_real = np.arange(settings.max_regions) < count[:, None]  # [B, R]
     arrays = {"count": count}
     for name, tensor in values.items():
         array = tensor.cpu().numpy()
-        arrays[name] = np.zeros((*real.shape, *array.shape[1:]), array.dtype)
-        arrays[name][real] = array
+        arrays[name] = np.zeros((*is_real.shape, *array.shape[1:]), array.dtype)
+        arrays[name][is_real] = array
     return arrays
 
 
 def surviving_confidence(overlaps: Tensor, probabilities: Tensor, nms: float) -> Tensor:
-    """Returns how sure the detector is of each box after greedy non-maximum suppression (NMS) in every class.
+    """Return how sure the detector is of each box after greedy non-maximum suppression (NMS) in every class.
 
     In each class the boxes come by falling probability, of equal ones the one with the higher index first; a box is
     suppressed if it overlaps by more than `nms` one that came before it and was not. All classes of all images take
@@ -181,7 +189,8 @@ def surviving_confidence(overlaps: Tensor, probabilities: Tensor, nms: float) ->
         [B, P] largest probability of a class in which the box survives, 0 if there is none.
     """
     by_class = probabilities.mT.contiguous()  # [B, C, P]
-    covers = (overlaps > nms) & ~torch.eye(overlaps.shape[-1], dtype=torch.bool, device=overlaps.device)
+    is_itself = torch.eye(overlaps.shape[-1], dtype=torch.bool, device=overlaps.device)
+    covers = (overlaps > nms) & ~is_itself
     image = torch.arange(len(covers), device=covers.device)[:, None]
     suppressed = torch.zeros_like(by_class, dtype=torch.bool)
     for box in _falling(by_class).unbind(dim=-1):  # [B, C], the next box of each class
@@ -192,7 +201,7 @@ def surviving_confidence(overlaps: Tensor, probabilities: Tensor, nms: float) ->
 
 
 def select_regions(confidence: Tensor, minimum: int, maximum: int, threshold: float) -> Tensor:
-    """Returns which of an image's boxes are kept, in the order in which the tool writes them.
+    """Return which of an image's boxes are kept, in the order in which the tool writes them.
 
     Args:
         confidence: [P], by falling objectness of the proposals.
@@ -204,23 +213,25 @@ def select_regions(confidence: Tensor, minimum: int, maximum: int, threshold: fl
         [n] int64 indices; of equally sure boxes the one with the higher index comes first.
     """
     kept = (confidence >= threshold).nonzero().squeeze(1)
-    if minimum <= len(kept) <= maximum:
-        return kept
-    return _falling(confidence)[: minimum if len(kept) < minimum else maximum]
+    if len(kept) < minimum:
+        return _falling(confidence)[:minimum]
+    if len(kept) > maximum:
+        return _falling(confidence)[:maximum]
+    return kept
 
 
 def _falling(values: Tensor) -> Tensor:
-    """The order of falling values in the last dimension, of equal ones the later first: numpy's `argsort()[::-1]`."""
+    """Return the order of falling values in the last dimension as numpy's `argsort()[::-1]`: of equal ones the last."""
     return values.argsort(dim=-1, stable=True).flip(-1)
 
 
 def box_overlaps(boxes: Tensor) -> Tensor:
-    """Returns the intersection over union [B, P, P] of each image's boxes [B, P, 4]; 0 for two boxes without area."""
+    """Return the intersection over union [B, P, P] of each image's boxes [B, P, 4]; 0 for two boxes without area."""
     return torch.vmap(box_iou)(boxes, boxes).nan_to_num()
 
 
 def place_anchors(cell: Tensor, rows: int, columns: int, stride: int, start: float = 0) -> Tensor:
-    """Returns the anchors of a whole feature map, [rows * columns * A, 4], row by row of cells.
+    """Return the anchors of a whole feature map, [rows * columns * A, 4], row by row of cells.
 
     Args:
         cell: [A, 4] around the origin, in pixels of the network's input.
@@ -228,13 +239,15 @@ def place_anchors(cell: Tensor, rows: int, columns: int, stride: int, start: flo
         stride: pixels per cell.
         start: where the first cell has its origin.
     """
-    steps = (torch.arange(count, device=cell.device) * stride + start for count in (rows, columns))
-    y, x = torch.meshgrid(*steps, indexing="ij")
-    return (torch.stack([x, y, x, y], dim=-1).view(-1, 1, 4) + cell).flatten(0, 1)
+    down = torch.arange(rows, device=cell.device) * stride + start
+    across = torch.arange(columns, device=cell.device) * stride + start
+    y, x = torch.meshgrid(down, across, indexing="ij")
+    origins = torch.stack([x, y, x, y], dim=-1).view(-1, 1, 4)
+    return (origins + cell).flatten(0, 1)
 
 
 def shift_boxes(deltas: Tensor, centres: Tensor, sides: Tensor) -> Tensor:
-    """Moves and stretches boxes. Source: Faster R-CNN, Eq. 2.
+    """Move and stretch boxes. Source: Faster R-CNN, Eq. 2.
 
     Args:
         deltas: [..., 4] dx and dy in sides of the box, dw and dh as logarithms of factors.

@@ -43,19 +43,22 @@ class Layout(NamedTuple):
     lacks: str = ""
 
     def __str__(self) -> str:
-        """The files and what they lack, for messages."""
-        names = [file.name for file in self.files]
-        found = ", ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1:,} more"
-        return f"{found}, without {self.lacks}" if self.lacks else found
+        """Return the files and what they lack, for messages."""
+        names = ", ".join(file.name for file in self.files)
+        if len(self.files) > 3:
+            names = f"{self.files[0].name} and {len(self.files) - 1:,} more"
+        if self.lacks:
+            return f"{names}, without {self.lacks}"
+        return names
 
 
-class Source(ABC):
+class FeatureSource(ABC):
     """Published features, opened: E entries, one per image.
 
     The module `importer.py` of an importer imports nothing heavy at its top and has
 
         layout(path: Path) -> Layout | None         what of this format lies at the path
-        open_source(path: Path, settings) -> Source
+        open_source(path: Path, settings) -> FeatureSource
 
     Attributes:
         path: file or folder.
@@ -73,7 +76,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Reads some entries in memory that does not grow with E; `checked_rows` checks the values.
+        """Read some entries in memory that does not grow with E; `checked_rows` checks the values.
 
         Args:
             entries: [n] int64, rising. The next call's entries are larger as a rule, and smaller where a part is made
@@ -98,14 +101,14 @@ class Place(NamedTuple):
     length: int | None = None
 
     def content(self) -> bytes:
-        """The bytes, fewer if the file ends before."""
+        """Read the bytes, fewer if the file ends before."""
         with self.file.open("rb") as stream:
             stream.seek(self.start)
             return stream.read(self.length)
 
 
-class Entries(Source):
-    """A `Source` whose images lie each at a place of its own.
+class Entries(FeatureSource):
+    """A `FeatureSource` whose images lie each at a place of its own.
 
     A subclass adds all images, calls `describe`, and reads one of them in `entry`.
     """
@@ -116,7 +119,7 @@ class Entries(Source):
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, place: Place) -> None:
-        """Notes where an image lies.
+        """Note where an image lies.
 
         Raises:
             DataError: it has other features somewhere else.
@@ -128,7 +131,7 @@ class Entries(Source):
             raise DataError(f"{place.file} has other features of image '{name}' than {earlier.file}; remove one")
 
     def describe(self, format_: str, counts: Collection[int], width: int, datasets: Collection[str]) -> None:
-        """Sets `spec` and `summary`, once all images are added.
+        """Set `spec` and `summary`, once all images are added.
 
         Args:
             format_: for the user.
@@ -141,16 +144,18 @@ class Entries(Source):
         """
         if not width or not any(counts):
             raise DataError(f"{self.path} holds no regions; name files with features of images")
-        self.spec = FeatureSpec.of({**dict.fromkeys(datasets, ()), "regions": (max(counts), width)})
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(datasets, ())
+        shapes["regions"] = max(counts), width
+        self.spec = FeatureSpec.of(shapes)
         self.summary = f"{format_}: {len(self.names):,} images; {min(counts)} to {max(counts)} regions of width {width}"
 
     @abstractmethod
     def entry(self, place: Place) -> Mapping[str, Any]:
-        """Reads an image.
+        """Read an image.
 
         Returns:
             Arrays [r, ...] for every dataset of `spec` but `count`, and perhaps `count`, how many of the r regions are
-            taken, and `size`, see `Source.read`.
+            taken, and `size`, see `FeatureSource.read`.
 
         Raises:
             Exception: the image cannot be read; the user is told which and why.
@@ -158,37 +163,40 @@ class Entries(Source):
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Place]:
-        """Gives the place of an image, and turns whatever is raised over it into one line."""
+        """Give the place of an image, and turn whatever is raised over it into one line."""
         place = self._places[name]
         with reading(f"{place.file}: image '{name}'", "features", AGAIN):
             yield place
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """See `Source`."""
+        """See `FeatureSource`."""
         n = len(entries)
         rows = {name: np.zeros((n, *shape), _READ_AS[TYPES[name]]) for name, shape in self.spec.items()}
         for position, entry in enumerate(entries.tolist()):
             with self.reading(self.names[entry]) as place:
-                found = self.entry(place)
-                regions = len(found["regions"])
-                rows["count"][position] = count = found.get("count", regions)
+                arrays = self.entry(place)
+                regions = len(arrays["regions"])
+                count = arrays.get("count", regions)
+                rows["count"][position] = count
                 for name in self.spec.keys() - {"count"}:
                     shape = (regions, *self.spec[name][1:])
-                    if np.shape(found[name]) != shape:
-                        raise ValueError(f"{name} have shape {np.shape(found[name])} and not {shape}")
-                    rows[name][position, :count] = found[name][:count]
-                if "size" in found:
-                    rows.setdefault("size", np.zeros((n, 2), np.int64))[position] = found["size"]
+                    if np.shape(arrays[name]) != shape:
+                        raise ValueError(f"{name} have shape {np.shape(arrays[name])} and not {shape}")
+                    rows[name][position, :count] = arrays[name][:count]
+                if "size" in arrays:
+                    rows.setdefault("size", np.zeros((n, 2), np.int64))[position] = arrays["size"]
         return rows
 
 
-def checked_rows(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-    """Reads some entries as they are stored. All that importers read is checked here and in `stored_rows`.
+def checked_rows(
+    source: FeatureSource, names: Sequence[str], entries: np.ndarray, sizes: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Read some entries as they are stored. All that importers read is checked here and in `stored_rows`.
 
     Args:
         source: published features.
         names: n images of the dataset, for messages.
-        entries: [n] int64, see `Source.read`.
+        entries: [n] int64, see `FeatureSource.read`.
         sizes: [n, 2] int64 height and width of the images in pixels.
 
     Returns:
@@ -200,19 +208,21 @@ def checked_rows(source: Source, names: Sequence[str], entries: np.ndarray, size
     refused: dict[int, str] = {}
     with reading(source.path, "features", AGAIN), np.errstate(all="ignore"):  # damaged numbers are refused below
         arrays = source.read(entries, sizes)
-        there = arrays.get("size")
-        if there is not None:
-            ratio = (there[:, 1] * sizes[:, 0]) / (there[:, 0] * sizes[:, 1])
-            for row in np.flatnonzero(~(np.maximum(ratio, 1 / ratio) <= 1 + ASPECT_SLACK)).tolist():
-                refused[row] = f"is another picture: {there[row]} pixels high and wide, here {sizes[row]}"
+        made_from = arrays.get("size")
+        if made_from is not None:
+            ratios = (made_from[:, 1] * sizes[:, 0]) / (made_from[:, 0] * sizes[:, 1])
+            is_alike = np.maximum(ratios, 1 / ratios) <= 1 + ASPECT_SLACK
+            for row in np.flatnonzero(~is_alike).tolist():
+                refused[row] = f"is another picture: {made_from[row]} pixels high and wide, here {sizes[row]}"
         if "boxes" in arrays:
             boxes = arrays["boxes"]
-            if there is not None:
-                boxes = boxes / there[:, None, [1, 0, 1, 0]]
-            for row in np.flatnonzero((boxes[..., 2:] < boxes[..., :2] - BOX_SLACK).any(axis=(1, 2))).tolist():
+            if made_from is not None:
+                boxes = boxes / made_from[:, None, [1, 0, 1, 0]]
+            is_reversed = (boxes[..., 2:] < boxes[..., :2] - BOX_SLACK).any(axis=(1, 2))
+            for row in np.flatnonzero(is_reversed).tolist():
                 refused[row] = "has a box that ends before it starts"
-            inside = (boxes >= -BOX_SLACK) & (boxes <= 1 + BOX_SLACK)
-            arrays["boxes"] = np.where(inside, boxes.clip(0, 1), boxes)
+            is_inside = (boxes >= -BOX_SLACK) & (boxes <= 1 + BOX_SLACK)
+            arrays["boxes"] = np.where(is_inside, boxes.clip(0, 1), boxes)
         stored, unfit = stored_rows(source.spec, arrays, first_class=0)
     for row, reason in sorted((unfit | refused).items()):
         raise DataError(f"{source.path}: image '{names[row]}' {reason}; {AGAIN}")
@@ -244,8 +254,8 @@ class WantedImage:
     captions: Sequence[str]
 
 
-def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, int]:
-    """Finds the entry of every image: by its identifier, file name, stem or number, else by its captions.
+def match(source: FeatureSource, images: Sequence[WantedImage]) -> tuple[np.ndarray, int]:
+    """Find the entry of every image: by its identifier, file name, stem or number, else by its captions.
 
     Captions are compared by their letters and digits alone, because published copies of a dataset differ in case,
     white space and in how they cut off punctuation. An image found by a name whose captions contradict the entry's in
@@ -262,29 +272,34 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
         DataError: images are not found, are ambiguous, or are found twice, or names and captions contradict each
             other.
     """
-    names = [names_of(text) for text in source.names]
-    by_name = _index((name, entry) for entry, known in enumerate(names) for name in known[1:])
-    by_name |= _index((known[0], entry) for entry, known in enumerate(names))
-    captions = [caption_key(each) for each in source.captions or [()] * len(names)]
-    by_captions = _index((key, entry) for entry, key in enumerate(captions))
+    names = [names_of(name) for name in source.names]
+    captions: list[tuple[str, ...]] = [()] * len(names)
+    if source.captions:
+        captions = [caption_key(stored) for stored in source.captions]
+    # The text itself counts more than the names that it contains.
+    by_name = _index([known[1:] for known in names]) | _index([known[:1] for known in names])
+    by_captions = _index([[key] for key in captions])
     counts = {len(key) for key in by_captions}
     entries = []
     found_by_captions = 0
     compared = 0
     different = []
     for image in images:
-        entries_of_names = set()
-        for text in (image.image_id, image.file):
-            entries_of_names.add(next((by_name[name] for name in names_of(text) if name in by_name), _UNKNOWN))
-        # Identifier and file must not contradict.
-        entry = _AMBIGUOUS if len(entries_of_names - _REASONS.keys()) > 1 else max(entries_of_names)
-        own = caption_key(image.captions if source.captions else ())
+        by_id = _first_known(names_of(image.image_id), by_name)
+        by_file = _first_known(names_of(image.file), by_name)
+        entry = max(by_id, by_file)
+        if by_id != by_file and min(by_id, by_file) >= 0:
+            entry = _AMBIGUOUS
+        key = caption_key(image.captions) if source.captions else ()
         if entry < 0:
             found_by_captions += 1
-            entry = next((by_captions[own[:count]] for count in counts if own[:count] in by_captions), entry)
-        elif captions[entry] and len(own) >= len(captions[entry]):
+            for count in counts:
+                if key[:count] in by_captions:
+                    entry = by_captions[key[:count]]
+                    break
+        elif captions[entry] and len(key) >= len(captions[entry]):
             compared += 1
-            if own[: len(captions[entry])] != captions[entry]:
+            if key[: len(captions[entry])] != captions[entry]:
                 different.append(image.image_id)
         entries.append(entry)
     if len(different) * 2 > compared:
@@ -293,20 +308,29 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
             f"dataset, first '{different[0]}': the ids number another dataset; remove *_ids.txt to match by captions."
         )
     times = Counter(entries)
-    wrong = [place for place, entry in enumerate(entries) if entry < 0 or times[entry] > 1]
+    wrong = [row for row, entry in enumerate(entries) if entry < 0 or times[entry] > 1]
     if wrong:
         image = images[wrong[0]]
         reason = _REASONS.get(entries[wrong[0]], "an entry that is another image's as well")
+        example = source.names[0] if source.names else ""
         raise DataError(
             f"{source.path} has {reason} for '{image.image_id}' ({image.file}), and {len(wrong)} of the {len(images)} "
-            f"images of the dataset are not found; its {len(source.names)} names are like "
-            f"'{next(iter(source.names), '')}'; use the features of this dataset, one entry for each image."
+            f"images of the dataset are not found; its {len(source.names)} names are like '{example}'; use the "
+            "features of this dataset, one entry for each image."
         )
     return np.array(entries, dtype=np.int64), found_by_captions
 
 
+def _first_known(names: Sequence[str], entries: Mapping[str, int]) -> int:
+    """Return the entry of the most exact name that has one."""
+    for name in names:
+        if name in entries:
+            return entries[name]
+    return _UNKNOWN
+
+
 def names_of(text: str) -> list[str]:
-    """Returns the names under which an id or file is known, the most exact first.
+    """Return the names under which an id or file is known, the most exact first.
 
     They are the text itself, the file name in it, that without the suffixes of images and arrays, and its number: 9 in
     `COCO_train2014_000000000009.jpg`, `coco_train2014_000000000009.npz`, `000000000009` and `9`.
@@ -314,22 +338,30 @@ def names_of(text: str) -> list[str]:
     text = text.strip()
     name = text.replace("\\", "/").rsplit("/", 1)[-1]
     stem = _SUFFIXES.sub("", name)
+    names = [text, name, stem]
     number = _NUMBER.fullmatch(stem)
-    return [text, name, stem, *([number[1].lstrip("0") or "0"] if number else [])]
+    if number:
+        names.append(number[1].lstrip("0") or "0")
+    return names
 
 
 def caption_key(captions: Sequence[str]) -> tuple[str, ...]:
-    """Returns captions by their letters and digits."""
+    """Return captions by their letters and digits."""
     return tuple("".join(filter(str.isalnum, caption.casefold())) for caption in captions)
 
 
-def _index(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int]:
-    """The entry of every key that is not empty, `_AMBIGUOUS` where several entries have it."""
-    index: dict[Any, int] = {}
-    for key, entry in pairs:
-        if key and index.setdefault(key, entry) != entry:
-            index[key] = _AMBIGUOUS
-    return index
+def _index(keys: Iterable[Iterable[Any]]) -> dict[Any, int]:
+    """Return the entry of every key that is not empty, `_AMBIGUOUS` where several entries have it.
+
+    Args:
+        keys: of each entry.
+    """
+    entries: dict[Any, int] = {}
+    for entry, keys_of_entry in enumerate(keys):
+        for key in keys_of_entry:
+            if key and entries.setdefault(key, entry) != entry:
+                entries[key] = _AMBIGUOUS
+    return entries
 
 
 # The map over the images of a dataset.
@@ -339,7 +371,7 @@ IMAGES_PER_PART = 128
 
 
 @dataclass(eq=False)
-class Import(Work[Source]):
+class Import(Work[FeatureSource]):
     """Features of images out of published files; a part has `rows` [n] int64 and a row of every dataset for each.
 
     Attributes:
@@ -361,8 +393,8 @@ class Import(Work[Source]):
     sizes: np.ndarray
 
     @cached_property
-    def source(self) -> Source:
-        """The published features, opened once in every process."""
+    def source(self) -> FeatureSource:
+        """Open the published features, once in every process."""
         with reading(self.path, "features", AGAIN):
             return IMPORTERS.module(self.settings.kind).open_source(self.path, self.settings)
 
@@ -372,31 +404,34 @@ class Import(Work[Source]):
 
     @property
     def spec(self) -> FeatureSpec:
-        """The datasets that there are."""
+        """Return the datasets that there are."""
         return self.source.spec
 
     @property
     def notes(self) -> list[str]:
         """Notes of the import for the user."""
-        found = self._match[1]
-        return [f"{found:,} of {len(self.images):,} images were found by their captions, not by an id"] * bool(found)
+        count = self._match[1]
+        if not count:
+            return []
+        return [f"{count:,} of {len(self.images):,} images were found by their captions, not by an id"]
 
     def parts(self) -> list[Part]:
-        """Images in the order of the published file: disks are fast at reading it from beginning to end."""
+        """Return the images in the order of the published file: disks are fast at reading it from beginning to end."""
         entries, _ = self._match
+        order = np.argsort(entries, kind="stable")
         parts = []
-        for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART):
+        for part in cut(order, IMAGES_PER_PART):
             rows = part.content
             names = [self.images[row].image_id for row in rows]
             parts.append(replace(part, content=(rows, entries[rows], self.sizes[rows], names)))
         return parts
 
-    def open(self) -> Source:
-        """The published features."""
+    def open(self) -> FeatureSource:
+        """Return the published features."""
         return self.source
 
-    def make(self, worker: Source, part: Part, path: Path) -> None:
-        """Copies the features of a part's images.
+    def make(self, worker: FeatureSource, part: Part, path: Path) -> None:
+        """Copy the features of a part's images.
 
         Raises:
             DataError: the features of an image cannot be stored.
@@ -404,4 +439,5 @@ class Import(Work[Source]):
         from itrpipe.storage.arrays import write_arrays
 
         rows, entries, sizes, names = part.content
-        write_arrays(path, {"rows": rows, **checked_rows(worker, names, entries, sizes)}, {})
+        arrays = checked_rows(worker, names, entries, sizes)
+        write_arrays(path, {"rows": rows, **arrays}, {})

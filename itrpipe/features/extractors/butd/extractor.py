@@ -95,7 +95,7 @@ _UNREAD = re.compile(r"\.num_batches_tracked$|pixel_(mean|std)$|\.cell_anchors\.
 
 
 def build(settings: Butd, device: torch.device) -> ButdExtractor:
-    """Returns the extractor with the weights that the settings name.
+    """Return the extractor with the weights that the settings name.
 
     Raises:
         MissingInputError: there is no such file of weights, or the hub does not give it.
@@ -105,7 +105,7 @@ def build(settings: Butd, device: torch.device) -> ButdExtractor:
     network.eval().requires_grad_(False)
     _fold_batch_norms(network)
     if settings.precision == "bf16":
-        parts = "backbone", "res5", "conv"
+        parts = ("backbone", "res5", "conv")
         for part in parts:
             network.get_submodule(part).bfloat16()  # once, where otherwise every pass would round the weights
         in_bfloat16(network, *parts)
@@ -120,32 +120,36 @@ class ButdExtractor(Detector):
     nms = _CLASS_NMS
 
     def group(self, height: int, width: int) -> tuple[int, int]:
-        """The size itself: padded beside a larger image, an image would get slightly other features at the seam."""
+        """Return the size itself: padded beside a larger image, an image would get other features at the seam."""
         return height, width
 
     def propose(self, images: list[Tensor]) -> Proposals:
-        """Runs the network on B images [3, H, W] uint8 of one size; the boxes are the region proposals."""
+        """Run the network on B images [3, H, W] uint8 of one size; the boxes are the region proposals."""
         network: ButdNetwork = self._network
         pixels, scale = resized(torch.stack(images))
         height, width = pixels.shape[2:]
-        padded = F.pad(pixels, (0, max(0, _SHORTEST_SIDE - width), 0, max(0, _SHORTEST_SIDE - height)))
-        feature_map = network.backbone(padded)
+        margin_right = max(0, _SHORTEST_SIDE - width)
+        margin_below = max(0, _SHORTEST_SIDE - height)
+        feature_map = network.backbone(F.pad(pixels, (0, margin_right, 0, margin_below)))
         rows, columns = feature_map.shape[2:]
         anchors = place_anchors(caffe_anchors().to(self._device), rows, columns, STRIDE)
-        found = zip(*network.anchor_scores(feature_map), strict=True)
-        boxes = [surest(logits, deltas, anchors, (height, width), scale) for logits, deltas in found]
+        boxes = []
+        for logits, deltas in zip(*network.anchor_scores(feature_map), strict=True):
+            boxes.append(surest(logits, deltas, anchors, (height, width), scale))
         vectors = network.region_features(feature_map, boxes)
-        classes, attributes = (logits.softmax(dim=1)[:, :-1] for logits in network.predictions(vectors))
+        class_logits, attribute_logits = network.predictions(vectors)
+        classes = class_logits.softmax(dim=1)[:, :-1]
+        attributes = attribute_logits.softmax(dim=1)[:, :-1]
         # Overlaps are those in the image file, where the pixel that a width includes weighs more than here.
         in_file = pad_sequence(boxes, batch_first=True) / scale
         overlaps = box_overlaps(in_file + in_file.new_tensor(_LAST_PIXEL))
         # In pixels here; not always whole, and so not always the size of `pixels`.
-        extents = [(images[0].shape[2] * scale, images[0].shape[1] * scale)] * len(images)
-        return Proposals(boxes, extents, overlaps, vectors, classes, attributes=attributes)
+        extent = (images[0].shape[2] * scale, images[0].shape[1] * scale)
+        return Proposals(boxes, [extent] * len(images), overlaps, vectors, classes, attributes=attributes)
 
 
 def resized(images: Tensor) -> tuple[Tensor, float]:
-    """Resizes images as `caffe_size` says; bilinear without antialiasing, both axes by one factor.
+    """Resize images as `caffe_size` says; bilinear without antialiasing, both axes by one factor.
 
     Args:
         images: [B, 3, H, W] uint8 RGB.
@@ -154,12 +158,14 @@ def resized(images: Tensor) -> tuple[Tensor, float]:
         Pixels [B, 3, h, w] float32, BGR minus the mean; and how many of them a pixel of the file becomes.
     """
     factor, height, width = caffe_size(*images.shape[2:])
-    pixels = images.flip(1).float() - torch.tensor(_MEAN_BGR, device=images.device).view(3, 1, 1)
-    return _interpolate(_interpolate(pixels.mT, factor, height).mT, factor, width), factor
+    mean = torch.tensor(_MEAN_BGR, device=images.device).view(3, 1, 1)
+    pixels = images.flip(1).float() - mean
+    pixels = _interpolate(pixels.mT, factor, height).mT
+    return _interpolate(pixels, factor, width), factor
 
 
 def caffe_size(height: int, width: int) -> tuple[float, int, int]:
-    """Returns the factor and the resized height and width: round half to even, where the factor itself is not round."""
+    """Return the factor and the resized height and width: round half to even, where the factor itself is not round."""
     factor = SHORT_SIDE / min(height, width)
     if round(factor * max(height, width)) > LONG_SIDE:
         factor = LONG_SIDE / max(height, width)
@@ -167,29 +173,35 @@ def caffe_size(height: int, width: int) -> tuple[float, int, int]:
 
 
 def _interpolate(image: Tensor, factor: float, length: int) -> Tensor:
-    """Resizes the last axis of an image to `length` as OpenCV does for a given factor.
+    """Resize the last axis of an image to `length` as OpenCV does for a given factor.
 
     Pixel i lies at (i + 0.5) / factor - 0.5. torch's `interpolate` takes the factor from the sizes, where it was
     rounded; at edges that is wrong by up to 60 grey levels.
     """
     last = image.shape[-1] - 1
-    places = ((torch.arange(length, dtype=torch.float64, device=image.device) + 0.5) / factor - 0.5).clamp(0, last)
-    before = places.long()
-    return torch.lerp(image[..., before], image[..., (before + 1).clamp(max=last)], (places - before).float())
+    pixels = torch.arange(length, dtype=torch.float64, device=image.device)
+    places = ((pixels + 0.5) / factor - 0.5).clamp(0, last)
+    left = places.long()
+    right = (left + 1).clamp(max=last)
+    return torch.lerp(image[..., left], image[..., right], (places - left).float())
 
 
 def caffe_anchors() -> Tensor:
-    """The anchors of the Caffe original, [A, 4]: x2 and y2 are the last pixels inside the box.
+    """Return the anchors of the Caffe original, [A, 4]: x2 and y2 are the last pixels inside the box.
 
     The order is size-major, three ratios (height / width = 0.5, 1, 2) for each size, as in the published conversion.
     Caffe itself orders by ratio first.
     """
-    sides = torch.tensor([[width * size // 16, height * size // 16] for size in _SIZES for width, height in _WINDOWS])
-    return torch.cat([_CENTRE - (sides - 1) / 2, _CENTRE + (sides - 1) / 2], dim=1)
+    sides = []
+    for size in _SIZES:
+        for width, height in _WINDOWS:
+            sides.append([width * size // 16, height * size // 16])
+    half = (torch.tensor(sides) - 1) / 2
+    return torch.cat([_CENTRE - half, _CENTRE + half], dim=1)
 
 
 def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, size: tuple[int, int], scale: float) -> Tensor:
-    """Drops what is too small first, takes the surest anchors after that, and then applies NMS.
+    """Drop what is too small first, take the surest anchors after that, and then apply NMS.
 
     Args:
         logits: [M] objectness of every anchor of the feature map.
@@ -205,12 +217,13 @@ def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, size: tuple[int, int
     # x2 comes out one too large for a box with both ends inside. The original does so too.
     boxes = shift_boxes(deltas, anchors[:, :2] + sides / 2, sides)
     boxes = clip_boxes_to_image(boxes, (size[0] - 1, size[1] - 1))
-    large = (boxes[:, 2:] - boxes[:, :2] + 1 >= _SMALLEST_SIDE * scale).all(dim=1)
-    boxes = boxes[large]
-    logits = logits[large]
+    is_large = (boxes[:, 2:] - boxes[:, :2] + 1 >= _SMALLEST_SIDE * scale).all(dim=1)
+    boxes = boxes[is_large]
+    logits = logits[is_large]
     order = logits.argsort(descending=True, stable=True)[:_CANDIDATES]
-    ordinary = boxes[order] + boxes.new_tensor(_LAST_PIXEL)
-    return boxes[order][nms(ordinary, logits[order], _PROPOSAL_NMS)[:PROPOSALS]]
+    boxes = boxes[order]
+    kept = nms(boxes + boxes.new_tensor(_LAST_PIXEL), logits[order], _PROPOSAL_NMS)
+    return boxes[kept[:PROPOSALS]]
 
 
 # The network.
@@ -242,7 +255,7 @@ class ButdNetwork(nn.Module):
         self.attr_score = nn.Linear(_ATTRIBUTE_DIM, ATTRIBUTES + 1)
 
     def anchor_scores(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
-        """For every anchor of every cell how likely it holds an object, and how to move it.
+        """Predict for every anchor of every cell how likely it holds an object, and how to move it.
 
         Args:
             feature_map: [B, 1024, h, w].
@@ -252,11 +265,13 @@ class ButdNetwork(nn.Module):
         """
         hidden = self.conv(feature_map).relu()
         logits = self.objectness_logits(hidden)  # [B, A, h, w]
+        logits = logits.permute(0, 2, 3, 1).flatten(1)
         deltas = self.anchor_deltas(hidden).unflatten(1, (ANCHORS, 4))  # [B, A, 4, h, w]
-        return logits.permute(0, 2, 3, 1).flatten(1), deltas.permute(0, 3, 4, 1, 2).flatten(1, 3)
+        deltas = deltas.permute(0, 3, 4, 1, 2).flatten(1, 3)
+        return logits, deltas
 
     def region_features(self, feature_map: Tensor, boxes: Sequence[Tensor]) -> Tensor:
-        """Returns the feature vectors of all images' regions, one image after the other.
+        """Return the feature vectors of all images' regions, one image after the other.
 
         The pooling is the classic one with rounded corners, not RoIAlign: regions that round to the same cells get
         the same vector, bit for bit.
@@ -269,13 +284,14 @@ class ButdNetwork(nn.Module):
             [K, 2048] float32, not negative.
         """
         vectors = []
-        for own, regions in zip(feature_map.split(1), boxes, strict=True):
-            crops = roi_pool(own, [regions], _CROP, spatial_scale=1 / STRIDE)  # [P, 1024, 14, 14]
-            vectors += [self.res5(some).mean(dim=(2, 3)) for some in crops.split(_REGIONS_AT_ONCE)]
+        for cells, regions in zip(feature_map.split(1), boxes, strict=True):
+            crops = roi_pool(cells, [regions], _CROP, spatial_scale=1 / STRIDE)  # [P, 1024, 14, 14]
+            for some_crops in crops.split(_REGIONS_AT_ONCE):
+                vectors.append(self.res5(some_crops).mean(dim=(2, 3)))
         return torch.cat(vectors)
 
     def predictions(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns logits of classes [K, 1601] and attributes [K, 401] of features [K, 2048].
+        """Return logits of classes [K, 1601] and attributes [K, 401] of features [K, 2048].
 
         The last columns are the background, and that there is no attribute.
         """
@@ -287,7 +303,7 @@ class ButdNetwork(nn.Module):
 
 
 def _caffe_resnet101() -> ResNet:
-    """torchvision's ResNet-101, changed to the one of Caffe and to what Faster R-CNN makes of its last stage."""
+    """Return torchvision's ResNet-101, changed to the one of Caffe and to what Faster R-CNN makes of its last stage."""
     body = resnet101(weights=None, norm_layer=FrozenBatchNorm2d)
     # Windows start at the first pixel and the last one may be cut: for odd sizes another map than with padding 1.
     body.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=0, ceil_mode=True)
@@ -306,19 +322,25 @@ def _caffe_resnet101() -> ResNet:
 
 
 def _fold_batch_norms(network: nn.Module) -> None:
-    """Multiplies every batch norm into the convolution before it; what is left of it does nothing."""
+    """Multiply every batch norm into the convolution before it; what is left of it does nothing."""
     for parent in list(network.modules()):
         for (_, conv), (name, norm) in pairwise(list(parent.named_children())):
             if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d):
                 fixed = dict(norm.named_buffers())
-                running = fixed["running_mean"], fixed["running_var"], norm.eps
-                folded = fuse_conv_bn_weights(conv.weight, conv.bias, *running, fixed["weight"], fixed["bias"])
-                conv.weight, conv.bias = folded
+                conv.weight, conv.bias = fuse_conv_bn_weights(
+                    conv.weight,
+                    conv.bias,
+                    fixed["running_mean"],
+                    fixed["running_var"],
+                    norm.eps,
+                    fixed["weight"],
+                    fixed["bias"],
+                )
                 setattr(parent, name, nn.Identity())
 
 
 def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
-    """Returns the network with the weights that the settings name, and notes for the user.
+    """Return the network with the weights that the settings name, and notes for the user.
 
     Raises:
         MissingInputError: there is no such file, or the hub does not give it.

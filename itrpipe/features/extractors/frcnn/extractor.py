@@ -42,29 +42,33 @@ _THINNEST = 2
 
 
 def build(settings: Frcnn, device: torch.device) -> FrcnnExtractor:
-    """Returns the extractor with the weights that the settings name.
+    """Return the extractor with the weights that the settings name.
 
     Raises:
         MissingInputError: there is no such file, or torchvision's weights cannot be fetched.
-        DataError: the weights are damaged or of another network.
+        DataError: the weights are damaged or of another network; names the tensor.
     """
-    network, notes = _load_network(settings)
+    notes = ()
+    if settings.weights == "random":
+        notes = (RANDOM_NOTE,)
+        with same_random_numbers():
+            network = _network(settings, _RANDOM_CLASSES)
+    else:
+        network = _load_network(settings)
     network.eval().requires_grad_(False)
     if settings.precision == "bf16":
         in_bfloat16(network, "backbone", "rpn.head.conv", "roi_heads.box_head")
-    return FrcnnExtractor(network.to(memory_format=torch.channels_last).to(device), settings, device, notes)
+    network = network.to(memory_format=torch.channels_last).to(device)
+    return FrcnnExtractor(network, settings, device, notes)
 
 
-def _load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
-    """Returns the network with the weights that the settings name, and notes for the user.
+def _load_network(settings: Frcnn) -> FasterRCNN:
+    """Return the network with the weights that the settings name.
 
     Raises:
         MissingInputError: there is no such file, or torchvision's weights cannot be fetched.
         DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
     """
-    if settings.weights == "random":
-        with same_random_numbers():
-            return _network(settings, _RANDOM_CLASSES), (RANDOM_NOTE,)
     path = _fetched(settings.weights) if settings.weights in NAMES else local_weights(settings.weights)
     if path is None:
         known = ", ".join(NAMES)
@@ -75,9 +79,10 @@ def _load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
         raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class other than the background; {_REMEDY}.")
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = _network(settings, classes)
-    if further := fill(network, path, state, _REMEDY):
+    further = fill(network, path, state, _REMEDY)
+    if further:
         raise DataError(f"{further[0]}; {_REMEDY}.")
-    return network, ()
+    return network
 
 
 def _network(settings: Frcnn, classes: int) -> FasterRCNN:
@@ -93,7 +98,7 @@ def _network(settings: Frcnn, classes: int) -> FasterRCNN:
 
 
 def _fetched(name: str) -> Path:
-    """The file of torchvision's weights, downloaded where it is not there; its name says how its digest begins."""
+    """Return the file of torchvision's weights, downloaded if need be; its name says how its digest begins."""
     url = FasterRCNN_ResNet50_FPN_V2_Weights[name].url
     path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
@@ -122,17 +127,19 @@ class StretchThin:
     long_side: int
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
-        """Turns [H, W, 3] uint8 into [3, h, w] uint8."""
+        """Turn [H, W, 3] uint8 into [3, h, w] uint8."""
         height, width = self.size(*image.shape[:2])
         if (height, width) != image.shape[:2]:
             image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
         return channels_first(image)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the result."""
+        """Return height and width of the result."""
         if max(height, width) * _THINNEST <= min(height, width) * self.long_side:
             return height, width
-        return (_THINNEST, self.long_side) if height < width else (self.long_side, _THINNEST)
+        if height < width:
+            return _THINNEST, self.long_side
+        return self.long_side, _THINNEST
 
 
 class FrcnnExtractor(Detector):
@@ -151,23 +158,25 @@ class FrcnnExtractor(Detector):
         self.nms = settings.nms
 
     def group(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the image after scaling and padding, so that padding does not depend on other images."""
+        """Return height and width of the image after scaling and padding, which so depends on no other image."""
         height, width = self.transform.size(height, width)
         scaled, _ = self._network.transform.resize(torch.empty(3, height, width, device="meta"))
-        height, width = (math.ceil(side / _STRIDE) * _STRIDE for side in scaled.shape[1:])
-        return height, width
+        height, width = scaled.shape[1:]
+        return math.ceil(height / _STRIDE) * _STRIDE, math.ceil(width / _STRIDE) * _STRIDE
 
     def propose(self, images: list[Tensor]) -> Proposals:
-        """Runs the network on B images [3, h, w] uint8 of one group."""
+        """Run the network on B images [3, h, w] uint8 of one group."""
         network = self._network
+        heads = network.roi_heads
         scaled, _ = network.transform([image.float() / 255 for image in images])
         scaled.tensors = scaled.tensors.contiguous(memory_format=torch.channels_last)
         maps = network.backbone(scaled.tensors)
         boxes, _ = network.rpn(scaled, maps)
         # On its first call the pooling learns the strides from these sizes: those of tiny images would mislead it.
         padded = [tuple(scaled.tensors.shape[-2:])] * len(boxes)
-        vectors = network.roi_heads.box_head(network.roi_heads.box_roi_pool(maps, boxes, padded))
-        logits, _ = network.roi_heads.box_predictor(vectors)
+        vectors = heads.box_head(heads.box_roi_pool(maps, boxes, padded))
+        logits, _ = heads.box_predictor(vectors)
+        probabilities = logits.softmax(dim=1)[:, 1:]
         extents = [(width, height) for height, width in scaled.image_sizes]
         overlaps = box_overlaps(pad_sequence(boxes, batch_first=True))
-        return Proposals(boxes, extents, overlaps, vectors, logits.softmax(dim=1)[:, 1:], first_label=1)
+        return Proposals(boxes, extents, overlaps, vectors, probabilities, first_label=1)

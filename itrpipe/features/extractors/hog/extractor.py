@@ -50,30 +50,32 @@ class HogExtractor(Extractor):
 
     def __init__(self, settings: Hog, device: torch.device) -> None:
         grid = settings.grid
-        side = settings.grid * settings.cell
         self._grid = grid
         self._device = device
-        self.transform = partial(stretched, side)
+        self.transform = partial(stretched, grid * settings.cell)
         self.spec = FeatureSpec(grid * grid, REGION_DIM, GLOBAL_DIM, boxes=True)
         edges = np.linspace(0, 1, grid + 1, dtype=np.float32)
         top, left = np.meshgrid(edges[:-1], edges[:-1], indexing="ij")
-        self._boxes = np.stack([left, top, left + edges[1], top + edges[1]], axis=-1).reshape(-1, 4).clip(0, 1)
+        boxes = np.stack([left, top, left + edges[1], top + edges[1]], axis=-1)
+        self._boxes = boxes.reshape(-1, 4).clip(0, 1)
 
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns regions [B, R, D] and global [B, G] float16, count [B] int16 and boxes [B, R, 4] float32 in 0..1."""
+        """Return regions [B, R, D] and global [B, G] float16, count [B] int16 and boxes [B, R, 4] float32 in 0..1."""
         assert isinstance(images, Tensor)
         rgb = images.to(self._device).float() / 255
         red, green, blue = rgb.unbind(1)
-        # Lightness in 0..1, red against green and both against blue in -1..1, [B, 3, H, W].
-        colours = torch.stack([rgb.mean(1), red - green, (red + green - 2 * blue) / 2], dim=1)
-        gradients = gradient_votes(colours[:, 0])
+        lightness = rgb.mean(1)  # 0..1
+        red_green = red - green  # -1..1, as the next
+        yellow_blue = (red + green - 2 * blue) / 2
+        colours = torch.stack([lightness, red_green, yellow_blue], dim=1)  # [B, 3, H, W]
+        gradients = gradient_votes(lightness)
         shares = colour_votes(colours)
         regions = [*histograms(gradients, shares, self._grid), in_cells(colours, self._grid, MEANS)]
         levels = []
-        for side in _LEVELS:
-            for part in histograms(gradients, shares, side):
-                levels.append(part.flatten(1) / side)  # each level as long as the other, whatever its number of cells
+        for grid in _LEVELS:
+            for vectors in histograms(gradients, shares, grid):
+                levels.append(vectors.flatten(1) / grid)  # so that all levels are equally long
         return {
             "regions": torch.cat(regions, dim=2).half().cpu().numpy(),
             "global": torch.cat(levels, dim=1).half().cpu().numpy(),
@@ -92,40 +94,43 @@ def stretched(side: int, image: np.ndarray) -> np.ndarray:
 
 
 def gradient_votes(lightness: Tensor) -> Tensor:
-    """For every pixel of [B, H, W] the length of its gradient, shared by the two nearest orientations, [B, 9, H, W].
+    """Return the length of the gradient of every pixel of [B, H, W], shared by its two nearest orientations.
 
-    Borders have no gradient across them.
+    Borders have no gradient across them. Returns [B, 9, H, W].
     """
     across = F.pad(lightness[:, :, 2:] - lightness[:, :, :-2], (1, 1))
     down = F.pad(lightness[:, 2:] - lightness[:, :-2], (0, 0, 1, 1))
     length = torch.hypot(across, down)[:, None]
-    place = torch.atan2(down, across).remainder(math.pi)[:, None] * (ORIENTATIONS / math.pi)
-    below = place.floor()
-    share = place - below
-    places = torch.cat([below, below + 1], dim=1).long()
-    return _votes(places, torch.cat([length * (1 - share), length * share], dim=1), ORIENTATIONS)
+    angle = torch.atan2(down, across).remainder(math.pi)[:, None]
+    orientation = angle * (ORIENTATIONS / math.pi)
+    below = orientation.floor()
+    share = orientation - below
+    orientations = torch.cat([below, below + 1], dim=1).long()
+    weights = torch.cat([length * (1 - share), length * share], dim=1)
+    return _votes(orientations, weights, ORIENTATIONS)
 
 
 def colour_votes(colours: Tensor) -> Tensor:
-    """One for the bin of every pixel's colour, [B, 100, H, W], of opponent colours [B, 3, H, W]."""
+    """Return one for the bin of every pixel's colour, [B, 100, H, W], of opponent colours [B, 3, H, W]."""
 
     def bins(values: Tensor, count: int) -> Tensor:
         return (values * count).long().clamp(0, count - 1)
 
     lightness = bins(colours[:, 0], LIGHTNESS)
-    first, second = bins((colours[:, 1:] + _RANGE) / (2 * _RANGE), OPPONENT).unbind(1)
-    place = ((lightness * OPPONENT + first) * OPPONENT + second)[:, None]
-    return _votes(place, torch.ones_like(place, dtype=colours.dtype), COLOURS)
+    opponents = (colours[:, 1:] + _RANGE) / (2 * _RANGE)
+    red_green, yellow_blue = bins(opponents, OPPONENT).unbind(1)
+    colour = (lightness * OPPONENT + red_green) * OPPONENT + yellow_blue
+    return _votes(colour[:, None], torch.ones_like(colours[:, :1]), COLOURS)
 
 
 def _votes(places: Tensor, weights: Tensor, count: int) -> Tensor:
-    """Sums of weights [B, n, H, W] by their places among `count`, round and round, [B, count, H, W]."""
+    """Return the sums [B, count, H, W] of weights [B, n, H, W] by their bins; bins go round after `count`."""
     votes = weights.new_zeros(len(weights), count, *weights.shape[2:])
     return votes.scatter_add_(1, places % count, weights)
 
 
 def histograms(gradients: Tensor, colours: Tensor, grid: int) -> list[Tensor]:
-    """Histograms of the cells of a grid.
+    """Compute the histograms of the cells of a grid.
 
     Args:
         gradients: votes [B, 9, H, W].
@@ -141,6 +146,6 @@ def histograms(gradients: Tensor, colours: Tensor, grid: int) -> list[Tensor]:
 
 
 def in_cells(values: Tensor, grid: int, parts: int) -> Tensor:
-    """Means of [B, C, H, W] in parts * parts parts of the cells of a grid, row by row, [B, grid², C * parts²]."""
+    """Return the means [B, grid², C * parts²] of [B, C, H, W] in parts * parts parts of the cells of a grid."""
     pooled = F.adaptive_avg_pool2d(values, grid * parts)
     return F.unfold(pooled, parts, stride=parts).mT.contiguous()

@@ -58,7 +58,7 @@ class ScenesExtractor(Extractor):
     spec = FeatureSpec(REGIONS, REGION_DIM, GLOBAL_DIM, boxes=True, labels=True, scores=True)
 
     def __init__(self, settings: Scenes, device: torch.device) -> None:
-        """Opens the weights that come with the package.
+        """Open the weights that come with the package.
 
         Raises:
             DataError: they are not there, are truncated or of another network.
@@ -70,7 +70,7 @@ class ScenesExtractor(Extractor):
         self._model.eval().to(device)
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Detects regions; region 0 is the whole image, then one per thing by falling score, then more.
+        """Detect regions; region 0 is the whole image, then one per thing by falling score, then more.
 
         Args:
             images: [B, 3, 144, 192] uint8.
@@ -91,8 +91,9 @@ class ScenesExtractor(Extractor):
                 )
         assert isinstance(images, Tensor)
         rows = self._model(images.to(self._device))
-        found = {name: values.cpu().numpy() for name, values in rows.items()}
-        return {**found, "count": np.full(len(images), REGIONS, dtype=np.int16)}
+        arrays = {name: values.cpu().numpy() for name, values in rows.items()}
+        arrays["count"] = np.full(len(images), REGIONS, dtype=np.int16)
+        return arrays
 
 
 build = ScenesExtractor
@@ -127,7 +128,7 @@ class _Backbone(nn.Module):
         self.merge = Conv2dNormActivation(_MAP_WIDTH, _MAP_WIDTH)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the map [B, C, H / 8, W / 8], and the mean of the deepest layer [B, G], of pixels [B, 3, H, W]."""
+        """Return the map [B, C, H / 8, W / 8], and the mean of the deepest layer [B, G], of pixels [B, 3, H, W]."""
         fine = self.fine(x)  # [B, 40, H / 4, W / 4]
         middle = self.middle(fine)  # [B, 64, H / 8, W / 8]
         coarse = self.coarse(middle)  # [B, 96, H / 16, W / 16]
@@ -156,61 +157,73 @@ class ScenesDetector(nn.Module):
         self.kinds = nn.Linear(_APPEARANCE_DIM, len(KINDS) + 1)
         self.region_deltas = nn.Linear(_APPEARANCE_DIM, 4)
         self.kind_embedding = nn.Embedding(len(KINDS), _KIND_EMBEDDING)
-        attribute_dim = REGION_DIM - _APPEARANCE_DIM
-        self.attribute_hidden = nn.Linear(_APPEARANCE_DIM + _KIND_EMBEDDING, attribute_dim)
+        self.attribute_hidden = nn.Linear(_APPEARANCE_DIM + _KIND_EMBEDDING, REGION_DIM - _APPEARANCE_DIM)
         self.whole_image = nn.Linear(GLOBAL_DIM, REGION_DIM)
-        shapes = [(size * math.sqrt(r), size / math.sqrt(r)) for size in _ANCHOR_SIZES for r in _ANCHOR_RATIOS]
-        cell = torch.cat([-torch.tensor(shapes) / 2, torch.tensor(shapes) / 2], dim=1)
+        sides = []
+        for size in _ANCHOR_SIZES:
+            for ratio in _ANCHOR_RATIOS:
+                sides.append((size * math.sqrt(ratio), size / math.sqrt(ratio)))
+        half = torch.tensor(sides) / 2
+        cell = torch.cat([-half, half], dim=1)
         anchors = place_anchors(cell, HEIGHT // _STRIDE, WIDTH // _STRIDE, _STRIDE, _STRIDE / 2)
         self.register_buffer("anchors", anchors, persistent=False)
 
     def propose(self, cells: Tensor) -> Tensor:
-        """Returns the best proposals [B, 40, 4] that do not overlap much, from the map [B, C, H, W]."""
+        """Return the best proposals [B, 40, 4] that do not overlap much, from the map [B, C, H, W]."""
         hidden = self.proposal_hidden(cells)
         objectness = self.objectness(hidden).permute(0, 2, 3, 1).flatten(1)  # [B, A]
         deltas = self.anchor_deltas(hidden).permute(0, 2, 3, 1).reshape(len(cells), -1, 4)  # [B, A, 4]
         best = objectness.float().topk(_CANDIDATES, dim=1).indices  # [B, K]
-        boxes = decode(pick(deltas.float(), best), self.anchors[best])  # [B, K, 4]
-        keep, _ = suppress(boxes, _PROPOSAL_OVERLAP)
+        boxes = decode_boxes(pick(deltas.float(), best), self.anchors[best])  # [B, K, 4]
+        is_kept, _ = suppress(boxes, _PROPOSAL_OVERLAP)
         # A stable sort keeps both groups in order of their scores: the best suppressed boxes fill up.
-        return pick(boxes, (~keep).byte().argsort(dim=1, stable=True)[:, :_PROPOSALS])
+        order = (~is_kept).byte().argsort(dim=1, stable=True)
+        return pick(boxes, order[:, :_PROPOSALS])
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Returns the regions of images [B, 3, 144, 192] uint8, as of `ScenesExtractor`."""
+        """Return the regions of images [B, 3, 144, 192] uint8, as of `ScenesExtractor`."""
         pixels = (images.float() - 127.5) / 64.0
         cells, pooled = self.backbone(pixels.contiguous(memory_format=torch.channels_last))
         boxes = self.propose(cells)
         crops = roi_align(cells, list(boxes), _POOLED, 1 / _STRIDE, sampling_ratio=2, aligned=True)
         appearance = self.appearance(crops.flatten(1)).view(*boxes.shape[:2], -1)  # [B, 40, 132]
         # The last kind is the background.
-        scores, kinds = self.kinds(appearance).softmax(dim=-1)[..., : len(KINDS)].max(dim=-1)  # [B, 40]
-        boxes = decode(self.region_deltas(appearance) * boxes.new_tensor(_DELTA_SCALE), boxes)
+        probabilities = self.kinds(appearance).softmax(dim=-1)[..., : len(KINDS)]
+        scores, kinds = probabilities.max(dim=-1)  # [B, 40]
+        deltas = self.region_deltas(appearance) * boxes.new_tensor(_DELTA_SCALE)
+        boxes = decode_boxes(deltas, boxes)
+
         order = scores.argsort(dim=1, descending=True, stable=True)
-        chosen = pick(order, spread(pick(boxes, order), _REGION_OVERLAP, REGIONS - 1))
+        chosen = pick(order, spread(pick(boxes, order), _REGION_OVERLAP, REGIONS - 1))  # [B, 11]
         appearance = pick(appearance, chosen)
         kinds = pick(kinds, chosen)
         seen = torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)
         regions = torch.cat([appearance, F.relu(self.attribute_hidden(seen))], dim=-1)  # [B, 11, 256]
         boxes = pick(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
+
+        whole_region = F.relu(self.whole_image(pooled))[:, None]
+        whole_box = boxes.new_tensor([0, 0, 1, 1]).expand(len(boxes), 1, 4)
         return {
-            "regions": torch.cat([F.relu(self.whole_image(pooled))[:, None], regions], dim=1).half(),
-            "boxes": torch.cat([boxes.new_tensor([0, 0, 1, 1]).expand(len(boxes), 1, 4), boxes], dim=1),
+            "regions": torch.cat([whole_region, regions], dim=1).half(),
+            "boxes": torch.cat([whole_box, boxes], dim=1),
             "labels": F.pad(kinds, (1, 0), value=-1).to(torch.int16),
             "scores": F.pad(pick(scores, chosen), (1, 0), value=1.0),
             "global": pooled.half(),
         }
 
 
-def decode(deltas: Tensor, anchors: Tensor) -> Tensor:
-    """Returns boxes [..., 4]: `anchors` moved by `deltas` [..., 4], as of `shift_boxes`, and cut to the image."""
+def decode_boxes(deltas: Tensor, anchors: Tensor) -> Tensor:
+    """Return boxes [..., 4]: `anchors` moved by `deltas` [..., 4], as of `shift_boxes`, and cut to the image."""
     sides = anchors[..., 2:] - anchors[..., :2]
-    finite = torch.cat([deltas[..., :2], deltas[..., 2:].clamp(max=_LARGEST_LOG_SCALE)], dim=-1)
-    return clip_boxes_to_image(shift_boxes(finite, anchors[..., :2] + sides / 2, sides), (HEIGHT, WIDTH))
+    centres = anchors[..., :2] + sides / 2
+    log_scales = deltas[..., 2:].clamp(max=_LARGEST_LOG_SCALE)
+    boxes = shift_boxes(torch.cat([deltas[..., :2], log_scales], dim=-1), centres, sides)
+    return clip_boxes_to_image(boxes, (HEIGHT, WIDTH))
 
 
 def suppress(boxes: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Greedy non-maximum suppression for all images at once.
+    """Suppress overlapping boxes greedily, for all images at once.
 
     Args:
         boxes: [B, K, 4], the best first.
@@ -221,12 +234,12 @@ def suppress(boxes: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """
     overlaps = box_overlaps(boxes)
     falling = torch.arange(boxes.shape[1], 0, -1.0, device=boxes.device)[:, None]
-    keep = surviving_confidence(overlaps, falling.expand(len(boxes), -1, -1), threshold) > 0
-    return keep, (overlaps > threshold).triu(diagonal=1)
+    confidence = surviving_confidence(overlaps, falling.expand(len(boxes), -1, -1), threshold)
+    return confidence > 0, (overlaps > threshold).triu(diagonal=1)
 
 
 def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
-    """Returns indices [B, count] of the kept boxes, then of every kept box's best neighbour, then of its second ...
+    """Return indices [B, count] of the kept boxes, then of every kept box's best neighbour, then of its second ...
 
     A region set of fixed size is larger than the number of things in a picture. Filled up by score it would show the
     most conspicuous thing many times over; so filled up it shows each about equally often.
@@ -236,13 +249,17 @@ def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
         threshold: overlap above which the later box is a neighbour of the earlier and not kept.
         count: how many indices are wanted.
     """
-    keep, blocks = suppress(boxes, threshold)
-    suppressor = (blocks & keep[:, :, None]).byte().argmax(dim=1)  # the first box that suppresses each
-    group = torch.where(keep, torch.arange(boxes.shape[1], device=boxes.device), suppressor)  # [B, K]
-    rank = (group[:, :, None] == group[:, None, :]).triu(diagonal=1).sum(dim=1)  # earlier boxes of the same group
-    return rank.argsort(dim=1, stable=True)[:, :count]
+    is_kept, overlaps = suppress(boxes, threshold)
+    # The first kept box that suppresses each.
+    suppressor = (overlaps & is_kept[:, :, None]).byte().argmax(dim=1)
+    itself = torch.arange(boxes.shape[1], device=boxes.device)
+    group = torch.where(is_kept, itself, suppressor)  # [B, K]
+    is_same_group = group[:, :, None] == group[:, None, :]
+    earlier_boxes = is_same_group.triu(diagonal=1).sum(dim=1)
+    return earlier_boxes.argsort(dim=1, stable=True)[:, :count]
 
 
 def pick(values: Tensor, indices: Tensor) -> Tensor:
-    """Returns `values` [B, K, ...] at `indices` [B, n] of each image: [B, n, ...]."""
-    return values[torch.arange(len(values), device=values.device)[:, None], indices]
+    """Return `values` [B, K, ...] at `indices` [B, n] of each image: [B, n, ...]."""
+    images = torch.arange(len(values), device=values.device)[:, None]
+    return values[images, indices]

@@ -26,19 +26,15 @@ from itrpipe.features.weights import RANDOM_NOTE, same_random_numbers
 def build(settings: Vision, device: torch.device) -> GridExtractor:
     """Return the extractor; errors are those of `itrpipe.encoders.encoder.open_encoder`."""
     if settings.weights == "random":
-        encoder, notes = _open_random(settings)
+        folder, notes = find_folder(settings.model, settings.revision, (VISION,), weights=False)
+        config = open_config(folder)
+        with quiet(), same_random_numbers():
+            network = transformers.AutoModel.from_config(config, dtype=torch.float32).eval()
+        encoder = Encoder(network, open_images(folder), None)
+        notes = (*notes, RANDOM_NOTE)
     else:
         encoder, notes = open_encoder(settings.model, settings.revision, (VISION,))
     return GridExtractor(encoder, notes, settings.precision == "bf16", device)
-
-
-def _open_random(settings: Vision) -> tuple[Encoder, tuple[str, ...]]:
-    """Open a network with the same random weights every time; its folder needs none."""
-    folder, notes = find_folder(settings.model, settings.revision, (VISION,), weights=False)
-    config = open_config(folder)
-    with quiet(), same_random_numbers():
-        network = transformers.AutoModel.from_config(config, dtype=torch.float32).eval()
-    return Encoder(network, open_images(folder), None), (*notes, RANDOM_NOTE)
 
 
 class GridExtractor(Extractor):
@@ -64,13 +60,13 @@ class GridExtractor(Extractor):
         self.transform = Framing(encoder.images)
         self.notes = notes
         self.encoder = encoder.to(device)
+        self._device = device
+        self._bf16 = bf16
         convolutions = [part for part in encoder.modules() if isinstance(part, nn.Conv2d)]
         if len(convolutions) > 1:  # the one that cuts an image into patches would be slower
             encoder.to(memory_format=torch.channels_last)
-        self._device = device
-        self._bf16 = bf16
         frame = encoder.images.frame
-        regions, whole, grid = self._see(torch.zeros(1, 3, *frame, dtype=torch.uint8))
+        regions, whole, grid = self._encode(torch.zeros(1, 3, *frame, dtype=torch.uint8))
         self._cells = _cells(grid, frame)
         self.spec = FeatureSpec(grid.rows * grid.columns, regions.shape[2], whole.shape[1], boxes=True)
 
@@ -86,7 +82,7 @@ class GridExtractor(Extractor):
             R; boxes [B, R, 4] float32 in 0..1.
         """
         assert isinstance(images, Tensor)
-        regions, whole, _ = self._see(images)
+        regions, whole, _ = self._encode(images)
         return {
             "regions": regions.half().cpu().numpy(),
             "global": whole.half().cpu().numpy(),
@@ -95,19 +91,21 @@ class GridExtractor(Extractor):
         }
 
     @torch.inference_mode()
-    def _see(self, images: Tensor) -> tuple[Tensor, Tensor, Grid]:
+    def _encode(self, images: Tensor) -> tuple[Tensor, Tensor, Grid]:
         """Return the vectors [B, R, D] of cells and [B, G] of images, and the cells."""
         frames = images.to(self._device, non_blocking=True)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            seen = self.encoder.see(frames)
-            whole = self.encoder.pooled(seen)
-        regions = seen.tokens[:, -seen.grid.rows * seen.grid.columns :]
-        return regions, whole, seen.grid
+            outputs = self.encoder.image_outputs(frames)
+            whole = self.encoder.pooled(outputs)
+        cells = outputs.grid.rows * outputs.grid.columns
+        return outputs.tokens[:, -cells:], whole, outputs.grid
 
 
 def _cells(grid: Grid, frame: tuple[int, int]) -> np.ndarray:
     """Return the cells [R, 4] x0, y0, x1, y1 of a grid as fractions of a frame of height and width in pixels."""
+    height = grid.height / frame[0]
+    width = grid.width / frame[1]
     rows, columns = np.mgrid[: grid.rows, : grid.columns]
     x = columns.ravel() * grid.width / frame[1]
     y = rows.ravel() * grid.height / frame[0]
-    return np.stack((x, y, x + grid.width / frame[1], y + grid.height / frame[0]), axis=1)
+    return np.stack((x, y, x + width, y + height), axis=1)

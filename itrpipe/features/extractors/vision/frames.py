@@ -44,7 +44,7 @@ class Framing:
         Raises:
             UsageError: the processor changes colours so much that they do not tell.
         """
-        size = height, width
+        size = (height, width)
         if size not in self._windows:
             self._windows[size] = self._measured(height, width)
         return self._windows[size]
@@ -59,9 +59,10 @@ class Framing:
         Returns:
             [B, R, 4] float32, clipped to 0..1: nothing of an image lies in a margin.
         """
-        windows = np.stack([self.window(height, width) for height, width in sizes.tolist()])[:, None]  # [B, 1, 4]
-        begin = np.tile(windows[..., :2], 2)
-        end = np.tile(windows[..., 2:], 2)
+        windows = [self.window(height, width) for height, width in sizes.tolist()]
+        corners = np.stack(windows)[:, None]  # [B, 1, 4]
+        begin = np.tile(corners[..., :2], 2)
+        end = np.tile(corners[..., 2:], 2)
         return (begin + cells * (end - begin)).clip(0, 1).astype(np.float32)
 
     def _measured(self, height: int, width: int) -> np.ndarray:
@@ -70,14 +71,14 @@ class Framing:
         picture[..., 1] = np.round(np.arange(height) * _step(height))[:, None]
         frame = self.reader.levels(self.reader.pixels(picture)).numpy()
         red, green, blue = frame[np.argsort(self.reader.colours)]
-        shown = np.abs(blue - _MARK) < _TOLERANCE
-        if not shown.any():
+        is_shown = np.abs(blue - _MARK) < _TOLERANCE
+        if not is_shown.any():
             raise UsageError(
                 f"the image processor {type(self.reader.processor).__name__} changes colours, so that where cells lie "
                 "is not known; choose another model"
             )
-        x0, x1 = _ends(red, shown, width)
-        y0, y1 = _ends(green.T, shown.T, height)
+        x0, x1 = _ends(red, is_shown, width)
+        y0, y1 = _ends(green.T, is_shown.T, height)
         return np.array([x0, y0, x1, y1])
 
 
@@ -97,7 +98,8 @@ def _ends(levels: np.ndarray, shown: np.ndarray, pixels: int) -> tuple[float, fl
         pixels: of the image along this side.
     """
     places = np.flatnonzero(shown.any(axis=0))
-    means = np.where(shown, levels, 0).sum(axis=0)[places] / shown.sum(axis=0)[places]
+    sums = np.where(shown, levels, 0).sum(axis=0)
+    means = sums[places] / shown.sum(axis=0)[places]
     # Resizing flattens colours at the edges of an image; the middle half is a line.
     quarter = len(places) // 4
     middle = slice(quarter, len(places) - quarter)

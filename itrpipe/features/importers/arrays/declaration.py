@@ -26,4 +26,6 @@ class Arrays(FeatureSettings):
     boxes: Literal["fractions", "pixels"]
 
     def further_files(self, source: Path | None) -> Mapping[str, Path]:
-        return {"ids": source.parent / self.ids} if self.ids and source else {}
+        if not self.ids or source is None:
+            return {}
+        return {"ids": source.parent / self.ids}

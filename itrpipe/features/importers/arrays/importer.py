@@ -15,7 +15,7 @@ import numpy as np
 from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.importers.arrays.declaration import Arrays
-from itrpipe.features.importers.base import Layout, Source
+from itrpipe.features.importers.base import FeatureSource, Layout
 from itrpipe.features.store import TYPES, FeatureSpec
 from itrpipe.printable import printable
 from itrpipe.storage.array_formats import labels, open_arrays
@@ -26,15 +26,17 @@ _ID_NAMES = ("image_id", "ids", "names")
 
 
 def layout(path: Path) -> Layout | None:
-    """A file with a suffix of arrays; its arrays may be called anything."""
-    return Layout([path]) if path.suffix.lower() in _SUFFIXES and path.is_file() else None
+    """Return a file with a suffix of arrays, which may be called anything."""
+    if path.suffix.lower() not in _SUFFIXES or not path.is_file():
+        return None
+    return Layout([path])
 
 
-class ArraysSource(Source):
+class ArraysSource(FeatureSource):
     """Arrays of one file."""
 
     def __init__(self, path: Path, settings: Arrays) -> None:
-        """Opens the file and finds the datasets in it.
+        """Open the file and find the datasets in it.
 
         Raises:
             UsageError: the settings name a dataset or array that does not exist, or ids twice.
@@ -43,50 +45,58 @@ class ArraysSource(Source):
         """
         self.path = path
         self._in_pixels = settings.boxes == "pixels"
-        arrays = open_arrays(path)
-        called = settings.map
-        places = {name or ("global" if len(arrays[name].shape) == 2 else "regions"): name for name in arrays}
-        listed = printable(", ".join(places))
-        for dataset, name in called.items():
+        arrays = {}
+        for name, array in open_arrays(path).items():
+            if not name:  # of an .npy file
+                name = "global" if len(array.shape) == 2 else "regions"
+            arrays[name] = array
+        listed = printable(", ".join(arrays))
+        for dataset, name in settings.map.items():
             if dataset not in (*TYPES, "image_id"):
                 raise UsageError(f"map names '{dataset}'; datasets are {', '.join(TYPES)} and image_id.")
-            if name and name not in places:
+            if name and name not in arrays:
                 raise UsageError(f"{path} has no array '{name}', which map names as {dataset}; it has {listed}.")
-        if settings.ids and called.get("image_id"):
-            raise UsageError(f"ids names {settings.ids} and map the array '{called['image_id']}'; give one of them.")
-        wanted = {dataset: called.get(dataset, dataset) for dataset in TYPES}
-        self._arrays = found = {dataset: arrays[places[name]] for dataset, name in wanted.items() if name in places}
-        self.spec = FeatureSpec.of({name: array.shape[1:] for name, array in found.items()})
-        odd = (self.spec.keys() ^ found.keys()) - {"count"}
-        if odd or not found:
+        ids_array = settings.map.get("image_id")
+        if settings.ids and ids_array:
+            raise UsageError(f"ids names {settings.ids} and map the array '{ids_array}'; give one of them.")
+        self._arrays = {}
+        for dataset in TYPES:
+            name = settings.map.get(dataset, dataset)
+            if name in arrays:
+                self._arrays[dataset] = arrays[name]
+        self.spec = FeatureSpec.of({name: array.shape[1:] for name, array in self._arrays.items()})
+        odd = (self.spec.keys() ^ self._arrays.keys()) - {"count"}
+        if odd or not self._arrays:
             alone = ", ".join(sorted(odd)) or "no regions or global"
             raise DataError(f"{path} holds {listed}, which are no whole features ({alone}); name the rest with map.")
-        known = [name for name in (called.get("image_id"), *_ID_NAMES) if name in places]
+        known = [name for name in (ids_array, *_ID_NAMES) if name in arrays]
         if settings.ids:
-            names = lines_of(path.parent / settings.ids)
+            ids = lines_of(path.parent / settings.ids)
         elif known:
-            names = labels(arrays[places[known[0]]])
+            ids = labels(arrays[known[0]])
         else:
             raise DataError(
                 f"{path} has no image ids (none of {listed} is called {', '.join(_ID_NAMES)}); name a text file with "
                 "ids, or an array with map.image_id."
             )
-        self.names = [str(each).strip() for each in names]
-        for name, array in found.items():
-            needed = (len(names), *self.spec[name])
-            if array.shape != needed:
-                raise DataError(f"{path}: {name} have shape {array.shape} and not {needed}, as other arrays say.")
-        shown = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
-        self.summary = f"arrays of {path.name}: {len(names):,} images; {shown}"
+        self.names = [str(image_id).strip() for image_id in ids]
+        shapes = []
+        for name, array in self._arrays.items():
+            shape = (len(ids), *self.spec[name])
+            if array.shape != shape:
+                raise DataError(f"{path}: {name} have shape {array.shape} and not {shape}, as other arrays say.")
+            shapes.append(f"{name} {list(shape)}")
+        self.summary = f"arrays of {path.name}: {len(ids):,} images; {', '.join(shapes)}"
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """See `Source`."""
+        """See `FeatureSource`."""
         rows = {name: take(array, entries) for name, array in self._arrays.items()}
-        if self.spec.regions:
-            rows.setdefault("count", np.full(len(entries), self.spec.regions))
-            beyond = np.arange(self.spec.regions) >= rows["count"][:, None]  # [n, R]
+        regions = self.spec.regions
+        if regions:
+            rows.setdefault("count", np.full(len(entries), regions))
+            is_beyond = np.arange(regions) >= rows["count"][:, None]  # [n, R]
             for name in rows.keys() - {"count", "global"}:
-                rows[name][beyond] = 0
+                rows[name][is_beyond] = 0
         if self._in_pixels:
             rows["size"] = sizes
         return rows

@@ -13,6 +13,7 @@ one source: extraction on several GPUs writes one file each, and some name an im
 from __future__ import annotations
 
 import base64
+import math
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,7 +39,7 @@ class TsvSource(Entries):
     """Indexed TSV files."""
 
     def __init__(self, path: Path, settings: ButdTsv) -> None:
-        """Finds the lines of a .tsv file or of a folder of them.
+        """Find the lines of a .tsv file or of a folder of them.
 
         Raises:
             DataError: a line has other columns or is cut off, two lines name the same image and differ, or none has
@@ -60,7 +61,7 @@ class TsvSource(Entries):
         self.describe(f"{tool} TSV", self._counts, self._width, self._columns)
 
     def _add_line(self, file: Path, stream: BinaryIO) -> None:
-        """Notes the next line, unless it is blank.
+        """Note the next line, unless it is blank.
 
         The number of regions tells where a line ends. So features are read only of the first line, which tells how wide
         they are, and of lines that do not end there.
@@ -69,15 +70,19 @@ class TsvSource(Entries):
         line = stream.readline(_HEAD_BYTES if self._width else _LONGEST_LINE)
         if not line.strip():
             return
-        tabs = len(self._columns) - 1
-        while not line.endswith(b"\n") and line.count(b"\t") < tabs and (more := stream.readline(_HEAD_BYTES)):
+        while not line.endswith(b"\n") and line.count(b"\t") < len(self._columns) - 1:
+            more = stream.readline(_HEAD_BYTES)
+            if not more:
+                break
             line += more
-        self._columns = self._columns or _COLUMNS.get(line.count(b"\t") + 1, ())
+        if not self._columns:
+            self._columns = _COLUMNS.get(line.count(b"\t") + 1, ())
         fields = self._fields(line)
         regions = int(_bare(fields["count"]))
         if regions < 0:
             raise ValueError(f"it has {regions} regions")
-        stop = start + len(line) - len(fields["regions"]) + -(-4 * regions * self._width // 3) * 4
+        features_start = start + len(line) - len(fields["regions"])
+        stop = features_start + math.ceil(4 * regions * self._width / 3) * 4
         stream.seek(stop - 1)
         last = stream.readline(3)
         if line.endswith(b"\n") or not last or last[1:].strip():
@@ -85,7 +90,8 @@ class TsvSource(Entries):
             line = stream.readline(_LONGEST_LINE)
             stop = start + len(line.rstrip(b"\r\n"))
             size = _values(self._fields(line)["regions"], "<f4").size
-            self._width = self._width or size // max(1, regions)
+            if not self._width:
+                self._width = size // max(1, regions)
             if size != regions * self._width or bool(size) != bool(regions):
                 raise ValueError(f"{size:,} numbers are not {regions} regions of width {self._width}: it is cut off")
         name = _bare(fields["name"]).decode()
@@ -97,33 +103,34 @@ class TsvSource(Entries):
     def _fields(self, line: bytes) -> dict[str, bytes]:
         fields = line.split(b"\t")
         if len(fields) != len(self._columns):
-            needed = len(self._columns) or " or ".join(map(str, _COLUMNS))
-            raise ValueError(f"it has {len(fields)} columns and should have {needed}")
+            expected = len(self._columns) or " or ".join(map(str, _COLUMNS))
+            raise ValueError(f"it has {len(fields)} columns and should have {expected}")
         return dict(zip(self._columns, fields, strict=True))
 
     def entry(self, place: Place) -> dict[str, Any]:
         """See `Entries`."""
         fields = self._fields(place.content())
         regions = int(_bare(fields["count"]))
-        size = [int(_bare(fields[side])) for side in ("height", "width")]
-        return {"size": size} | {
-            name: _values(fields[name], "<i8" if name in _INTEGERS else "<f4").reshape(regions, *shape[1:])
-            for name, shape in self.spec.items()
-            if name != "count"
-        }
+        arrays: dict[str, Any] = {"size": [int(_bare(fields[side])) for side in ("height", "width")]}
+        for name in self.spec.keys() - {"count"}:
+            dtype = "<i8" if name in _INTEGERS else "<f4"
+            arrays[name] = _values(fields[name], dtype).reshape(regions, *self.spec[name][1:])
+        return arrays
 
 
 open_source = TsvSource
 
 
 def layout(path: Path) -> Layout | None:
-    """A .tsv file or a folder of such; the first line of the first one must have their columns."""
-    found = _files(path)
-    if not found:
+    """Return a .tsv file or a folder of such; the first line of the first one must have their columns."""
+    files = _files(path)
+    if not files:
         return None
-    with found[0].open("rb") as file:
-        known = 1 + file.readline(_LONGEST_LINE).count(b"\t") in _COLUMNS
-    return Layout(found, "" if known else f"{' or '.join(map(str, _COLUMNS))} columns in {found[0].name}")
+    with files[0].open("rb") as stream:
+        columns = 1 + stream.readline(_LONGEST_LINE).count(b"\t")
+    if columns in _COLUMNS:
+        return Layout(files)
+    return Layout(files, f"{' or '.join(map(str, _COLUMNS))} columns in {files[0].name}")
 
 
 def _files(path: Path) -> list[Path]:
@@ -132,12 +139,15 @@ def _files(path: Path) -> list[Path]:
 
 
 def _values(text: bytes, dtype: str) -> np.ndarray:
-    """The values of a field in base64, whose padding some tools leave out."""
+    """Return the values of a field in base64, whose padding some tools leave out."""
     text = _bare(text)
-    return np.frombuffer(base64.b64decode(text + b"=" * (-len(text) % 4), validate=True), dtype)
+    padding = b"=" * (-len(text) % 4)
+    return np.frombuffer(base64.b64decode(text + padding, validate=True), dtype)
 
 
 def _bare(text: bytes) -> bytes:
-    """A field without the b'...' that some tools wrote around it under Python 3."""
+    """Return a field without the b'...' that some tools wrote around it under Python 3."""
     text = text.strip()
-    return text[2:-1] if text[:2] in (b"b'", b'b"') and text[-1:] in (b"'", b'"') else text
+    if text[:2] in (b"b'", b'b"') and text[-1:] in (b"'", b'"'):
+        return text[2:-1]
+    return text

@@ -17,4 +17,6 @@ class Precomp(FeatureSettings):
     grid: tuple[()] | tuple[Count, Count] = ()
 
     def may_hold(self) -> frozenset[str]:
-        return self.holds | {"boxes"} if self.grid else self.holds
+        if self.grid:
+            return self.holds | {"boxes"}
+        return self.holds

@@ -18,7 +18,7 @@ import numpy as np
 
 from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.importers.base import Layout, Source, caption_key, names_of
+from itrpipe.features.importers.base import FeatureSource, Layout, caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.features.store import FeatureSpec
 from itrpipe.storage.array_formats import FileRows, open_arrays
@@ -26,6 +26,8 @@ from itrpipe.storage.arrays import take
 from itrpipe.storage.disk import reading
 
 _SPLITS = ("train", "dev", "test", "testall")
+_ARRAYS = (("regions", "ims", "[images, regions, width]"), ("global", "global", "[images, width]"))
+"""Dataset of the store, part of the file's name, and shape."""
 # So many images of a repeated file are looked at to see that the repetitions are equal.
 _REPEAT_SAMPLES = 8
 
@@ -44,11 +46,11 @@ class PrecompSplit(NamedTuple):
     captions: list[list[str]]
 
 
-class PrecompSource(Source):
+class PrecompSource(FeatureSource):
     """A precomp folder; its entries are the splits' images, one after the other."""
 
     def __init__(self, path: Path, settings: Precomp) -> None:
-        """Opens a folder; captions and ids are read, of features only the headers.
+        """Open a folder; captions and ids are read, of features only the headers.
 
         An image that an earlier split has as well is left out, since `test` is a part of `testall` in COCO. It is the
         same image if it has the same id, or in splits without ids the same captions, and if its captions do not
@@ -62,41 +64,49 @@ class PrecompSource(Source):
         self.path = path
         splits = {name: _open_split(path, name) for name in _splits_in(path)}
         self._splits = list(splits.values())
-        shapes = [{key: array.shape[1:] for key, array in split.arrays.items()} for split in self._splits]
-        if any(shape != shapes[0] for shape in shapes):
+        shapes = []
+        for split in self._splits:
+            shapes.append({name: array.shape[1:] for name, array in split.arrays.items()})
+        if shapes.count(shapes[0]) < len(shapes):
             raise DataError(f"{path}: the splits have rows of different shapes, {shapes}; use files of one extractor")
         regions, width = shapes[0]["regions"]
-        self._same = {"count": np.array(regions)}
+        self._of_every_image = {"count": np.array(regions)}
         if settings.grid:
-            self._same["boxes"] = _cells(path, regions, *settings.grid)
-        self.spec = FeatureSpec.of({**dict.fromkeys(self._same, ()), **shapes[0]})
-        images = []
+            self._of_every_image["boxes"] = _cells(path, regions, *settings.grid)
+        self.spec = FeatureSpec.of({**dict.fromkeys(self._of_every_image, ()), **shapes[0]})
+
+        self.names = []
+        all_captions = []
+        places = []
         seen = {}
         for number, (name, split) in enumerate(splits.items()):
             for row, (image_id, captions) in enumerate(zip(split.ids, split.captions, strict=True)):
-                said = caption_key(captions)
-                earlier, known = seen.setdefault(names_of(image_id)[-1] or said, (number, said))
-                if earlier == number or (said and known and said != known):
-                    images.append((number, row, image_id or f"{name}_ims.npy, image {row}", captions))
-        numbers, rows, names, captions = zip(*images, strict=True)
-        self._places = np.array([numbers, rows])
-        self.names = list(names)
-        self.captions = captions if any(captions) else None
+                key = caption_key(captions)
+                earlier_split, earlier_key = seen.setdefault(names_of(image_id)[-1] or key, (number, key))
+                contradicts = key and earlier_key and key != earlier_key
+                if earlier_split == number or contradicts:
+                    places.append((number, row))
+                    self.names.append(image_id or f"{name}_ims.npy, image {row}")
+                    all_captions.append(captions)
+        self._places = np.array(places)
+        if any(all_captions):
+            self.captions = all_captions
         sizes = ", ".join(f"{name} {len(split.ids):,}" for name, split in splits.items())
         self.summary = f"precomp folder: {sizes} images; {regions} regions of width {width}"
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """See `Source`."""
-        numbers, rows = self._places[:, entries]
-        found = defaultdict[str, list[np.ndarray]](list)
+        """See `FeatureSource`."""
+        numbers, rows = self._places[entries].T
+        parts = defaultdict[str, list[np.ndarray]](list)
         for number in np.unique(numbers):
             split = self._splits[number]
-            own = rows[numbers == number]
-            for key, array in split.arrays.items():
-                found[key].append(take(array, own * (array.shape[0] // len(split.ids))))
-        arrays = {key: np.concatenate(parts) for key, parts in found.items()}
-        for key, value in self._same.items():
-            arrays[key] = np.broadcast_to(value, (len(entries), *value.shape))
+            rows_of_split = rows[numbers == number]
+            for name, array in split.arrays.items():
+                repeats = array.shape[0] // len(split.ids)
+                parts[name].append(take(array, rows_of_split * repeats))
+        arrays = {name: np.concatenate(values) for name, values in parts.items()}
+        for name, value in self._of_every_image.items():
+            arrays[name] = np.broadcast_to(value, (len(entries), *value.shape))
         return arrays
 
 
@@ -104,19 +114,24 @@ open_source = PrecompSource
 
 
 def layout(path: Path) -> Layout | None:
-    """Arrays named as those of precomp folders; images without ids and captions cannot be told apart."""
+    """Return arrays named as those of precomp folders; images without ids and captions cannot be told apart."""
     files = []
     lacks = ""
     for name in _splits_in(path):
-        parts = [path / f"{name}_{part}" for part in ("ims.npy", "caps.txt", "ids.txt", "global.npy")]
-        parts = [file for file in parts if file.is_file()]
-        files += parts
-        if not any(file.suffix == ".txt" for file in parts):
-            lacks = lacks or f"{name}_ids.txt or {name}_caps.txt"
+        has_text = False
+        for part in ("ims.npy", "caps.txt", "ids.txt", "global.npy"):
+            file = path / f"{name}_{part}"
+            if file.is_file():
+                files.append(file)
+                has_text |= file.suffix == ".txt"
+        if not has_text and not lacks:
+            lacks = f"{name}_ids.txt or {name}_caps.txt"
     if files:
         return Layout(files, lacks)
     others = sorted(path.glob("*_ims.npy"))
-    return Layout(others, f"{_SPLITS[0]}_ims.npy") if others else None
+    if not others:
+        return None
+    return Layout(others, f"{_SPLITS[0]}_ims.npy")
 
 
 def _splits_in(path: Path) -> list[str]:
@@ -125,29 +140,35 @@ def _splits_in(path: Path) -> list[str]:
 
 def _open_split(path: Path, name: str) -> PrecompSplit:
     arrays: dict[str, FileRows] = {}
-    for key, kind, shape in (("regions", "ims", "[images, regions, width]"), ("global", "global", "[images, width]")):
+    lines: dict[str, np.ndarray] = {}
+    for dataset, kind, shape in _ARRAYS:
         file = path / f"{name}_{kind}.npy"
         if file.is_file():
-            array = arrays[key] = open_arrays(file)[""]
+            array = open_arrays(file)[""]
             if array.dtype.kind != "f" or len(array.shape) != shape.count(",") + 1 or 0 in array.shape:
                 raise DataError(f"{file} has type {array.dtype} and shape {array.shape}; floats {shape} are needed")
-    lines = {}
+            arrays[dataset] = array
     for kind in ("caps", "ids"):
         file = path / f"{name}_{kind}.txt"
         if file.is_file():
             lines[kind] = np.array(lines_of(file), dtype=object)
-    rows = arrays["regions"].shape[0]
-    images = rows // (_repeats(arrays["regions"]) if len(lines.get("caps", ())) == rows else 1)
-    if "global" in arrays and arrays["global"].shape[0] not in (images, rows):
-        raise DataError(f"{arrays['global'].where} has {arrays['global'].shape[0]} rows for {images} images")
+    images = rows = arrays["regions"].shape[0]
+    if len(lines.get("caps", ())) == rows:
+        images = rows // _repeats(arrays["regions"])
+    whole = arrays.get("global")
+    if whole is not None and whole.shape[0] not in (images, rows):
+        raise DataError(f"{whole.where} has {whole.shape[0]} rows for {images} images")
     remedy = f"name the images in {name}_ids.txt, one a line, and take {name}_caps.txt away if it does not fit"
     groups = {"caps": [[]] * images, "ids": [[""]] * images}
     for kind, texts in lines.items():
         with reading(path / f"{name}_{kind}.txt", f"as many lines for each of {images} images", remedy):
             groups[kind] = texts.reshape(images, -1).tolist()
-            if kind == "ids" and (len({*texts}) < images or any(len({*names}) > 1 for names in groups[kind])):
-                raise ValueError("an image has several names, or a name several images")
-    return PrecompSplit(arrays, [each[0].strip() for each in groups["ids"]], groups["caps"])
+            if kind == "ids":
+                has_several_names = any(len(set(names)) > 1 for names in groups["ids"])
+                if has_several_names or len(set(texts)) < images:
+                    raise ValueError("an image has several names, or a name several images")
+    ids = [names[0].strip() for names in groups["ids"]]
+    return PrecompSplit(arrays, ids, groups["caps"])
 
 
 def _repeats(regions: FileRows) -> int:
@@ -161,7 +182,9 @@ def _repeats(regions: FileRows) -> int:
     repeats = 1
     while repeats < rows and np.array_equal(regions.read(repeats, repeats + 1), first, equal_nan=True):
         repeats += 1
-    for start in range(0, rows, max(1, rows // repeats // _REPEAT_SAMPLES) * repeats):
+    images = rows // repeats
+    step = max(1, images // _REPEAT_SAMPLES) * repeats
+    for start in range(0, rows, step):
         group = regions.read(start, start + repeats)
         if not np.array_equal(group, np.broadcast_to(group[0], group.shape), equal_nan=True):
             raise DataError(
@@ -171,10 +194,12 @@ def _repeats(regions: FileRows) -> int:
 
 
 def _cells(path: Path, regions: int, rows: int, columns: int) -> np.ndarray:
-    """Boxes [R, 4] float32 of the cells of a grid, row by row, as fractions of the image."""
+    """Return the boxes [R, 4] float32 of the cells of a grid, row by row, as fractions of the image."""
     if rows * columns != regions:
-        fact = f"grid = [{rows}, {columns}] has not as many cells as the images of {path} regions, {regions}"
-        raise UsageError(f"{fact}; correct --set grid=[ROWS,COLUMNS], or leave it out where the regions are no grid")
+        raise UsageError(
+            f"grid = [{rows}, {columns}] has not as many cells as the images of {path} regions, {regions}; correct "
+            "--set grid=[ROWS,COLUMNS], or leave it out where the regions are no grid"
+        )
     top, left = np.divmod(np.arange(regions), columns)
     corners = np.stack([left, top, left + 1, top + 1], axis=1)
     return (corners / np.array([columns, rows, columns, rows])).astype(np.float32)

@@ -33,10 +33,8 @@ from itrpipe.storage.array_formats import open_arrays
 from itrpipe.storage.disk import read_json, reading
 
 _DATABASE = "data.mdb"
-_PATTERNS = ((_DATABASE, f"*/{_DATABASE}", f"*/*/{_DATABASE}"), ("*.npz", "*/*.npz"))
 _NAMES = {"features": "regions", "x": "regions", "norm_bb": "boxes", "bbox": "boxes", "conf": "scores"}
 _KEYS = (*_NAMES, "soft_labels", "num_bbox", "image_h", "image_w")
-_COUNTED = ("conf", "num_bbox", "features", "x")
 _LZ4 = b"\x04\x22\x4d\x18"
 # The arrays of an image take 2 MB; damaged lengths must not fill the memory.
 _MOST_BYTES = 1 << 28
@@ -46,6 +44,7 @@ _META = struct.Struct("<II 16x I 48x H 34x Q 8x Q")
 _PAGE = struct.Struct("<QHHHH")
 _NODE = struct.Struct("<HHHH")
 _MAGIC = [0xBEEFC0DE, 1]
+_PAGE_SIZES = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
 _SORTED_DUPLICATES = 0x04
 _NO_ROOT = (1 << 64) - 1
 _BRANCH = 0x01
@@ -59,7 +58,7 @@ class UniterSource(Entries):
     """Databases or .npz files, with the regions that the settings choose."""
 
     def __init__(self, path: Path, settings: Uniter) -> None:
-        """Looks at the first image for what there is, and for R at all of them or at UNITER's list of counts.
+        """Look at the first image for its arrays, and for R at all of them or at UNITER's list of counts.
 
         Raises:
             MissingInputError: a package is not installed.
@@ -80,7 +79,7 @@ class UniterSource(Entries):
             arrays = _arrays(place, _KEYS)
             first = _stored(arrays)
             width = first["regions"].shape[1]
-        counted = next(key for key in _COUNTED if key in arrays)
+            counted = _counted(arrays)
         listed = self._listed(databases)
         counts = []
         for name in self.names:
@@ -89,30 +88,41 @@ class UniterSource(Entries):
                 continue
             with self.reading(name) as place:
                 counts.append(self._kept(_arrays(place, [counted])))
+        format_ = "LMDB" if databases else ".npz"
         chosen = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
-        self.describe(f"{'LMDB' if databases else '.npz'}, regions {chosen}", counts, width, first)
+        self.describe(f"{format_}, regions {chosen}", counts, width, first)
 
     def entry(self, place: Place) -> dict[str, Any]:
         """See `Entries`."""
         arrays = _arrays(place, _KEYS)
-        return _stored(arrays) | {"count": self._kept(arrays)}
+        stored = _stored(arrays)
+        stored["count"] = self._kept(arrays)
+        return stored
 
     def _listed(self, databases: Sequence[Path]) -> dict[str, int]:
         """Read the counts of regions that the settings take, from lists that UNITER keeps beside databases or above."""
         chosen = self._settings
         name = f"nbb_th{chosen.min_score}_max{chosen.max_regions}_min{chosen.min_regions}.json"
-        listed: dict[str, int] = {}
-        files = [path.parents[up] / name for up in (1, 0) for path in databases]  # the nearest counts
-        for file in filter(Path.is_file, files):
-            with reading(file, "counts of regions", "remove it to count them again"):
-                listed |= {image: min(int(count), chosen.max_regions) for image, count in read_json(file).items()}
-        return listed
+        counts: dict[str, int] = {}
+        for level in (1, 0):  # the nearest counts win
+            for database in databases:
+                file = database.parents[level] / name
+                if file.is_file():
+                    with reading(file, "counts of regions", "remove it to count them again"):
+                        for image, count in read_json(file).items():
+                            counts[image] = min(int(count), chosen.max_regions)
+        return counts
 
     def _kept(self, arrays: Mapping[str, np.ndarray]) -> int:
         """Count the regions that the settings take of an image."""
-        key = next(key for key in _COUNTED if key in arrays)
-        stored = arrays[key].item() if key == "num_bbox" else len(arrays[key])
-        sure = int((arrays[key] > self._settings.min_score).sum()) if key == "conf" else stored
+        key = _counted(arrays)
+        if key == "num_bbox":
+            stored = sure = arrays[key].item()
+        elif key == "conf":
+            stored = len(arrays[key])
+            sure = int((arrays[key] > self._settings.min_score).sum())
+        else:
+            stored = sure = len(arrays[key])
         return min(max(sure, self._settings.min_regions), self._settings.max_regions, stored)
 
 
@@ -120,58 +130,77 @@ open_source = UniterSource
 
 
 def layout(path: Path) -> Layout | None:
-    """LMDB environments, or .npz files, of which the first must hold the features of an image."""
+    """Return LMDB environments, or .npz files, of which the first must hold the features of an image."""
     databases, archives = _files(path)
+    if databases:
+        return Layout(databases)
     if not archives:
-        return Layout(databases) if databases else None
+        return None
+    first = archives[0]
     try:
-        known = open_arrays(archives[0]).keys() & {"features", "x"}
+        names = open_arrays(first).keys()
     except DataError:
-        return Layout(archives, f"a whole {archives[0].name}")
-    return Layout(archives, "" if known else f"features or x in {archives[0].name}")
+        return Layout(archives, f"a whole {first.name}")
+    if "features" in names or "x" in names:
+        return Layout(archives)
+    return Layout(archives, f"features or x in {first.name}")
 
 
 def _files(path: Path) -> tuple[list[Path], list[Path]]:
-    """The databases, or else the .npz files, sorted."""
-    databases, archives = (sorted(file for pattern in kind for file in path.glob(pattern)) for kind in _PATTERNS)
-    return databases, [] if databases else archives
+    """Return the databases, or else the .npz files, sorted."""
+    databases = sorted([*path.glob(_DATABASE), *path.glob(f"*/{_DATABASE}"), *path.glob(f"*/*/{_DATABASE}")])
+    if databases:
+        return databases, []
+    return [], sorted([*path.glob("*.npz"), *path.glob("*/*.npz")])
+
+
+def _counted(arrays: Mapping[str, np.ndarray]) -> str:
+    """Return the array that tells how many regions an image has."""
+    return next(name for name in ("conf", "num_bbox", "features", "x") if name in arrays)
 
 
 def _stored(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """All regions of an image under the names of the store, and `size` where boxes are in pixels."""
-    found: dict[str, Any] = {name: arrays[key] for key, name in _NAMES.items() if key in arrays}
+    """Return all regions of an image under the names of the store, and `size` where boxes are in pixels."""
+    stored: dict[str, Any] = {}
+    for key, name in _NAMES.items():
+        if key in arrays:
+            stored[name] = arrays[key]
     if "soft_labels" in arrays:
-        found["labels"] = arrays["soft_labels"].argmax(axis=1)
+        stored["labels"] = arrays["soft_labels"].argmax(axis=1)
     if "norm_bb" in arrays:
         first, last, extent = np.split(arrays["norm_bb"].astype("f8"), [2, 4], axis=1)
         if (np.abs(last - first - extent) > BOX_SLACK).any():
             raise ValueError("its norm_bb is not x0, y0, x1, y1, width, height")
-        found["boxes"] = arrays["norm_bb"][:, :4]
-    if "regions" not in found:
+        stored["boxes"] = arrays["norm_bb"][:, :4]
+    if "regions" not in stored:
         raise ValueError("it holds neither 'features' nor 'x'")
-    if arrays.get("num_bbox", len(found["regions"])) != len(found["regions"]):
-        raise ValueError(f"it has {len(found['regions'])} regions and num_bbox says {arrays['num_bbox']}")
+    regions = len(stored["regions"])
+    if arrays.get("num_bbox", regions) != regions:
+        raise ValueError(f"it has {regions} regions and num_bbox says {arrays['num_bbox']}")
     if "bbox" in arrays:
-        found["size"] = [arrays["image_h"].item(), arrays["image_w"].item()]
-    return found
+        stored["size"] = [arrays["image_h"].item(), arrays["image_w"].item()]
+    return stored
 
 
 def _arrays(place: Place, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Read those of the named arrays that an image has. Nothing is unpickled."""
-    whole = place.length is None  # a file, of which NumPy reads no more than the named arrays
-    value = b"" if whole else place.content()
-    if value.startswith(_LZ4):
-        value = _package("lz4.frame").LZ4FrameDecompressor().decompress(value, max_length=_MOST_BYTES)
-    if whole or value.startswith(b"PK"):
-        with np.load(place.file if whole else io.BytesIO(value)) as archive:
-            return {key: archive[key] for key in keys if key in archive}
-    # Texts stay bytes: old writers knew no other type for the content of arrays.
-    content = _package("msgpack").unpackb(value, raw=True)
-    return {key: _array(content[key.encode()]) for key in keys if key.encode() in content}
+    if place.length is None:
+        file = place.file  # of which NumPy reads no more than the named arrays
+    else:
+        value = place.content()
+        if value.startswith(_LZ4):
+            value = _package("lz4.frame").LZ4FrameDecompressor().decompress(value, max_length=_MOST_BYTES)
+        if not value.startswith(b"PK"):
+            # Texts stay bytes: old writers knew no other type for the content of arrays.
+            content = _package("msgpack").unpackb(value, raw=True)
+            return {key: _array(content[key.encode()]) for key in keys if key.encode() in content}
+        file = io.BytesIO(value)
+    with np.load(file) as archive:
+        return {key: archive[key] for key in keys if key in archive}
 
 
 def _array(packed: dict[bytes, Any]) -> np.ndarray:
-    """An array as msgpack-numpy packs it, whose own decoder would unpickle objects."""
+    """Return an array as msgpack-numpy packs it, whose own decoder would unpickle objects."""
     dtype = np.dtype(packed[b"type"].decode())
     if packed[b"nd"] is not True or packed.get(b"kind") or dtype.kind not in "biuf":
         raise ValueError("it holds something else than plain numbers")
@@ -179,7 +208,7 @@ def _array(packed: dict[bytes, Any]) -> np.ndarray:
 
 
 def _package(name: str) -> Any:
-    """A package of the optional extra `uniter`."""
+    """Import a package of the optional extra `uniter`."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -187,7 +216,7 @@ def _package(name: str) -> Any:
 
 
 def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
-    """Yields the keys of an LMDB file, data.mdb, in their order, and where their values lie.
+    """Yield the keys of an LMDB file, data.mdb, in their order, and where their values lie.
 
     The LMDB library maps a file and trusts it, so that a damaged or truncated database kills the process or keeps it
     busy for ever. Reading needs little: pages of keys are visited once, in order, and every value is one run of bytes.
@@ -213,7 +242,7 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
             return content
 
         *magic, page_size, flags, root, transaction = _META.unpack(read(_PAGE.size, _META.size))
-        if magic != _MAGIC or page_size not in (1 << power for power in range(9, 17)):
+        if magic != _MAGIC or page_size not in _PAGE_SIZES:
             raise ValueError("it does not start with a page of one")
         *magic, _, newer_flags, newer_root, newer = _META.unpack(read(page_size + _PAGE.size, _META.size))
         if magic == _MAGIC and newer > transaction:
@@ -221,23 +250,28 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
             root = newer_root
         if flags & _SORTED_DUPLICATES:
             raise ValueError("it has several values for a key")
-        waiting = [root] if root != _NO_ROOT else []
-        visits = size // page_size
+        waiting = []
+        if root != _NO_ROOT:
+            waiting.append(root)
+        visits_left = size // page_size
         while waiting:
-            visits = visits - 1
+            visits_left -= 1
             number = waiting.pop()
             page = read(number * page_size, page_size)
-            stored, _, kind, lower, _ = _PAGE.unpack_from(page)
-            if stored != number or kind not in (_BRANCH, _LEAF) or visits < 0:
+            stored_number, _, kind, lower, _ = _PAGE.unpack_from(page)
+            if stored_number != number or kind not in (_BRANCH, _LEAF) or visits_left < 0:
                 raise ValueError(f"page {number} holds no keys, or leads to itself")
-            nodes = struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size)
+            count = (lower - _PAGE.size) // 2
+            nodes = struct.unpack_from(f"<{count}H", page, _PAGE.size)
             if kind == _BRANCH:
-                children = (_NODE.unpack_from(page, node) for node in reversed(nodes))
-                waiting += [low | high << 16 | highest << 32 for low, high, highest, _ in children]
+                for node in reversed(nodes):
+                    low, high, highest, _ = _NODE.unpack_from(page, node)
+                    waiting.append(low | high << 16 | highest << 32)
                 continue
             for node in nodes:
                 low, high, flags, key_size = _NODE.unpack_from(page, node)
-                value = node + _NODE.size + key_size
+                key = node + _NODE.size
+                value = key + key_size
                 length = low | high << 16
                 start = number * page_size + value
                 end = (number + 1) * page_size
@@ -245,11 +279,11 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
                     raise ValueError("it has a database in the database")
                 if flags & _ON_OWN_PAGES:
                     (own,) = struct.unpack_from("<Q", page, value)
-                    stored, _, kind, pages, more = _PAGE.unpack(read(own * page_size, _PAGE.size))
-                    if stored != own or kind != _OWN_PAGES:
+                    stored_number, _, kind, pages, more = _PAGE.unpack(read(own * page_size, _PAGE.size))
+                    if stored_number != own or kind != _OWN_PAGES:
                         raise ValueError(f"page {own} holds no value")
                     start = own * page_size + _PAGE.size
                     end = (own + (pages | more << 16)) * page_size
                 if start + length > min(end, size):
                     raise ValueError("a value ends beyond its place")
-                yield page[node + _NODE.size : value], Place(path, start, length)
+                yield page[key:value], Place(path, start, length)
