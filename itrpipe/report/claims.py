@@ -19,7 +19,7 @@ from typing import Any
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, mark_significant
+from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, judge_claims
 from itrpipe.evaluation.intervals import Difference, paired_differences
 from itrpipe.evaluation.metrics import (
     RSUM,
@@ -123,9 +123,9 @@ def claims_of(
 
 
 def judged(groups: Sequence[Sequence[Comparison]]) -> list[list[Comparison]]:
-    """Mark the differences in RSum that are significant among all that the page shows, over all of its test sets."""
-    marked = iter(mark_significant([each.claim.differences for each in itertools.chain.from_iterable(groups)]))
-    return [[replace(each, claim=replace(each.claim, differences=next(marked))) for each in group] for group in groups]
+    """Mark the claims that are significant among all that the page makes, over all of its test sets."""
+    claims = iter(judge_claims([each.claim for each in itertools.chain.from_iterable(groups)]))
+    return [[replace(each, claim=next(claims)) for each in group] for group in groups]
 
 
 def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Series]:

@@ -92,13 +92,12 @@ def glance(
 
 def over_images(difference: Difference) -> Number:
     """Return a difference with its interval over images."""
-    images = difference.images
-    return Number(difference.value, images.low, images.high, signed=True, marked=difference.significant)
+    return Number(*difference.images, signed=True)
 
 
 def _against(comparison: Comparison) -> Number:
     """Return the difference in RSum, with the number of its seeds where the rows of both models are of others, too."""
-    difference = over_images(comparison.rsum)
+    difference = replace(over_images(comparison.rsum), marked=comparison.claim.significant)
     if not comparison.leaves_out_seeds:
         return difference
     count = len(comparison.seeds)
