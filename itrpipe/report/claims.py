@@ -81,11 +81,6 @@ class Comparison:
         """Return the difference of the sum of recalls, which the verdict is about."""
         return self.claim.differences[RSUM]
 
-    @property
-    def leaves_out_seeds(self) -> bool:
-        """Tell whether one side has seeds that the other lacks."""
-        return len(self.seeds) < max(len(by_seed(self.series)), len(by_seed(self.baseline)))
-
 
 def claims_of(
     series: Sequence[Series], split: Split | None, samples: int, level: float, kind: str | Series = UPDATES
@@ -339,9 +334,9 @@ def _repeats(claim: Comparison, claims: Sequence[Comparison]) -> bool:
 def _one(comparison: Comparison) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
     baseline, model = comparison.baseline.first, comparison.series.first
-    for side, series in ((baseline, comparison.baseline), (model, comparison.series)):
-        is_given = side.members[0].artifact.stage != _STAGE
-        if UNTRAINED in side.roles or _setting(series) is None or is_given:
+    for series in (comparison.baseline, comparison.series):
+        is_given = series.first.members[0].artifact.stage != _STAGE
+        if UNTRAINED in series.first.roles or _setting(series) is None or is_given:
             return str(comparison.claim)
     if differences := differing_settings(comparison):
         return f"{comparison.claim} They also differ in {some(differences, _NAMED)}."
