@@ -263,8 +263,8 @@ def likely_answers(series: Series, gallery: SplitPictures, count: int) -> list[L
             pairs.append((gallery.image_row[image_id], gallery.caption_row[caption_id], probability))
         wrong = (run.rankings[side]["rank"].to_numpy() > 0).sum()
         note = (
-            f"By {series.name}, seed {run.seed}: of {wrong:,} {queries} whose first {answer} is wrong, {len(pairs):,} have one that is "
-            f"right with a probability above one half. {_ABOUT_LIKELY}"
+            f"By {series.name}, seed {run.seed}: of {wrong:,} {queries} whose first {answer} is wrong, {len(pairs):,} "
+            f"have one that is right with a probability above one half. {_ABOUT_LIKELY}"
         )
         title = f"Wrong first {answer}s in the {gallery.split.name} split"
         parts += likely_pairs(title, note, gallery, pairs, _LIKELIEST * count)

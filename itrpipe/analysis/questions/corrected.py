@@ -201,9 +201,9 @@ def _by_judges(
             recalls[f"{side}_r{k}"] = {"value": 100 * float(right.mean())}
         first = rows[rows[:, 0] >= 0, 0]
         likely[side] = []
-        for pair in first[probabilities[first] > LIKELY].tolist():
+        for pair in first[probabilities[first] > LIKELY]:
             ids = split.image_ids[images[pair]], split.caption_ids[captions[pair]]
-            likely[side].append((*ids, probabilities[pair]))
+            likely[side].append((*ids, float(probabilities[pair])))
         shares[side] = None
         if len(first):
             shares[side] = estimates.share(first).percent()
