@@ -240,7 +240,7 @@ def _mined_examples(
     for row, place in np.argwhere(chances > LIKELY).tolist():
         image = images[caption_list.candidates[row, place]]
         pairs.append((image, captions[row], float(chances[row, place])))
-    note = f"Mined by {name}: {len(pairs):,} images for captions have a probability above one half. {_ABOUT_LIKELY}"
+    note = f"Images for captions, mined by {name}, with a probability above one half to be right. {_ABOUT_LIKELY}"
     return examples, likely_pairs("Mined in the training set", note, gallery, pairs, _LIKELIEST * count)
 
 
