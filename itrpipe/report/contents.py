@@ -223,7 +223,8 @@ def _compared(
     if options.compare:
         first, second = two(series, options.compare)
         return [first, second], claims_of([second], *chances, first), []
-    return series, claims_of(series, *chances), claims_of(series, *chances, TIME)
+    timed = judged([claims_of(series, *chances, TIME)])
+    return series, claims_of(series, *chances), timed[0]
 
 
 def _group(

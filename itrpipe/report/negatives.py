@@ -278,7 +278,7 @@ def hardness(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
     """
     for each in series:
         minings = [run.members[0].mining for run in by_seed(each).values()]
-        known = [mining for mining in minings if mining is not None and mining.manifest is not None]
+        known = [mining for mining in minings if mining and mining.manifest]
         if len(known) < len(minings):
             continue
         statistics = [read_json(mining.opened / STATISTICS) for mining in known]

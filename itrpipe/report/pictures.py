@@ -280,7 +280,8 @@ def likely_pairs(
         pairs: rows of an image and of a caption of another one, and their probability.
         count: pairs that are shown.
     """
-    owners = gallery.split.caption_image.tolist()
+    split = gallery.split
+    owners = split.caption_image.tolist()
     paired = defaultdict[int, set[int]](set)
     for image, caption, _ in pairs:
         paired[image].add(owners[caption])
@@ -292,9 +293,9 @@ def likely_pairs(
         owner = owners[caption]
         if len(items) < count and not {image, owner} & passed:
             passed |= paired[image] | paired[owner]
-            own_caption = gallery.split.texts[gallery.split.captions_of_image[image]]
-            text = gallery.split.texts[caption]
-            items.append(LikelyPair(gallery.picture(image), own_caption, text, gallery.picture(owner), probability))
+            picture, own_picture = map(gallery.picture, (image, owner))
+            own_caption = split.texts[split.captions_of_image[image]]
+            items.append(LikelyPair(picture, own_caption, split.texts[caption], own_picture, probability))
     return [LikelyPairs(title, note, items)] if items else []
 
 

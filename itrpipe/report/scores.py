@@ -98,8 +98,10 @@ def glance(
     if any(each.claim.word in TOO_FEW.values() for each in claims):
         caption += " A verdict takes three seeds of both: --seeds 5 of itrpipe run, or --seed 1, --seed 2 of evaluate."
     names = " ".join(each.name for each in series)
-    sentences = [sentence for word, sentence in _GLOSSARY.items() if word in names]
-    return Table("", columns, rows, " ".join([caption, *sentences]))
+    for word, sentence in _GLOSSARY.items():
+        if word in names:
+            caption += f" {sentence}"
+    return Table("", columns, rows, caption)
 
 
 def over_images(difference: Difference) -> Number:
