@@ -52,7 +52,7 @@ def glance(
     columns = [*_GLANCE]
     if claims:
         columns.append(_AGAINST)
-    if max((len(each.seeds) for each in claims), default=0) > 1:
+    if any(each.rsum.seeds for each in claims):
         columns.append(_SEEDS)
     if timed:
         columns.append(_TIME)
