@@ -62,7 +62,7 @@ def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
     assert sorted(names.values()) == ["first", "second"]
     report = read_manifest(only(data_root, "report/page"))
     assert sorted(report.settings["names"]) == sorted([*map(list, names.items())])
-    assert "of the ten hardest are right after all (by its default curve" in out
+    assert "of the ten hardest training candidates are right after all (mean probability by its default" in out
     proposed = [shlex.split(line)[2:] for line in out.splitlines() if line.startswith("next: itrpipe ")]
     assert [words[0] for words in proposed] == ["search", "serve"]
     found = done(invoke(*proposed[0]))

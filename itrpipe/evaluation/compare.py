@@ -19,8 +19,9 @@ from itrpipe.evaluation.results import Evaluation
 from itrpipe.evaluation.tables import signed
 
 BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
-ONE_SEED, AT_CHANCE = "one seed is too few", "both at chance"
-WORDS = (BETTER, WORSE, NONE, ONE_SEED, AT_CHANCE)
+AT_CHANCE = "both at chance"
+TOO_FEW = {1: "one seed is too few", 2: "two seeds are too few"}
+WORDS = (BETTER, WORSE, NONE, *TOO_FEW.values(), AT_CHANCE)
 """Verdicts on two models."""
 Seeds = Evaluation | Sequence[Evaluation]
 """One evaluation, or one of each seed."""
@@ -35,6 +36,7 @@ class Claim:
         differences: metric -> model minus baseline, of the six recalls and of `rsum`, which the verdict is about.
         at_chance: whether neither of the two is above chance.
         is_trained: whether one of the two was trained, so that one seed is too few.
+        significant: whether the model is better or worse than its baseline, as `judge_claims` finds.
     """
 
     model: str
@@ -42,6 +44,7 @@ class Claim:
     differences: Mapping[str, Difference]
     at_chance: bool = False
     is_trained: bool = True
+    significant: bool = False
 
     @property
     def word(self) -> str:
@@ -49,16 +52,15 @@ class Claim:
         rsum = self.differences[RSUM]
         if self.at_chance:
             return AT_CHANCE
-        if self.is_trained and rsum.count == 1:
-            return ONE_SEED
-        is_found = rsum.significant if self.is_trained else rsum.images.excludes_zero
-        if not is_found:
+        if self.is_trained and rsum.count in TOO_FEW:
+            return TOO_FEW[rsum.count]
+        if not self.significant:
             return NONE
         return BETTER if rsum.value > 0 else WORSE
 
     def __str__(self) -> str:
         rsum = self.differences[RSUM]
-        if self.word in (BETTER, WORSE):
+        if self.significant:
             verdict = f"{self.model} is {self.word} than {self.baseline} by {abs(rsum.value):.1f} points of RSum"
         else:
             verdict = f"{self.model} against {self.baseline}: {self.word}, RSum {signed(rsum.value)}"
@@ -103,8 +105,8 @@ def compare(
     """Tell whether a model is better than its baseline on the same test set.
 
     Both are evaluated on the same resampled images. Trainings differ by their seed, too: give the evaluations of
-    several seeds, and the mean difference is judged over seeds (Student's t) and over images. Several models are judged
-    together (Holm's correction), so compare in one call all that you show together.
+    three seeds or more, and the mean difference is judged over seeds (Student's t) and over images. Several models are
+    judged together (Holm's correction), so compare in one call all that you show together.
 
     Args:
         baseline: its evaluation, or one of each seed.
@@ -136,8 +138,7 @@ def compare(
     check_options(samples, level)
     models = model if isinstance(model, Mapping) else {"the model": model}
     before = [baseline] if isinstance(baseline, Evaluation) else baseline
-    found = []
-    chances = []
+    claims = []
     for name, given in models.items():
         after = [given] if isinstance(given, Evaluation) else given
         if not before or len(before) != len(after):
@@ -153,19 +154,23 @@ def compare(
                     "images; evaluate both on the same images and texts, in one order"
                 )
         pairs = [(one.ranks, other.ranks) for one, other in zip(before, after, strict=True)]
-        found.append(paired_differences(pairs, owners, samples, level))
-        chances.append(all(reaches_chance(each.intervals, each.chance) for each in evaluations))
+        differences = paired_differences(pairs, owners, samples, level)
+        at_chance = all(reaches_chance(each.intervals, each.chance) for each in evaluations)
+        claims.append(Claim(name, "the baseline", differences, at_chance, trained))
 
-    marked = zip(models, mark_significant(found), chances, strict=True)
-    claims = {name: Claim(name, "the baseline", own, at_chance, trained) for name, own, at_chance in marked}
-    return claims if isinstance(model, Mapping) else claims["the model"]
+    judged = judge_claims(claims)
+    return {claim.model: claim for claim in judged} if isinstance(model, Mapping) else judged[0]
 
 
-def mark_significant(compared: Sequence[Mapping[str, Difference]]) -> list[dict[str, Difference]]:
-    """Return the differences of all comparisons that are shown together, those in RSum marked where significant."""
-    marks = significances([differences[RSUM] for differences in compared])
-    marked = []
-    for differences, mark in zip(compared, marks, strict=True):
-        rsum = replace(differences[RSUM], significant=mark)
-        marked.append({**differences, RSUM: rsum})
-    return marked
+def judge_claims(claims: Sequence[Claim]) -> list[Claim]:
+    """Return the claims that are shown together, those marked that are significant.
+
+    Where no model was trained, the interval over images decides, else the rule of `significances`.
+    """
+    marks = significances([claim.differences[RSUM] for claim in claims])
+    judged = []
+    for claim, mark in zip(claims, marks, strict=True):
+        if not claim.is_trained:
+            mark = claim.differences[RSUM].images.excludes_zero
+        judged.append(replace(claim, significant=mark and not claim.at_chance))
+    return judged

@@ -6,7 +6,7 @@ gallery stays whole, so ranks are those of the real test set. The same seed draw
 
 *Over seeds*: Student's t distribution. A difference of two methods is *significant* when all of this holds:
 
-1. It is a mean over two seeds or more, of pairs of runs that differ in the method alone.
+1. It is a mean over three seeds or more, of pairs of runs that differ in the method alone.
 2. Its interval over seeds (Student's t) and its interval over test images (paired bootstrap) both exclude zero.
 3. Its p-value passes Holm's correction over all comparisons that are shown beside it.
 
@@ -37,6 +37,8 @@ _BLOCK_VALUES = 1 << 22
 _MOST_FREEDOM = 200
 """Degrees of freedom from which on Student's t is taken for normal."""
 _SEED = np.random.SeedSequence(0)
+FEWEST_SEEDS = 3
+"""Differences of fewer have no interval over seeds: of two, Student's t is twelve standard errors wide."""
 
 
 class Interval(NamedTuple):
@@ -209,11 +211,10 @@ class Difference:
 
     Attributes:
         value: the mean.
-        seeds: interval over seeds, of Student's t distribution; None for a single seed.
+        seeds: interval over seeds, of Student's t distribution; None for fewer than `FEWEST_SEEDS`.
         images: interval over test images, of the paired bootstrap.
         count: number of seeds.
         level: share of seeds, or of test sets, that the intervals hold.
-        significant: by the rule above, among the differences that `significances` was given.
     """
 
     value: float
@@ -221,11 +222,10 @@ class Difference:
     images: Interval
     count: int
     level: float
-    significant: bool = False
 
     @property
     def p_value(self) -> float:
-        """Return the largest two-sided p-value: for seeds, for test images, and for both at once; 1 for a single seed.
+        """Return the largest two-sided p-value: for seeds, for test images, and for both at once; 1 for too few seeds.
 
             t = value / sqrt(s^2 / n + d^2)    with (n - 1) (s^2 / n + d^2) / (s^2 / n) degrees of freedom, rounded down
 
@@ -295,7 +295,7 @@ def paired_differences(
     for name, single in singles.items():
         images = _interval(np.mean(single), drawn[name], level)
         seeds = None
-        if len(single) > 1:
+        if len(single) >= FEWEST_SEEDS:
             seeds = seed_interval(single, level)
         found[name] = Difference(images.value, seeds, images, len(single), level)
     return found
@@ -321,7 +321,7 @@ def significances(differences: Sequence[Difference]) -> list[bool]:
 
     p'_(k) = max_{j <= k} min(1, (m - j + 1) p_(j))    for the k-th smallest of m
 
-    One of a single seed is not, and is none of the m.
+    One without an interval over seeds is not, and is none of the m.
     """
     tested = []
     for index, difference in enumerate(differences):

@@ -267,7 +267,7 @@ def as_lines(table: Table) -> list[str]:
         if block is not blocks[0]:
             lines.append("")
         widths = [names, *(width for _, _, width in block)]
-        headings = [textwrap.wrap(heading, width - 2) or [""] for heading, _, width in block]
+        headings = [textwrap.wrap(heading, width - gap) or [""] for heading, _, width in block]
         height = max(map(len, headings))
         padded = [[""] * (height - len(words)) + words for words in headings]
         heads = [""] * height

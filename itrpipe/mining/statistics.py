@@ -239,19 +239,18 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
     if auc := judged["auc"]:
         area, low, high = auc
         said.append(f"{judges}: AUC {area:.2f} ({low:.2f}–{high:.2f}) by {decisions}")
-    counted = {}
     for name, words in WORDS.items():
         share = judged[name]["by_rank"].get(TEN_HARDEST)
         if share is None:
             continue
-        checked = "by its default curve, which nobody has checked"
+        checked = "mean probability by its default curve, which nobody has checked"
         if share["decisions"]:
             decisions = quantity(share["decisions"], "decision")
             checked = f"{100 * share['low']:.0f}–{100 * share['high']:.0f} %, {decisions}"
         said.append(
-            f"{words}: by {judges}, {100 * share['value']:.0f} % of the ten hardest are right after all ({checked})"
+            f"{words}: by {judges}, {100 * share['value']:.0f} % of the ten hardest training candidates are right "
+            f"after all ({checked})"
         )
-        counted.setdefault(f"{judged[name]['marked']:,} of {statistics['candidates'][name]:,}", []).append(words)
-    for count, directions in counted.items():
-        said.append(f"{' and '.join(directions)}: {count} candidates are likelier right than not")
+        count = f"{judged[name]['marked']:,} of {statistics['candidates'][name]:,}"
+        said.append(f"{words}: {count} candidates are likelier right than not (probability above one half)")
     return said

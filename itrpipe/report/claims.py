@@ -19,7 +19,7 @@ from typing import Any
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, mark_significant
+from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, judge_claims
 from itrpipe.evaluation.intervals import Difference, paired_differences
 from itrpipe.evaluation.metrics import (
     RSUM,
@@ -81,11 +81,6 @@ class Comparison:
         """Return the difference of the sum of recalls, which the verdict is about."""
         return self.claim.differences[RSUM]
 
-    @property
-    def leaves_out_seeds(self) -> bool:
-        """Tell whether one side has seeds that the other lacks."""
-        return len(self.seeds) < max(len(by_seed(self.series)), len(by_seed(self.baseline)))
-
 
 def claims_of(
     series: Sequence[Series], split: Split | None, samples: int, level: float, kind: str | Series = UPDATES
@@ -123,9 +118,9 @@ def claims_of(
 
 
 def judged(groups: Sequence[Sequence[Comparison]]) -> list[list[Comparison]]:
-    """Mark the differences in RSum that are significant among all that the page shows, over all of its test sets."""
-    marked = iter(mark_significant([each.claim.differences for each in itertools.chain.from_iterable(groups)]))
-    return [[replace(each, claim=replace(each.claim, differences=next(marked))) for each in group] for group in groups]
+    """Mark the claims that are significant among all that the page makes, over all of its test sets."""
+    claims = iter(judge_claims([each.claim for each in itertools.chain.from_iterable(groups)]))
+    return [[replace(each, claim=next(claims)) for each in group] for group in groups]
 
 
 def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Series]:
@@ -339,9 +334,9 @@ def _repeats(claim: Comparison, claims: Sequence[Comparison]) -> bool:
 def _one(comparison: Comparison) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
     baseline, model = comparison.baseline.first, comparison.series.first
-    for side, series in ((baseline, comparison.baseline), (model, comparison.series)):
-        is_given = side.members[0].artifact.stage != _STAGE
-        if UNTRAINED in side.roles or _setting(series) is None or is_given:
+    for series in (comparison.baseline, comparison.series):
+        is_given = series.first.members[0].artifact.stage != _STAGE
+        if UNTRAINED in series.first.roles or _setting(series) is None or is_given:
             return str(comparison.claim)
     if differences := differing_settings(comparison):
         return f"{comparison.claim} They also differ in {some(differences, _NAMED)}."

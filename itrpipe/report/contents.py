@@ -21,7 +21,7 @@ from itrpipe.report.chain import ChainArtifact, commands_of
 from itrpipe.report.claims import TIME, Comparison, answer, claims_of, judged, rsum_of, two
 from itrpipe.report.names import Declared, listed, shown, some
 from itrpipe.report.negatives import EditedSentences
-from itrpipe.report.pictures import Album, Examples, SplitPictures, retrieval_examples
+from itrpipe.report.pictures import Album, Examples, LikelyPairs, SplitPictures, retrieval_examples
 from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
 from itrpipe.report.published import ReportSettings
 from itrpipe.report.runs import Run, Series, all_artifacts, collect, contents_of, series_of
@@ -51,7 +51,7 @@ class Facts:
     code: bool = False
 
 
-Part = Table | Panels | Examples | EditedSentences | Facts
+Part = Table | Panels | Examples | LikelyPairs | EditedSentences | Facts
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def report_of(
     )
     problems = [problem for _, album in data.datasets.values() for problem in album.problems]
     if problems:
-        warn(f"{len(problems)} photographs cannot be read and are shown as placeholders ({problems[0]})")
+        warn(f"{len(problems)} images cannot be read and are shown as placeholders ({problems[0]})")
     return report
 
 
@@ -223,7 +223,8 @@ def _compared(
     if options.compare:
         first, second = two(series, options.compare)
         return [first, second], claims_of([second], *chances, first), []
-    return series, claims_of(series, *chances), claims_of(series, *chances, TIME)
+    timed = judged([claims_of(series, *chances, TIME)])
+    return series, claims_of(series, *chances), timed[0]
 
 
 def _group(
@@ -296,11 +297,14 @@ def _sections(
     claim = groups[0].claims[0] if groups[0].claims else None
     series = claim.series if claim else max(groups[0].series, key=rsum_of)
     gallery = data.gallery(series.first.evaluation, series.first.settings["split"])
-    found = [] if gallery is None else retrieval_examples(series, claim and claim.baseline, gallery, options.examples)
+    found, likely = [], []
+    if gallery is not None:
+        found = retrieval_examples(series, claim and claim.baseline, gallery, options.examples)
+        likely = negatives.likely_answers(series, gallery, options.examples)
+    hardest, likely_mined = negatives.mined(artifacts, dict(options.names), data.gallery, options.examples)
+    yield Section("Likelier right than not", [*likely, *likely_mined], open=True)
     yield Section("What it finds", found, open=True)
-    hardest, likely = negatives.mined(artifacts, dict(options.names), data.gallery, options.examples)
     yield Section("The hardest negatives", hardest, open=True)
-    yield Section("Likelier right than not", likely)
     all_scores: list[Part] = []
     for group in groups:
         all_scores += scores.score_tables(group.series, options.published)

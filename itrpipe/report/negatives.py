@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.config import conf_title, leaves
-from itrpipe.evaluation.results import FULL
-from itrpipe.evaluation.tables import DASH, Number, Row, Table
+from itrpipe.evaluation.tables import DASH, Number, Row, Table, mean
 from itrpipe.exporting.places import judge_without_place
 from itrpipe.features.declaration import first_model
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
@@ -26,18 +25,24 @@ from itrpipe.mining.judged import LIKELY
 from itrpipe.mining.lists import read_list
 from itrpipe.mining.statistics import TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
+from itrpipe.report.claims import score_of
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
-from itrpipe.report.pictures import SHOWN, Examples, Picture, SplitPictures
+from itrpipe.report.pictures import SHOWN, Examples, LikelyPairs, Picture, SplitPictures, likely_pairs
 from itrpipe.report.plots import Panels, reliability
-from itrpipe.report.runs import Series
-from itrpipe.storage.artifact import STATISTICS
+from itrpipe.report.runs import Series, by_seed
+from itrpipe.storage.artifact import CORRECTED, STATISTICS
 from itrpipe.storage.disk import read_json
 from itrpipe.synthesis.sentences import SentenceFile
 
 TRAIN = "train"
 _LISTS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
-_LIKELIEST = 100
-"""Most pairs that the table of those likelier right than not shows."""
+_LIKELIEST = 2
+"""Pairs likelier right than not that are shown for each example."""
+_ABOUT_LIKELY = (
+    "Left an image and one of its captions; in the middle the caption of another image that may be right, too; right, "
+    "with its file name in small print, the image that this caption belongs to. Of pairs that share an image, or "
+    "an image that one of these is paired with, the likeliest alone is shown."
+)
 _HARDEST = 4
 """Sentences of a caption."""
 _REJECTED = {
@@ -87,7 +92,7 @@ class EditedSentences:
 
 def mined(
     artifacts: Iterable[ChainArtifact], names: Mapping[str, str], gallery_of: Galleries, count: int
-) -> tuple[list[Table | Panels | Examples], list[Table]]:
+) -> tuple[list[Table | Panels | Examples], list[LikelyPairs]]:
     """Tell how hard mined candidates are, with examples of the first lists.
 
     Args:
@@ -97,7 +102,7 @@ def mined(
         count: anchors of each list.
 
     Returns:
-        Tables, plots and examples; and the table of the pairs that judges of these lists call likelier right than not.
+        Tables, plots and examples; and the pairs that judges of these lists call likelier right than not.
     """
     minings, searches = [], []
     for each in artifacts:
@@ -111,7 +116,7 @@ def mined(
         titles.append(mining_name(each, names))
         facts.append(dict(leaves(each.manifest.settings)) | {"model": first_model(each.manifest.inputs).name})
 
-    columns = ["own score", "mined score", "hardest beats own, %"]
+    columns = ["median own score", "median mined score", "hardest beats own, %"]
     rows, ranked, judges, curves, examples, likely = [], [], [], [], [], []
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
         name = ", ".join([title, *parts])
@@ -141,8 +146,8 @@ def mined(
     if not rows:
         return [], []
     note = (
-        "Scores are medians over the training set, by the model that mined. Beats own: pairs whose hardest candidate "
-        "scores at least as high; unknown where a margin cut those that do."
+        "Scores by the model that mined: medians of all training pairs, and of all candidates in the lists. Beats own: "
+        "pairs whose hardest candidate scores at least as high; unknown where a margin cut those that do."
     )
     if any(row.cells[-1] for row in rows):
         columns += ["hardest also true, %", f"of {TOPS[1]} also true, %"]
@@ -154,12 +159,13 @@ def mined(
     tables = [Table("What was mined", columns, rows, note, head="mined by")]
     if ranked:
         by_rank = Table(
-            "Right after all, by rank",
+            "Training candidates right after all, by rank",
             [f"{span.replace('-', DASH)}, %" for span in RANKS],
             ranked,
-            "Share of the candidates at these ranks that match though they count as negatives, by "
-            f"{' and '.join(dict.fromkeys(judges))}. With an interval, people's decisions correct the judge; without "
-            "one, there are fewer than 20.",
+            "Of all mined candidates at these ranks, whether or not they beat the own one, the share that matches "
+            f"though it counts as negative, by {' and '.join(dict.fromkeys(judges))}. With an interval, people's "
+            "decisions correct the judge; without one, there are fewer than 20, and the share is the judge's mean "
+            "probability, not the share that is likelier right than not.",
             head="mined by",
         )
         tables.append(by_rank)
@@ -188,10 +194,10 @@ def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
 
 def _mined_examples(
     name: str, mining: ChainArtifact, gallery: SplitPictures, count: int
-) -> tuple[list[Examples], list[Table]]:
-    """Return the anchors whose hardest candidate scores farthest above their own match, of an image the best one.
+) -> tuple[list[Examples], list[LikelyPairs]]:
+    """Return the anchors whose hardest candidate scores nearest to or above their own match, of an image the best one.
 
-    A table follows of the pairs that a judge calls likelier right than not, the likeliest first, if there are any.
+    Pairs follow that a judge calls likelier right than not, if there are any.
     """
     image_list, caption_list = (read_list(mining.opened, direction) for direction in _LISTS)
     # Candidates are rows of the split without the images that have no features, so ids lead to those of the gallery.
@@ -222,56 +228,80 @@ def _mined_examples(
             items.append(gallery.example(of_images, anchors[row], candidates))
         note = (
             f"Mined by {name} in the training set. The most confused come first: their hardest candidate scores "
-            "farthest above the own one, of several captions the best. Right with: the probability that the candidate "
-            "is right, too, where a judge was asked."
+            "nearest to the own one or farthest above it, of several captions the best. Right with: the probability "
+            "that the candidate is right, too, where a judge was asked."
         )
         examples.append(Examples(title, note, items, of_images))
 
     chances = caption_list.false_negative_probability
     if chances is None:
         return examples, []
-    likely = np.argwhere(chances > LIKELY).tolist()
-    likely.sort(key=lambda pair: -chances[*pair])
-    rows = []
-    for row, place in likely[:_LIKELIEST]:
-        image = caption_list.candidates[row, place]
-        photograph = f"{image_list.anchor_ids[image]}: {gallery.split.texts[captions[best[image]]]}"
-        chance = Number(100 * float(chances[row, place]), digits=0)
-        rows.append(Row(gallery.split.texts[captions[row]], [chance], photograph))
-    note = (
-        f"Of {len(likely):,} pairs of the training set, the likeliest by the judge, {_LIKELIEST} at most. Below each "
-        "caption the photograph of another one that it may fit, too, and the best caption of that photograph."
-    )
-    return examples, [Table("", ["right with, %"], rows, note, head="caption")] if rows else []
+    pairs = []
+    for row, place in np.argwhere(chances > LIKELY).tolist():
+        image = images[caption_list.candidates[row, place]]
+        pairs.append((image, captions[row], float(chances[row, place])))
+    note = f"Images for captions, mined by {name}, with a probability above one half to be right. {_ABOUT_LIKELY}"
+    return examples, likely_pairs("Mined in the training set", note, gallery, pairs, _LIKELIEST * count)
+
+
+def likely_answers(series: Series, gallery: SplitPictures, count: int) -> list[LikelyPairs]:
+    """Return the wrong first answers of a model that judges call likelier right than not, in both directions.
+
+    Args:
+        series: whose first run is shown.
+        gallery: of the split it was evaluated on.
+        count: examples of the report.
+    """
+    run = series.first
+    by_judges = (run.wrote(CORRECTED) or {}).get("by_judges")
+    if by_judges is None:
+        return []
+    parts = []
+    for side, (queries, answer) in {"i2t": ("images", "caption"), "t2i": ("captions", "image")}.items():
+        pairs = []
+        for image_id, caption_id, probability in by_judges["likely"][side]:
+            pairs.append((gallery.image_row[image_id], gallery.caption_row[caption_id], probability))
+        wrong = (run.rankings[side]["rank"].to_numpy() > 0).sum()
+        note = (
+            f"By {series.name}, seed {run.seed}: of {wrong:,} {queries} whose first {answer} is wrong, {len(pairs):,} "
+            f"have one that is right with a probability above one half. {_ABOUT_LIKELY}"
+        )
+        title = f"Wrong first {answer}s in the {gallery.split.name} split"
+        parts += likely_pairs(title, note, gallery, pairs, _LIKELIEST * count)
+    return parts
 
 
 def hardness(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
-    """Say how hard the hardest negatives of the first model with mined ones are.
+    """Say how hard the hardest negatives of the first model with mined ones are, in the mean over its seeds.
 
     A second sentence says how often the model that mined is wrong on the test set, if it was evaluated there.
     """
     for each in series:
-        mining = each.first.members[0].mining
-        if mining is None or mining.manifest is None:
+        minings = [run.members[0].mining for run in by_seed(each).values()]
+        known = [mining for mining in minings if mining and mining.manifest]
+        if len(known) < len(minings):
             continue
-        statistics = read_json(mining.opened / STATISTICS)
-        caption, image = (beaten_percent(statistics, direction) for direction in _LISTS)
-        if None in (caption, image):
+        statistics = [read_json(mining.opened / STATISTICS) for mining in known]
+        beaten = []
+        for direction in _LISTS:
+            beaten.append(mean([Number.of(beaten_percent(one, direction)) for one in statistics]))
+        caption, image = beaten
+        if caption is None or image is None:
             continue
-        name = mining_name(mining, names)
-        if len(each.all) > 1 and not mining.manifest.settings["seed"]:
-            name += ", seed 0"
+        name = mining_name(known[0], names)
+        if len(known) > 1:
+            name += f" and its other seeds, mean of {len(known)}"
         training = (
-            f"In the training set, the hardest caption scores at least as high as the own one in {caption:.1f} % of "
-            f"the pairs, the hardest image in {image:.1f} %, by {name}."
+            f"In the training set, the hardest caption scores at least as high as the own one in {caption.text} % of "
+            f"the pairs, the hardest image in {image.text} %, by {name}."
         )
-        for run in (other.first for other in series):
-            if [member.artifact.name for member in run.members] == [first_model(mining.inputs).name]:
-                scores = run.metrics[FULL]
+        for other in series:
+            run = other.first
+            if [member.artifact.name for member in run.members] == [first_model(known[0].inputs).name]:
                 test = (
                     f"In the {run.settings['split']} split, from which it did not learn, it ranks a wrong caption "
-                    f"first for {100 - scores['i2t_r1']['value']:.1f} % of the images, a wrong image for "
-                    f"{100 - scores['t2i_r1']['value']:.1f} % of the captions."
+                    f"first for {100 - score_of(other, 'i2t_r1').value:.1f} % of the images, a wrong image for "
+                    f"{100 - score_of(other, 't2i_r1').value:.1f} % of the captions."
                 )
                 return [training, test]
         return [training]

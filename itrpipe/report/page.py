@@ -137,6 +137,7 @@ def _claim(comparison: Comparison) -> dict[str, Any]:
         "runs": [run.label for run in comparison.series.all],
         "seeds": comparison.seeds,
         "result": comparison.claim.word,
+        "significant": comparison.claim.significant,
         **sides,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,6 +239,64 @@ class Examples:
     note: str
     items: Sequence[Example]
     of_images: bool
+
+
+@dataclass(frozen=True)
+class LikelyPair:
+    """An image and a caption of another one that judges call likelier right than not.
+
+    Attributes:
+        picture, own_caption: of the image.
+        caption, own_picture: that may be right, too, and the image that it belongs to.
+        probability: that it is, 0..1.
+    """
+
+    picture: Picture
+    own_caption: str
+    caption: str
+    own_picture: Picture
+    probability: float
+
+
+@dataclass(frozen=True)
+class LikelyPairs:
+    """Pairs that judges call likelier right than not, below a title and a note."""
+
+    title: str
+    note: str
+    items: Sequence[LikelyPair]
+
+
+def likely_pairs(
+    title: str, note: str, gallery: SplitPictures, pairs: Sequence[tuple[int, int, float]], count: int
+) -> list[LikelyPairs]:
+    """Return the likeliest pairs, if there are any.
+
+    Of all pairs that share an image, or an image that one of these is paired with, the likeliest alone is shown.
+
+    Args:
+        title, note: above the pairs.
+        gallery: of their split.
+        pairs: rows of an image and of a caption of another one, and their probability.
+        count: pairs that are shown.
+    """
+    split = gallery.split
+    owners = split.caption_image.tolist()
+    paired = defaultdict[int, set[int]](set)
+    for image, caption, _ in pairs:
+        paired[image].add(owners[caption])
+        paired[owners[caption]].add(image)
+
+    items = []
+    passed = set[int]()
+    for image, caption, probability in sorted(pairs, key=lambda pair: -pair[2]):
+        owner = owners[caption]
+        if len(items) < count and not {image, owner} & passed:
+            passed |= paired[image] | paired[owner]
+            picture, own_picture = map(gallery.picture, (image, owner))
+            own_caption = split.texts[split.captions_of_image[image]]
+            items.append(LikelyPair(picture, own_caption, split.texts[caption], own_picture, probability))
+    return [LikelyPairs(title, note, items)] if items else []
 
 
 def retrieval_examples(series: Series, baseline: Series | None, gallery: SplitPictures, count: int) -> list[Examples]:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.evaluation.compare import AT_CHANCE
+from itrpipe.evaluation.compare import AT_CHANCE, TOO_FEW
 from itrpipe.evaluation.intervals import Difference
 from itrpipe.evaluation.metrics import COMPARED, PROTOCOLS, RSUM, SIDES, random_recalls
 from itrpipe.evaluation.results import FULL, ORACLE
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
+from itrpipe.printable import quantity
 from itrpipe.report.claims import Comparison, is_at_chance, rsum_of, score_of
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
@@ -26,6 +27,13 @@ _AGAINST, _SEEDS, _TIME, _WORD = "against baseline", "over seeds", "same time", 
 _SHARES = ("mean_text_match_share", "mean_image_match_share")
 _LISTED = 3
 """Settings of a model that stand below its name."""
+_GLOSSARY = {
+    "in-batch": "In-batch negatives are the other captions and images of a batch.",
+    "InfoNCE": "InfoNCE is the loss of CLIP, the cross-entropy of the own caption among all of a batch.",
+    "mined": "Mined negatives are the hardest that a first model found in the whole training set.",
+    "judge": "A judge says how likely each of them is right after all, and so counts less or is left out.",
+}
+"""Word in the name of a model -> a sentence that explains it."""
 
 
 def glance(
@@ -44,7 +52,7 @@ def glance(
     columns = [*_GLANCE]
     if claims:
         columns.append(_AGAINST)
-    if max((len(each.seeds) for each in claims), default=0) > 1:
+    if any(each.rsum.seeds for each in claims):
         columns.append(_SEEDS)
     if timed:
         columns.append(_TIME)
@@ -87,22 +95,27 @@ def glance(
     if claims:
         which = "the baseline that its row names" if len(baselines) > 1 else "the row that is marked as baseline"
         caption += f" A difference is to {which}."
+    if any(each.claim.word in TOO_FEW.values() for each in claims):
+        caption += " A verdict takes three seeds of both: --seeds 5 of itrpipe run, or --seed 1, --seed 2 of evaluate."
+    names = " ".join(each.name for each in series)
+    for word, sentence in _GLOSSARY.items():
+        if word in names:
+            caption += f" {sentence}"
     return Table("", columns, rows, caption)
 
 
 def over_images(difference: Difference) -> Number:
     """Return a difference with its interval over images."""
-    images = difference.images
-    return Number(difference.value, images.low, images.high, signed=True, marked=difference.significant)
+    return Number(*difference.images, signed=True)
 
 
 def _against(comparison: Comparison) -> Number:
     """Return the difference in RSum, with the number of its seeds where the rows of both models are of others, too."""
-    difference = over_images(comparison.rsum)
-    if not comparison.leaves_out_seeds:
-        return difference
     count = len(comparison.seeds)
-    return replace(difference, unit=f" over {count} seed{'s' if count > 1 else ''}")
+    unit = ""
+    if count < max(len(by_seed(comparison.series)), len(by_seed(comparison.baseline))):
+        unit = f" over {quantity(count, 'seed')}"
+    return replace(over_images(comparison.rsum), unit=unit, marked=comparison.claim.significant)
 
 
 def _published(series: Series, published: Sequence[Published], protocol: str) -> list[Published]:

@@ -38,7 +38,7 @@ class Execution(MapExecution):
 class Evaluate(Stage):
     """Measures trained models."""
 
-    schema_version, settings, execution = 8, EvaluateSettings, Execution
+    schema_version, settings, execution = 9, EvaluateSettings, Execution
 
     def label(self, conf: str, settings: EvaluateSettings) -> str:
         """Return the name of the evaluated model or models, with the split when it is not the test split."""

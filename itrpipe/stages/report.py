@@ -29,7 +29,7 @@ COMPARED = ("prepare", "train", "embeddings", "mine_negatives", "synthesize")
 class Report(Stage):
     """Writes the page."""
 
-    schema_version, has_versions = 21, False  # a page over other models is another page
+    schema_version, has_versions = 22, False  # a page over other models is another page
     settings, execution = ReportSettings, Settings  # nothing leaves the result alone
 
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
@@ -120,5 +120,5 @@ def _photographs(job: Job, prepare: ChainArtifact) -> Path | None:
     try:
         return image_root(prepare.folder)
     except (MissingInputError, DataError) as error:
-        job.warn(f"the page shows no photographs: {error}")
+        job.warn(f"the page shows no images: {error}")
         return None

@@ -22,7 +22,7 @@ RANDOM = np.random.default_rng(0)
 IMAGES, IMAGE_OF_TEXT = RANDOM.normal(size=(60, 8)), np.arange(120) // 2
 
 
-def evaluations(noise: float, seeds: int = 2) -> list[itrpipe.Evaluation]:
+def evaluations(noise: float, seeds: int = 3) -> list[itrpipe.Evaluation]:
     random = np.random.default_rng(int(10 * noise))
     texts = [IMAGES[IMAGE_OF_TEXT] + noise * random.normal(size=(120, 8)) for _ in range(seeds)]
     return [itrpipe.evaluate(IMAGES, each, IMAGE_OF_TEXT, samples=100) for each in texts]
@@ -90,17 +90,19 @@ def test_several_models_are_corrected_together_and_keep_their_names() -> None:
     p_value = alone.differences["rsum"].p_value
     level = 1 - 1.5 * p_value  # passes alone, and not as the smaller of two
     names = {"mined": better, "longer": same}
-    assert itrpipe.compare(baseline, better, level=level).differences["rsum"].significant
+    assert itrpipe.compare(baseline, better, level=level).significant
     claims = itrpipe.compare(baseline, names, level=level)
     assert list(claims) == [each.model for each in claims.values()] == ["mined", "longer"]
-    assert not claims["mined"].differences["rsum"].significant
+    assert not claims["mined"].significant
     assert str(claims["mined"]).startswith("Mined against the baseline: no measurable difference, RSum +")
 
 
 def test_without_a_training_the_images_decide_and_at_chance_nothing_is_said() -> None:
     (baseline,), (better,) = evaluations(3.0, seeds=1), evaluations(0.5, seeds=1)
     assert itrpipe.compare(baseline, better).word == "one seed is too few"
-    assert itrpipe.compare(baseline, better, trained=False).word == "better"
+    assert itrpipe.compare([baseline] * 2, [better] * 2).word == "two seeds are too few"
+    claim = itrpipe.compare(baseline, better, trained=False)
+    assert (claim.word, claim.significant) == ("better", True)
     assert itrpipe.compare(better, baseline, trained=False).word == "worse"
     (random,) = evaluations(1e6, seeds=1)
     assert itrpipe.compare(random, random, trained=False).word == "both at chance"
@@ -110,10 +112,10 @@ def test_without_a_training_the_images_decide_and_at_chance_nothing_is_said() ->
 def test_evaluations_that_cannot_be_paired_are_refused() -> None:
     found, other = evaluations(1.0), itrpipe.evaluate(UNITS, UNITS, OWNERS)
     for baseline, model, message in (
-        (found, found[0], "the baseline has 2 evaluations and the model 1"),
+        (found, found[0], "the baseline has 3 evaluations and the model 1"),
         ([], [], "the baseline has 0 evaluations and the model 0"),
         (found[0], {"mined": other}, "mined and the baseline were evaluated on 3 and 120 texts"),
-        ([found[0], other], found, "on 3 and 120 texts"),
+        ([found[0], other, other], found, "on 3 and 120 texts"),
     ):
         with pytest.raises(DataError, match=message):
             itrpipe.compare(baseline, model)

@@ -109,11 +109,6 @@ def test_probabilities_are_those_of_the_pairs_and_counted(tmp_path: Path) -> Non
     said = sentences(statistics)
     assert any("nobody has checked" in sentence for sentence in said)
     assert len([sentence for sentence in said if "likelier right" in sentence]) == 2
-    # Lists that hold the same pairs are counted once.
-    for name in ("judged", "candidates"):
-        statistics[name][DIRECTIONS[1]] = statistics[name][DIRECTIONS[0]]
-    (once,) = [sentence for sentence in sentences(statistics) if "likelier right" in sentence]
-    assert once.startswith("captions for images and images for captions: ")
 
 
 def test_what_people_decided_leaves_the_lists_or_is_no_match(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_differences_are_paired_by_seed_and_have_both_intervals(
         )
         assert (each["images"]["low"], each["images"]["high"]) == pytest.approx(expected[name].images[1:])
     assert claim["result"] == "better"
-    assert claim["own"][RSUM]["significant"]
+    assert claim["significant"]
 
 
 def baselines(report: Any) -> dict[str, str]:
@@ -129,7 +129,7 @@ def claim(
     at_chance: bool = False,
 ) -> Comparison:
     over_seeds = None if seeds is None else Interval(value, *seeds)
-    difference = Difference(value, over_seeds, Interval(value, *images), 1 if seeds is None else 2, 0.95)
+    difference = Difference(value, over_seeds, Interval(value, *images), 1 if seeds is None else 3, 0.95)
     found = Claim("VSRN, AOQ", "first training", {RSUM: difference}, at_chance, not untrained)
     none: Any = None
     return Comparison(none, none, [], found, None)
@@ -156,14 +156,16 @@ def test_one_word_needs_both_intervals_and_all_comparisons_of_the_page(seeds: An
 
 
 def test_of_models_that_were_not_trained_the_images_decide() -> None:
-    assert claim(0.5, None, (0.1, 5), untrained=True).claim.word == "better"
-    assert claim(3.0, None, (-1, 5), untrained=True).claim.word == "no measurable difference"
+    better, unclear = claim(0.5, None, (0.1, 5), untrained=True), claim(3.0, None, (-1, 5), untrained=True)
+    found = [each.claim for each in judged([[better, unclear]])[0]]
+    assert [each.word for each in found] == ["better", "no measurable difference"]
+    assert [each.significant for each in found] == [True, False]
 
 
 @pytest.mark.parametrize(
     ("one", "parts"),
     [
-        (claim(3.0, (2.9, 3.1), (2, 4)), ["better than first training by 3.0", "2 seeds +2.9 to +3.1", "+2.0 to +4.0"]),
+        (claim(3.0, (2.9, 3.1), (2, 4)), ["better than first training by 3.0", "3 seeds +2.9 to +3.1", "+2.0 to +4.0"]),
         (claim(1.4, None, (-4, 6.7)), ["AOQ against first training: one seed is too few, RSum +1.4", "−4.0 to +6.7"]),
         (claim(5.0, None, (4, 6)), ["AOQ against first training: one seed is too few, RSum +5.0"]),
         (claim(0.5, (-1, 2), (-1, 2)), ["AOQ against first training: no measurable difference, RSum +0.5"]),
@@ -179,8 +181,8 @@ def test_marks_are_corrected_over_all_test_sets_of_a_page() -> None:
     one, none = claim(3.0, (2.5, 3.5), (2.0, 4.0)), claim(0.1, (-5, 5), (-5, 5))
     p_value = one.rsum.p_value
     assert p_value <= 0.05 < 41 * p_value  # as Holm corrects the smallest of 41
-    assert judged([[one]])[0][0].rsum.significant
-    assert not judged([[one], [none] * 40])[0][0].rsum.significant
+    assert judged([[one]])[0][0].claim.significant
+    assert not judged([[one], [none] * 40])[0][0].claim.significant
 
 
 TRIPLET, AOQ = {"method": "triplet", "margin": 0.2}, {"method": "aoq", "margin": 0.2}
@@ -242,7 +244,7 @@ def test_models_trained_elsewhere_have_their_names_and_several_seeds(copy: Toy) 
     report = copy.report(tuple(made), names=sorted(named), compare=made[:2])
     (claim,) = report.results["claims"]
     assert (claim["model"], claim["baseline"]) == ("dual encoder, b", "dual encoder, a")
-    assert (claim["seeds"], claim["result"]) == ([1, 2], "better")
+    assert (claim["seeds"], claim["result"]) == ([1, 2], "two seeds are too few")
 
 
 def test_two_models_that_do_not_compare_are_refused(seeded: Toy) -> None:
@@ -263,7 +265,7 @@ def test_a_removed_model_and_without_the_dataset_any_has_no_baseline(seeded: Toy
     shutil.rmtree(copy.made["aoq.s2"])
     (claim,) = copy.report(RUNS).results["claims"]
     assert claim["seeds"] == [0, 1]
-    assert claim["own"][RSUM]["seeds"]
+    assert claim["own"][RSUM]["seeds"] is None, "of two seeds no interval"
     shutil.rmtree(copy.made["prepare"])
     assert copy.report(RUNS, examples=3).results["claims"] == []
 

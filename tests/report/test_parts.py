@@ -96,7 +96,7 @@ def test_columns_without_a_number_are_left_out(copy: Toy) -> None:
         right |= {"top_1": {"judged": 0, "percent": None}, "top_10": {"judged": 0, "percent": None}}
     rewrite(path, json.dumps(statistics).encode())
     cells = table(copy.report(), "What was mined")["VSE++: captions for images"]
-    assert {*cells} == {"own score", "mined score", "hardest beats own, %"}
+    assert {*cells} == {"median own score", "median mined score", "hardest beats own, %"}
 
 
 def change_list(toy: Toy, name: str, column: str, change: Callable[[pa.Table], pa.Array]) -> None:
@@ -121,14 +121,37 @@ def test_candidates_come_with_their_probability_to_be_right(copy: Toy) -> None:
     for article in section(report, "the-hardest-negatives").all("article"):
         shown = [each.text() for each in article.all("span", "chance")]
         assert shown[:4] == [f"right with {each}" for each in ("97 %", "50 %", "< 1 %", "0 %")]
-    # Of each of the 80 captions one image is likelier right than not.
-    likely = section(report, "likelier-right-than-not").all("tbody")[0].all("tr")
-    assert len(likely) == 80
+    # Of each of the 80 captions one image is likelier right than not; no image is shown twice.
+    likely = section(report, "likelier-right-than-not")
     _, of_captions = lists_of(copy)
-    for row, caption, images in zip(likely, of_captions["anchor_id"], of_captions["candidate_rows"], strict=True):
-        assert caption.partition("#")[0] in row.text("") or caption.endswith("#0")
-        assert row.all("span", "label")[0].text().startswith(f"train-{images[0]:03d}: ")
-        assert row.all("td")[0].text() == "97"
+    hardest = {name: rows[0] for name, rows in zip(*map(of_captions.get, ("anchor_id", "candidate_rows")), strict=True)}
+    assert 2 <= len(likely.all("article")) <= 4
+    shown = []
+    for article in likely.all("article"):
+        names = [each.attributes["alt"] for each in article.all("img")]
+        pairs = [f"train-{hardest[f'{names[1]}#{number}']:03d}" for number in range(2)]
+        assert names[0] in pairs
+        assert article.all("span", "label")[1].text("") == names[1]
+        assert article.all("span", "chance")[0].text() == "right with 97 %"
+        shown += names
+    assert len(set(shown)) == len(shown)
+
+
+def test_wrong_first_answers_that_may_be_right_are_shown_with_both_images(copy: Toy) -> None:
+    pairs = [("test-003", "test-005#1", 0.6), ("test-003", "test-006#1", 0.9), ("test-006", "test-007#1", 0.8)]
+    pairs += [("test-001", "test-002#1", 0.7)]
+    nothing = {"calibration": {"decisions": 0}, "right_after_all": {"i2t": None, "t2i": None}}
+    found = {"by_judges": nothing | {"likely": {"i2t": pairs, "t2i": []}}}
+    folder = copy.made["aoq.vsepp"]
+    (folder / "corrected.json").write_text(json.dumps(found))
+    rewrite(folder / "corrected.json", (folder / "corrected.json").read_bytes())
+    shown = section(copy.report(), "likelier-right-than-not")
+    assert [each.text() for each in shown.all("h3")] == ["Wrong first captions in the test split"]
+    first, second = shown.all("article")  # whose images are in other pairs, too
+    assert [each.attributes["alt"] for each in first.all("img")] == ["test-003", "test-006"]
+    assert [each.text() for each in first.all("p", "query")] == ["a plain caption of test-006"]
+    assert [each.attributes["alt"] for each in second.all("img")] == ["test-001", "test-002"]
+    assert [each.all("span", "chance")[0].text() for each in (first, second)] == ["right with 90 %", "right with 70 %"]
 
 
 def test_judged_lists_tell_the_share_that_is_right_at_each_rank(copy: Toy) -> None:
@@ -140,7 +163,7 @@ def test_judged_lists_tell_the_share_that_is_right_at_each_rank(copy: Toy) -> No
     path = copy.made["mining"] / "statistics.json"
     rewrite(path, json.dumps(json.loads(path.read_text()) | {"judged": judged}).encode())
     report = copy.report()
-    captions, images = table(report, "Right after all, by rank").values()
+    captions, images = table(report, "Training candidates right after all, by rank").values()
     first, middle = captions["1, %"], captions["3–5, %"]
     assert (first["value"], first["low"], first["high"]) == pytest.approx((50, 41, 60))
     assert (middle["value"], middle.get("low")) == (25, None)

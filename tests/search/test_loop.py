@@ -143,6 +143,9 @@ def test_judges_say_how_many_wrong_answers_are_right_after_all(root: Path, tmp_p
     alone = json.loads((folder / "corrected.json").read_text())
     assert alone.keys() == {"by_judges"}
     assert alone["by_judges"]["right_after_all"]["i2t"].keys() == {"value"}, "no interval without people"
+    for image_id, caption_id, probability in alone["by_judges"]["likely"]["i2t"]:
+        assert probability > 0.5
+        assert caption_id.partition("#")[0] != image_id
 
     folder = made(invoke("evaluate", *scenes, *judge, "--decisions", file))
     found, metrics = (json.loads((folder / name).read_text()) for name in ("corrected.json", "metrics.json"))

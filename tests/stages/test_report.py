@@ -49,7 +49,7 @@ def test_it_writes_a_page_its_tables_as_text_and_its_numbers(chain: Path, invoke
     save_definition(chain, "tiny", known.model_copy(update={"prepare": moved}))
     shutil.rmtree(folder)
     folder = page_of(invoke, chain)
-    assert any("no photographs" in each for each in read_manifest(folder).messages)
+    assert any("no images" in each for each in read_manifest(folder).messages)
     assert (folder / report.PAGE).is_file()
 
 

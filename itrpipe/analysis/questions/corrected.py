@@ -20,6 +20,7 @@ from itrpipe.evaluation.results import Figures, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import LEAST
+from itrpipe.mining.judged import LIKELY
 from itrpipe.review import Estimates, NamedPairs
 from itrpipe.storage.artifact import CORRECTED
 
@@ -34,7 +35,7 @@ _SHOWN = {
 }
 Verdicts = Mapping[tuple[str, str], str]
 """See `itrpipe.datasets.decisions.Decisions.verdicts`."""
-_FIRST = {"i2t": "wrong first captions", "t2i": "wrong first images"}
+_FIRST = {"i2t": "wrong first captions of this split", "t2i": "wrong first images of this split"}
 
 
 def _cells(found: Any) -> Cells:
@@ -49,7 +50,7 @@ def _cells(found: Any) -> Cells:
     if "by_judges" in found:
         by_judges = found["by_judges"]
         is_calibrated = by_judges["calibration"]["decisions"] >= LEAST
-        by = "by the judge" if is_calibrated else "by the judge's default curve"
+        by = "by the judge" if is_calibrated else "by the judge's default curve, mean probability"
         for side, title in _FIRST.items():
             cells[title, f"right after all {by}, %"] = Number.of(by_judges["right_after_all"][side])
         for name, title in _SHOWN.items():
@@ -166,7 +167,7 @@ def _by_judges(
 
     `right_after_all`, of the wrong answers at rank 1 in percent, and R@1 have prediction-powered intervals where people
     judged some of these that were drawn at random: they hold even if the judges are wrong. R@5, R@10 and RSum are what
-    the judges say.
+    the judges say. `likely` lists the wrong answers at rank 1 with P above 1/2: image, caption and P.
     """
     captions, images = np.concatenate([np.stack(place[:2])[:, place.is_wrong] for place in places.values()], axis=1)
     pairs = PairSet.of(captions, images, len(split.image_ids))
@@ -191,6 +192,7 @@ def _by_judges(
     probabilities = np.where(np.isnan(estimates.answers), estimates.probabilities, estimates.answers)
 
     shares = {}
+    likely = {}
     recalls = {}
     for side, ranks in own_ranks(split.matrix, split.caption_image).sides.items():
         rows = pairs.places(places[side].captions, places[side].images)
@@ -199,6 +201,10 @@ def _by_judges(
             right = np.where(ranks < k, 1.0, 1 - missed[:, :k][:, -1])
             recalls[f"{side}_r{k}"] = {"value": 100 * float(right.mean())}
         first = rows[rows[:, 0] >= 0, 0]
+        likely[side] = []
+        for pair in first[probabilities[first] > LIKELY]:
+            ids = split.image_ids[images[pair]], split.caption_ids[captions[pair]]
+            likely[side].append((*ids, float(probabilities[pair])))
         shares[side] = None
         if len(first):
             shares[side] = estimates.share(first).percent()
@@ -206,7 +212,7 @@ def _by_judges(
             wrong = len(first) / len(rows)
             recalls[f"{side}_r1"] = {name: own + wrong * value for name, value in shares[side].items()}
     recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}
-    return {"calibration": asdict(calibration), "right_after_all": shares, "recalls": recalls}
+    return {"calibration": asdict(calibration), "right_after_all": shares, "likely": likely, "recalls": recalls}
 
 
 def _figures(evaluation: EvaluatedModel, split: SplitScores, *added: PairSet) -> Figures:
