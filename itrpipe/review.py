@@ -32,13 +32,21 @@ import numpy as np
 
 from itrpipe.datasets.decisions import UNSURE, Decisions, Judgement, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import DIFFERS, FITS, Decided, PairSet, rows_of_ids
+from itrpipe.datasets.truth import FITS, Decided, PairSet, rows_of_ids
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.judging.calibration import LEAST, Calibration, calibrate
-from itrpipe.judging.shares import Share, share_of, share_right, strata_of
+from itrpipe.judging.shares import (
+    Share,
+    drawn_at_random,
+    lots_of,
+    share_of,
+    share_right,
+    share_with_doubts,
+    strata_of,
+)
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
 from itrpipe.training.settings import JUDGE_INPUT
@@ -137,14 +145,8 @@ class NamedPairs:
 
     @cached_property
     def lots(self) -> np.ndarray:
-        """A random number of each pair, float64 [P] in 0..1, which depends on nothing else.
-
-        It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
-        """
-        random = np.random.default_rng(0)
-        of_images = random.random(len(self.image_ids))
-        of_captions = random.random(len(self.caption_ids))
-        return (of_images[self.images] + of_captions[self.captions]) % 1
+        """Lot of each pair, float64 [P]."""
+        return lots_of(self.pairs)
 
     @cached_property
     def strata(self) -> np.ndarray:
@@ -256,8 +258,7 @@ class Estimates:
     Attributes:
         pairs: P of them.
         answers: [P] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
-        is_drawn: bool [P], which were judged, and are random ones of their stratum: their lots are below all lots of
-            the stratum that nobody judged.
+        is_drawn: bool [P], see `drawn_at_random`.
         probabilities: [P] by judges, of answered pairs by a curve that has not seen the answer; 0 where none was asked.
         calibration: of the judges; None where none was asked.
     """
@@ -271,16 +272,9 @@ class Estimates:
     @classmethod
     def of(cls, pairs: NamedPairs, verdicts: Mapping[tuple[str, str], str]) -> Estimates:
         """Calibrate the judges of some pairs by `Decisions.verdicts`."""
-        places = pairs.places(verdicts)
-        is_judged = np.zeros(len(pairs), dtype=bool)
-        is_judged[places[places >= 0]] = True
-        answers = np.full(len(pairs), np.nan)
-        for answer, value in ((FITS, 1.0), (DIFFERS, 0.0)):
-            places = pairs.places([pair for pair, verdict in verdicts.items() if verdict == answer])
-            answers[places[places >= 0]] = value
-        limits = np.full(pairs.strata.max(initial=0) + 1, np.inf)
-        np.minimum.at(limits, pairs.strata[~is_judged], pairs.lots[~is_judged])
-        is_drawn = pairs.lots < limits[pairs.strata]
+        decided = Decided.of(verdicts, pairs.image_ids, pairs.caption_ids)
+        answers, is_judged = decided.answers(pairs.pairs)
+        is_drawn = drawn_at_random(pairs.strata, pairs.lots, is_judged)
         if pairs.log_odds is None:
             return cls(pairs, answers, is_drawn, np.zeros(len(pairs)))
         sure = np.flatnonzero(~np.isnan(answers))
@@ -290,23 +284,15 @@ class Estimates:
         return cls(pairs, answers, is_drawn, probabilities, calibration)
 
     def share(self, rows: np.ndarray) -> Share:
-        """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random.
-
-        Whoever was unsure counts for neither value, and for both ends of the interval.
-        """
+        """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random."""
         drawn = np.flatnonzero(self.is_drawn[rows])
-        answers = self.answers[rows[drawn]]
 
         def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
             if self.calibration is None:
                 return share_of(int(fits.sum()), len(fits), len(rows))
             return share_right(self.probabilities[rows], places, fits, self.pairs.strata[rows])
 
-        is_sure = ~np.isnan(answers)
-        sure = estimate(drawn[is_sure], answers[is_sure] == 1)
-        low = estimate(drawn, answers == 1).low
-        high = estimate(drawn, answers != 0).high
-        return Share(sure.value, low, high, len(drawn))
+        return share_with_doubts(estimate, drawn, self.answers[rows[drawn]])
 
 
 def findings(candidates: Candidates, decisions: Decisions) -> dict[str, Any]:

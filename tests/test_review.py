@@ -74,11 +74,13 @@ def test_who_is_unsure_contradicts_nobody_and_two_who_are_sure_may(file: Decisio
 def test_only_what_is_decided_changes_what_is_made_with_it(file: DecisionFile) -> None:
     file.add(judged("ada", {"1": "fits", "2": "differs"}))
     before = decisions_digest(str(file.path))
-    file.add(judged("bob", {"1": "fits", "3": "unsure"}))
+    file.add(judged("bob", {"1": "fits"}))
     assert decisions_digest(str(file.path)) == before
     file.add([Judgement("ada", "image", "4", "fits", source="evaluate/x")])
     assert decisions_digest(str(file.path), training=True) == before
     assert decisions_digest(str(file.path)) != before
+    file.add(judged("bob", {"3": "unsure"}))  # a pair that was drawn
+    assert decisions_digest(str(file.path), training=True) != before
 
 
 def test_files_of_several_people_are_merged_once_in_the_order_of_their_answers(

@@ -115,8 +115,8 @@ class Decisions:
         return verdicts
 
     def digest(self) -> str:
-        """Return the digest of the pairs that are decided: nothing else changes what is made with them."""
-        lines = sorted((*pair, verdict) for pair, verdict in self.verdicts.items() if verdict in (FITS, DIFFERS))
+        """Return the digest of the verdicts on pairs: nothing else changes what is made with them."""
+        lines = sorted((*pair, verdict) for pair, verdict in self.verdicts.items())
         return hashlib.sha256(repr(lines).encode()).hexdigest()
 
     def __len__(self) -> int:

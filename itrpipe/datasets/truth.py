@@ -21,7 +21,7 @@ from itrpipe.storage.tables import read_table, rows_of, write_table
 TRUTH_FILE = "truth.parquet"
 DECIDED = "decided.parquet"
 """Beside mined lists: the pairs of the training set that were decided when they were mined."""
-FITS, DIFFERS = "fits", "differs"
+FITS, DIFFERS, DOUBTFUL = "fits", "differs", "doubtful"
 _SCHEMA = pa.schema({"caption_id": pa.string(), "true_image_ids": pa.list_(pa.string())})
 _DECIDED = pa.schema({"image_id": pa.string(), "caption_id": pa.string(), "verdict": pa.string()})
 _REMEDY = "run `itrpipe prepare` again"
@@ -144,22 +144,36 @@ class Decided:
     Attributes:
         fits: captions that fit an image of others.
         differs: captions that do not.
+        doubtful: captions of which nobody was sure, or people do not agree.
     """
 
     fits: PairSet
     differs: PairSet
+    doubtful: PairSet
 
     @classmethod
     def of(cls, verdicts: Mapping[tuple[str, str], str], image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided:
-        """Keep the decided pairs of some images and captions; disputed and doubtful ones are left out.
+        """Keep the judged pairs of some images and captions.
 
         Args:
-            verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict.
+            verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict, which is a doubtful one.
             image_ids, caption_ids: of all images and captions.
         """
         fits = [pair for pair, verdict in verdicts.items() if verdict == FITS]
         differs = [pair for pair, verdict in verdicts.items() if verdict == DIFFERS]
-        return cls(pair_set(fits, image_ids, caption_ids), pair_set(differs, image_ids, caption_ids))
+        doubtful = [pair for pair, verdict in verdicts.items() if verdict not in (FITS, DIFFERS)]
+        return cls(*(pair_set(pairs, image_ids, caption_ids) for pairs in (fits, differs, doubtful)))
+
+    def answers(self, pairs: PairSet) -> tuple[np.ndarray, np.ndarray]:
+        """Look up what people say of pairs: 1 right, 0 wrong, NaN [P]; and whether they judged them, bool [P]."""
+        answers = np.full(len(pairs), np.nan)
+        is_judged = np.zeros(len(pairs), dtype=bool)
+        for judged, answer in ((self.fits, 1.0), (self.differs, 0.0), (self.doubtful, np.nan)):
+            places = pairs.places(judged.caption_rows, judged.image_rows)
+            places = places[places >= 0]
+            answers[places] = answer
+            is_judged[places] = True
+        return answers, is_judged
 
     @classmethod
     def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
@@ -179,9 +193,9 @@ class Decided:
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
         """Write them beside mined lists, by their ids."""
-        fits, differs = self.fits, self.differs
-        images = image_ids[np.append(fits.image_rows, differs.image_rows)]
-        captions = caption_ids[np.append(fits.caption_rows, differs.caption_rows)]
-        verdicts = [FITS] * len(fits) + [DIFFERS] * len(differs)
-        columns = {"image_id": images.tolist(), "caption_id": captions.tolist(), "verdict": verdicts}
+        columns = {"image_id": [], "caption_id": [], "verdict": []}
+        for verdict, pairs in ((FITS, self.fits), (DIFFERS, self.differs), (DOUBTFUL, self.doubtful)):
+            columns["image_id"] += image_ids[pairs.image_rows].tolist()
+            columns["caption_id"] += caption_ids[pairs.caption_rows].tolist()
+            columns["verdict"] += [verdict] * len(pairs)
         write_table(folder / DECIDED, pa.table(columns, schema=_DECIDED))

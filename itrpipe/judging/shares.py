@@ -9,10 +9,14 @@ succession, and statistical inference", 1927; Cochran, "Sampling Techniques", 19
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+
+from itrpipe.datasets.truth import PairSet
 
 _NORMAL = NormalDist().inv_cdf(0.975)
 _FEWEST = 20
@@ -80,6 +84,50 @@ def strata_of(scores: np.ndarray) -> np.ndarray:
     return np.searchsorted(np.array(_CUTS) * len(scores), places, side="right")
 
 
+def lots_of(pairs: PairSet) -> np.ndarray:
+    """Return a random number of each pair, float64 [P] in 0..1, which depends on nothing else.
+
+    It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
+    """
+    images, captions = pairs.image_rows, pairs.caption_rows
+    random = np.random.default_rng(0)
+    of_images = random.random(pairs.images)
+    of_captions = random.random(captions.max(initial=-1) + 1)
+    return (of_images[images] + of_captions[captions]) % 1
+
+
+def drawn_at_random(strata: np.ndarray, lots: np.ndarray, is_judged: np.ndarray) -> np.ndarray:
+    """Return which pairs people judged that are random ones of their stratum, whatever else they judged; bool [P].
+
+    Their lots are below all lots of the stratum that nobody judged.
+
+    Args:
+        strata: int [P] from 0.
+        lots: [P] of `lots_of`.
+        is_judged: bool [P], also by people who were not sure, since these pairs were drawn as well.
+    """
+    limits = np.full(strata.max(initial=0) + 1, np.inf)
+    np.minimum.at(limits, strata[~is_judged], lots[~is_judged])
+    return lots < limits[strata]
+
+
+def share_with_doubts(
+    estimate: Callable[[np.ndarray, np.ndarray], Share], rows: np.ndarray, answers: np.ndarray
+) -> Share:
+    """Estimate a share of which some answers are doubtful: they count for neither value, but for both ends.
+
+    Args:
+        estimate: of rows [n] and answers, bool [n].
+        rows: [n] that were judged.
+        answers: [n] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
+    """
+    is_sure = ~np.isnan(answers)
+    sure = estimate(rows[is_sure], answers[is_sure] == 1)
+    low = estimate(rows, answers == 1).low
+    high = estimate(rows, answers != 0).high
+    return Share(sure.value, low, high, len(rows))
+
+
 def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray, strata: np.ndarray) -> Share:
     """Estimate the share of right pairs by a judge's probabilities, corrected by decisions.
 
@@ -131,22 +179,26 @@ def share_by_rank(
 ) -> dict[str, Share]:
     """Estimate the share of right pairs as `share_right` does for each span of `RANKS`.
 
-    The share of a span with fewer than 20 decisions is the judge's alone.
+    All are of one kind, so that they can be compared: corrected by decisions where a span has 20 or more, without the
+    other spans; else the judge's alone.
 
     Args:
+        answers: [n] 1 right, 0 wrong, NaN doubtful.
         ranks: int [P] from 1. Spans without any pair are left out.
     """
-    shares = {}
+    corrected, alone = {}, {}
     for span, (first, last) in RANKS.items():
         inside = (ranks >= first) & (ranks <= last)
         if not inside.any():
             continue
         places = np.cumsum(inside) - 1
         decided = np.flatnonzero(inside[rows])
+        estimate = partial(share_right, probabilities[inside], strata=strata[inside])
         if len(decided) < _FEWEST:
-            decided = decided[:0]
-        shares[span] = share_right(probabilities[inside], places[rows[decided]], answers[decided], strata[inside])
-    return shares
+            alone[span] = estimate(decided[:0], answers[:0])
+        else:
+            corrected[span] = share_with_doubts(estimate, places[rows[decided]], answers[decided])
+    return corrected or alone
 
 
 def _join(strata: np.ndarray, rows: np.ndarray) -> np.ndarray:

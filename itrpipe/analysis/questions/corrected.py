@@ -10,8 +10,8 @@ import numpy as np
 
 from itrpipe.analysis.judges import ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.datasets.decisions import DISPUTED, UNSURE, read_decisions
-from itrpipe.datasets.truth import Decided, PairSet, pair_set
+from itrpipe.datasets.decisions import read_decisions
+from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RSUM, ranks_of_matches
 from itrpipe.evaluation.metrics import ranks as own_ranks
 from itrpipe.evaluation.rankings import rankings
@@ -93,7 +93,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
         decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
         if len(decided.fits) or len(decided.differs):
-            figures = _by_people(evaluation, split, places, verdicts, decided)
+            figures = _by_people(evaluation, split, places, decided)
         else:
             evaluation.warn(
                 f"{settings.decisions} decides no pair of this split; decide some with `itrpipe serve --split "
@@ -131,12 +131,10 @@ def _first_places(split: SplitScores) -> dict[str, Places]:
 
 
 def _by_people(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], verdicts: Verdicts, decided: Decided
+    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided
 ) -> dict[str, Any]:
     """Return the figures of decisions alone."""
-    ids = split.image_ids, split.caption_ids
     fits, differs = decided.fits, decided.differs
-    doubtful = [pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)]
     judged = {}
     unjudged = []
     for side, place in places.items():
@@ -147,7 +145,7 @@ def _by_people(
     captions, images = np.concatenate(unjudged, axis=1)
     at_most = _figures(evaluation, split, fits, PairSet.of(captions, images, len(split.image_ids)))
     return {
-        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(pair_set(doubtful, *ids))},
+        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(decided.doubtful)},
         "judged_percent": judged,
         "corrected": _figures(evaluation, split, fits),
         "at_most": {name: at_most[name] for name in COMPARED},
