@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -110,20 +110,41 @@ def agreement_of(one: np.ndarray, other: np.ndarray) -> Agreement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedPairs:
-    """Pairs of an image and a caption of others, with the ids by which people's answers name them.
+class Candidates:
+    """Pairs of an image and a caption of others that may be judged, with the ids by which people's answers name them.
 
     Attributes:
         image_ids: text [N].
         caption_ids: text [T].
         pairs: P of their rows.
+        source: artifact of the search or evaluation that found them, as
+            `mine_negatives/exact.triplet.vsepp-0f1e2d3c`, whoever judged its lists.
+        model: label of the model that ranked them.
+        split: of the dataset.
+        prepared: folder of the dataset.
+        trained: folder of the model.
+        owners: int64 [T], row of each caption's own image.
+        ranks: int64 [P], the better of both directions, from 1.
+        scores: float32 [P].
+        positives: float32 [P], score of the caption with its own image; NaN where it is not known.
         log_odds: float32 [P, J] of each of the judges; None where none was asked.
+        probability: float32 [P] to be right after all, by the judges' calibration; None where none was asked.
     """
 
     image_ids: np.ndarray
     caption_ids: np.ndarray
     pairs: PairSet
+    source: str
+    model: str
+    split: str
+    prepared: Path
+    trained: Path
+    owners: np.ndarray
+    ranks: np.ndarray
+    scores: np.ndarray
+    positives: np.ndarray
     log_odds: np.ndarray | None = None
+    probability: np.ndarray | None = None
 
     @cached_property
     def images(self) -> np.ndarray:
@@ -150,43 +171,18 @@ class NamedPairs:
 
     @cached_property
     def strata(self) -> np.ndarray:
-        """Stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
-        if self.log_odds is None:
-            return np.zeros(len(self), dtype=np.int64)
-        return strata_of(self.log_odds.mean(axis=1))
+        """Stratum of each pair, int64 [P]."""
+        return strata_by_judges(self.pairs, self.log_odds)
 
     def __len__(self) -> int:
         return len(self.pairs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidates(NamedPairs):
-    """Pairs that may be judged.
-
-    Attributes:
-        source: artifact of the search or evaluation that found them, as
-            `mine_negatives/exact.triplet.vsepp-0f1e2d3c`, whoever judged its lists.
-        model: label of the model that ranked them.
-        split: of the dataset.
-        prepared: folder of the dataset.
-        trained: folder of the model.
-        owners: int64 [T], row of each caption's own image.
-        ranks: int64 [P], the better of both directions, from 1.
-        scores: float32 [P].
-        positives: float32 [P], score of the caption with its own image; NaN where it is not known.
-        probability: float32 [P] to be right after all, by the judges' calibration; None where none was asked.
-    """
-
-    source: str
-    model: str
-    split: str
-    prepared: Path
-    trained: Path
-    owners: np.ndarray
-    ranks: np.ndarray
-    scores: np.ndarray
-    positives: np.ndarray
-    probability: np.ndarray | None = None
+def strata_by_judges(pairs: PairSet, log_odds: np.ndarray | None) -> np.ndarray:
+    """Return the stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
+    if log_odds is None:
+        return np.zeros(len(pairs), dtype=np.int64)
+    return strata_of(log_odds.mean(axis=1))
 
 
 class Queue:
@@ -256,32 +252,32 @@ class Estimates:
     """What people's answers tell of pairs.
 
     Attributes:
-        pairs: P of them.
+        strata: int [P] of the pairs.
         answers: [P] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
         is_drawn: bool [P], see `drawn_at_random`.
         probabilities: [P] by judges, of answered pairs by a curve that has not seen the answer; 0 where none was asked.
         calibration: of the judges; None where none was asked.
     """
 
-    pairs: NamedPairs
+    strata: np.ndarray
     answers: np.ndarray
     is_drawn: np.ndarray
     probabilities: np.ndarray
     calibration: Calibration | None = None
 
     @classmethod
-    def of(cls, pairs: NamedPairs, verdicts: Mapping[tuple[str, str], str]) -> Estimates:
-        """Calibrate the judges of some pairs by `Decisions.verdicts`."""
-        decided = Decided.of(verdicts, pairs.image_ids, pairs.caption_ids)
-        answers, is_judged = decided.answers(pairs.pairs)
-        is_drawn = drawn_at_random(pairs.strata, pairs.lots, is_judged)
-        if pairs.log_odds is None:
-            return cls(pairs, answers, is_drawn, np.zeros(len(pairs)))
+    def of(cls, pairs: PairSet, log_odds: np.ndarray | None, decided: Decided) -> Estimates:
+        """Calibrate the judges of some pairs, whose log-odds are [P, J], by what people decided."""
+        strata = strata_by_judges(pairs, log_odds)
+        answers, is_judged = decided.answers(pairs)
+        is_drawn = drawn_at_random(strata, lots_of(pairs), is_judged)
+        if log_odds is None:
+            return cls(strata, answers, is_drawn, np.zeros(len(pairs)))
         sure = np.flatnonzero(~np.isnan(answers))
-        calibration = calibrate(pairs.log_odds[sure], answers[sure] == 1, pairs.images[sure])
-        probabilities = calibration.probabilities(pairs.log_odds)
+        calibration = calibrate(log_odds[sure], answers[sure] == 1, pairs.image_rows[sure])
+        probabilities = calibration.probabilities(log_odds)
         probabilities[sure] = calibration.held_out
-        return cls(pairs, answers, is_drawn, probabilities, calibration)
+        return cls(strata, answers, is_drawn, probabilities, calibration)
 
     def share(self, rows: np.ndarray) -> Share:
         """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random."""
@@ -290,7 +286,7 @@ class Estimates:
         def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
             if self.calibration is None:
                 return share_of(int(fits.sum()), len(fits), len(rows))
-            return share_right(self.probabilities[rows], places, fits, self.pairs.strata[rows])
+            return share_right(self.probabilities[rows], places, fits, self.strata[rows])
 
         return share_with_doubts(estimate, drawn, self.answers[rows[drawn]])
 
@@ -303,7 +299,8 @@ def findings(candidates: Candidates, decisions: Decisions) -> dict[str, Any]:
         people agree and were sure; how many a calibration has `needed`, None where no judge was asked; and once there
         are as many, what is known of the `judge`, see `Calibration`.
     """
-    estimates = Estimates.of(candidates, decisions.verdicts)
+    decided = Decided.of(decisions.verdicts, candidates.image_ids, candidates.caption_ids)
+    estimates = Estimates.of(candidates.pairs, candidates.log_odds, decided)
     made = int((~np.isnan(estimates.answers)).sum())
     calibration = estimates.calibration
     needed = judge = None

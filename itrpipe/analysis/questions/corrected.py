@@ -19,7 +19,8 @@ from itrpipe.evaluation.results import Figures, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import LEAST
-from itrpipe.review import Estimates, NamedPairs
+from itrpipe.printable import quantity
+from itrpipe.review import Estimates
 from itrpipe.storage.artifact import CORRECTED
 
 DEPTH = 10
@@ -31,8 +32,6 @@ _SHOWN = {
     "i2t_map_at_r": "captions mAP@R",
     "t2i_map_at_r": "images mAP@R",
 }
-Verdicts = Mapping[tuple[str, str], str]
-"""See `itrpipe.datasets.decisions.Decisions.verdicts`."""
 _FIRST = {"i2t": "wrong first captions", "t2i": "wrong first images"}
 
 
@@ -91,16 +90,17 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     places = _first_places(split)
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
-        decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
+    decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
+    if settings.decisions:
         if len(decided.fits) or len(decided.differs):
             figures = _by_people(evaluation, split, places, decided)
-        else:
+        elif not settings.judges:
             evaluation.warn(
                 f"{settings.decisions} decides no pair of this split; decide some with `itrpipe serve --split "
                 f"{settings.split}`"
             )
     if settings.judges and len(split.image_ids) > 1:
-        figures["by_judges"] = _by_judges(evaluation, split, places, verdicts)
+        figures["by_judges"] = _by_judges(evaluation, split, places, decided, len(verdicts))
     return figures or None
 
 
@@ -153,9 +153,12 @@ def _by_people(
 
 
 def _by_judges(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], verdicts: Verdicts
+    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided, decisions: int
 ) -> dict[str, Any]:
     """Return how many wrong answers are right after all by judges, whom decisions calibrate, and recall with them.
+
+    Decisions on mined lists do not calibrate here: among pairs of one score, fewer or more of the hardest of a training
+    set are right than of a smaller split.
 
     With P the probability of a place, 0 of an own pair,
 
@@ -171,14 +174,14 @@ def _by_judges(
     material = split_material(evaluation, split)
     judges, made = evaluation.settings.judges, evaluation.job.made
     log_odds = ask_judges(judges, material, images, captions, made, "judged", evaluation.place)
-    named = NamedPairs(image_ids=split.image_ids, caption_ids=split.caption_ids, pairs=pairs, log_odds=log_odds)
-    estimates = Estimates.of(named, verdicts)
+    estimates = Estimates.of(pairs, log_odds, decided)
     calibration = estimates.calibration
     assert calibration is not None
     if calibration.decisions < LEAST:
         evaluation.warn(
-            f"the judge is not calibrated on this split, and its default curve may be far off; decide {LEAST} pairs "
-            f"with `itrpipe serve --split {evaluation.settings.split}` and give --decisions"
+            f"the judge is not calibrated, and its default curve may be far off: of {quantity(decisions, 'decision')} "
+            f"{calibration.decisions:,} are about pairs of this split, and {LEAST} are needed; decide these with "
+            f"`itrpipe serve --split {evaluation.settings.split}`"
         )
     elif not calibration.knows:
         evaluation.warn(
