@@ -22,7 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
@@ -42,7 +42,6 @@ from itrpipe.judging.shares import (
     Share,
     drawn_at_random,
     lots_of,
-    share_of,
     share_right,
     share_with_doubts,
     strata_of,
@@ -146,33 +145,13 @@ class Candidates:
     log_odds: np.ndarray | None = None
     probability: np.ndarray | None = None
 
-    @cached_property
-    def images(self) -> np.ndarray:
-        """Row of each pair's image, int64 [P]."""
-        return self.pairs.image_rows
-
-    @cached_property
-    def captions(self) -> np.ndarray:
-        """Row of each pair's caption, int64 [P]."""
-        return self.pairs.caption_rows
-
     def ids(self, place: int) -> tuple[str, str]:
         """Ids of image and caption of a pair."""
-        return str(self.image_ids[self.images[place]]), str(self.caption_ids[self.captions[place]])
+        return str(self.image_ids[self.pairs.image_rows[place]]), str(self.caption_ids[self.pairs.caption_rows[place]])
 
     def places(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
         """Places int64 [n] of some ids of image and caption; -1 for what is no pair here."""
         return self.pairs.places(*rows_of_ids(pairs, self.image_ids, self.caption_ids))
-
-    @cached_property
-    def lots(self) -> np.ndarray:
-        """Lot of each pair, float64 [P]."""
-        return lots_of(self.pairs)
-
-    @cached_property
-    def strata(self) -> np.ndarray:
-        """Stratum of each pair, int64 [P]."""
-        return strata_by_judges(self.pairs, self.log_odds)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -205,10 +184,11 @@ class Queue:
         if not order:
             order = SAMPLE if probability is None else CALIBRATION
         self.candidates, self.order = candidates, order
+        lots = lots_of(candidates.pairs)
         if order not in ORDERS:
             raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
         if order == SAMPLE:
-            self.places = np.argsort(candidates.lots)
+            self.places = np.argsort(lots)
         elif order == HARMFUL:
             harm = np.nan_to_num(candidates.scores - candidates.positives, nan=-np.inf)
             self.places = np.lexsort((candidates.ranks, -harm))
@@ -220,7 +200,7 @@ class Queue:
         elif order == DOUBTFUL:
             self.places = np.lexsort((candidates.ranks, np.abs(probability - LIKELY)))
         else:
-            self.places = _in_turn(candidates.strata, candidates.lots)
+            self.places = _in_turn(strata_by_judges(candidates.pairs, candidates.log_odds), lots)
 
     def upcoming(self, answered: Iterable[tuple[str, str]], count: int) -> list[int]:
         """Places of the next candidates, `count` at most, without pairs of image and caption that are answered."""
@@ -255,7 +235,8 @@ class Estimates:
         strata: int [P] of the pairs.
         answers: [P] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
         is_drawn: bool [P], see `drawn_at_random`.
-        probabilities: [P] by judges, of answered pairs by a curve that has not seen the answer; 0 where none was asked.
+        probabilities: [P] by judges, of answered pairs by a curve that has not seen the answer; where none was asked,
+            the share of right ones among the drawn.
         calibration: of the judges; None where none was asked.
     """
 
@@ -271,9 +252,10 @@ class Estimates:
         strata = strata_by_judges(pairs, log_odds)
         answers, is_judged = decided.answers(pairs)
         is_drawn = drawn_at_random(strata, lots_of(pairs), is_judged)
-        if log_odds is None:
-            return cls(strata, answers, is_drawn, np.zeros(len(pairs)))
         sure = np.flatnonzero(~np.isnan(answers))
+        if log_odds is None:
+            share = answers[sure[is_drawn[sure]]].sum() / max(1, is_drawn[sure].sum())
+            return cls(strata, answers, is_drawn, np.full(len(pairs), share))
         calibration = calibrate(log_odds[sure], answers[sure] == 1, pairs.image_rows[sure])
         probabilities = calibration.probabilities(log_odds)
         probabilities[sure] = calibration.held_out
@@ -282,12 +264,7 @@ class Estimates:
     def share(self, rows: np.ndarray) -> Share:
         """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random."""
         drawn = np.flatnonzero(self.is_drawn[rows])
-
-        def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
-            if self.calibration is None:
-                return share_of(int(fits.sum()), len(fits), len(rows))
-            return share_right(self.probabilities[rows], places, fits, self.strata[rows])
-
+        estimate = partial(share_right, self.probabilities[rows], strata=self.strata[rows])
         return share_with_doubts(estimate, drawn, self.answers[rows[drawn]])
 
 
@@ -353,7 +330,7 @@ def _with_judges(candidates: Candidates, mined: Path) -> Candidates:
     if not folders:
         return candidates
     judgement = Judgement.read(folders, Decided.read(mined, candidates.image_ids, candidates.caption_ids))
-    places = judgement.pairs.places(candidates.captions, candidates.images)
+    places = judgement.pairs.places(candidates.pairs.caption_rows, candidates.pairs.image_rows)
     log_odds = judgement.log_odds[places]
     return replace(candidates, log_odds=log_odds, probability=judgement.calibration.probabilities(log_odds))
 
@@ -476,8 +453,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 def _told(found: dict[str, Any]) -> Iterator[str]:
     """Yield what the answers tell, a line for each fact."""
     share, judge = found["share"], found["judge"]
-    if share["decisions"]:
-        value = "nobody was sure" if share["value"] is None else f"{100 * share['value']:.1f} %"
+    if share["high"] - share["low"] < 1:
+        value = f"{100 * share['value']:.1f} %"
         interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
         yield f"  right answers among all of them: {value} ({interval}), by {share['decisions']:,} drawn at random"
     if found["needed"] and not judge:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -57,12 +58,12 @@ class PairSet:
         is_one = (self.codes[places] == codes) & (images >= 0) & (images < self.images)  # else of another pair
         return np.where(is_one, places, -1)
 
-    @property
+    @cached_property
     def caption_rows(self) -> np.ndarray:
         """Return the caption of each pair, rising."""
         return self.codes // max(self.images, 1)
 
-    @property
+    @cached_property
     def image_rows(self) -> np.ndarray:
         """Return the image of each pair."""
         return self.codes % max(self.images, 1)

@@ -3,7 +3,7 @@
 Shapes: P pairs, n decisions.
 
 Sources: Angelopoulos et al., "Prediction-powered inference", Science 2023; Wilson, "Probable inference, the law of
-succession, and statistical inference", 1927; Cochran, "Sampling Techniques", 1977.
+succession, and statistical inference", 1927.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Share(NamedTuple):
     """A share of many, with a 95 % interval.
 
     Attributes:
-        value: 0..1; None where it cannot be told.
-        low, high: ends of the interval.
+        value: 0..1.
+        low, high: ends of the interval, 0 and 1 where nothing can be told.
         decisions: that it rests on.
     """
 
-    value: float | None
+    value: float
     low: float
     high: float
     decisions: int
@@ -47,25 +47,6 @@ class Share(NamedTuple):
         """Return `value`, `low` and `high` in percent; the value alone where the interval is all of 0..1."""
         ends = ("value", "low", "high") if self.high - self.low < 1 else ("value",)
         return {name: 100 * getattr(self, name) for name in ends}
-
-
-def share_of(found: int, decisions: int, population: int) -> Share:
-    """Estimate a share of a finite population from a simple random sample, with Wilson's interval.
-
-    A sample without replacement tells as much as one of n (N - 1) / (N - n) with replacement (Cochran, eq. 2.15).
-
-    Args:
-        found: in the sample.
-        decisions: n, size of the sample.
-        population: N, from which it was drawn.
-    """
-    if not decisions:
-        return Share(None, 0.0, 1.0, 0)
-    value = found / decisions
-    if decisions >= population:
-        return Share(value, value, value, decisions)
-    size = decisions * (population - 1) / (population - decisions)
-    return Share(value, *wilson(value, size), decisions)
 
 
 def wilson(value: float, size: float, quantile: float = _NORMAL) -> tuple[float, float]:
@@ -136,7 +117,8 @@ def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray
     joined with the next one above it, the last with the one below.
 
     Args:
-        probabilities: [P]. Those of decided pairs must not have seen their answers: `Calibration.held_out`.
+        probabilities: [P]. Those of decided pairs must not have seen their answers: `Calibration.held_out`. Without a
+            judge all are the same, such as the share of right decisions.
         rows: [n] places of the decided pairs, each once, drawn at random within their stratum.
         answers: bool [n], which of them are right.
         strata: int [P] from 0, from which the decisions were drawn: `strata_of` the mean log-odds of the judges as they

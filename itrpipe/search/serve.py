@@ -387,7 +387,7 @@ class Reviews:
 
     def _shown(self, place: int) -> dict[str, Any]:
         own = self.candidates
-        image, caption = int(own.images[place]), int(own.captions[place])
+        image, caption = int(own.pairs.image_rows[place]), int(own.pairs.caption_rows[place])
         image_id, caption_id = own.ids(place)
         return {
             "place": place,

@@ -19,7 +19,6 @@ from itrpipe.evaluation.results import Figures, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import LEAST
-from itrpipe.printable import quantity
 from itrpipe.review import Estimates
 from itrpipe.storage.artifact import CORRECTED
 
@@ -100,7 +99,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
                 f"{settings.split}`"
             )
     if settings.judges and len(split.image_ids) > 1:
-        figures["by_judges"] = _by_judges(evaluation, split, places, decided, len(verdicts))
+        figures["by_judges"] = _by_judges(evaluation, split, places, decided)
     return figures or None
 
 
@@ -153,7 +152,7 @@ def _by_people(
 
 
 def _by_judges(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided, decisions: int
+    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided
 ) -> dict[str, Any]:
     """Return how many wrong answers are right after all by judges, whom decisions calibrate, and recall with them.
 
@@ -179,8 +178,8 @@ def _by_judges(
     assert calibration is not None
     if calibration.decisions < LEAST:
         evaluation.warn(
-            f"the judge is not calibrated, and its default curve may be far off: of {quantity(decisions, 'decision')} "
-            f"{calibration.decisions:,} are about pairs of this split, and {LEAST} are needed; decide these with "
+            f"{calibration.decisions:,} decisions are about pairs of this split, where {LEAST} calibrate the judge and "
+            "those on mined lists do not: its default curve may be far off; decide others with "
             f"`itrpipe serve --split {evaluation.settings.split}`"
         )
     elif not calibration.knows:
