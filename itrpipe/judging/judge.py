@@ -11,13 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.photographs import GivenPhotographs, Photograph
 from itrpipe.judging.calibration import Calibration, calibrate
 from itrpipe.judging.declaration import DEFAULT, judge_name
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import open_judge, scale_of
 from itrpipe.judging.shares import Share, share_right, strata_of
+from itrpipe.printable import quantity
 from itrpipe.storage.arrays import HeldRows, check_captions, check_fit, check_numbers, given_array, given_vectors
 
 NOT_ASKED = -1
@@ -38,6 +39,10 @@ class Judged(NamedTuple):
     probabilities: np.ndarray
     calibration: Calibration
     share: Share | None
+
+    def __repr__(self) -> str:
+        right = (self.probabilities > 0.5).sum()
+        return f"Judged: {right:,} of {quantity(len(self.probabilities), 'pair')} likelier right than not"
 
 
 def judge(
@@ -113,7 +118,10 @@ def judge(
     scores = np.empty((len(rows), len(names)), np.float32)
     log_odds = np.empty((len(rows), len(names)))
     for column, name in enumerate(names):
-        opened = open_judge(name, material, device, revision)
+        try:
+            opened = open_judge(name, material, device, revision)
+        except MissingInputError as error:
+            raise MissingInputError(f'{error}: by="{name.kind}:FOLDER"') from None
         scores[:, column] = opened(rows[:, 0], rows[:, 1])
         log_odds[:, column] = scale_of(opened, name).log_odds(scores[:, column])
 

@@ -111,7 +111,8 @@ class Answers:
         what = "photographs" if self.of_folder else self.finds
         if self.split not in (FOLDER, ALL):
             what = f"{self.split} {what}"
-        return f"{self.searched:,} {what} ranked by {self.run}"
+        all_splits = ", training split included (--split test leaves it out)" if self.split == ALL else ""
+        return f"{self.searched:,} {what} ranked by {self.run}{all_splits}"
 
     def lines(self) -> Iterator[str]:
         """The table, a line for each answer."""
