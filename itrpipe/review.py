@@ -254,8 +254,8 @@ class Estimates:
         is_drawn = drawn_at_random(strata, lots_of(pairs), is_judged)
         sure = np.flatnonzero(~np.isnan(answers))
         if log_odds is None:
-            share = answers[sure[is_drawn[sure]]].sum() / max(1, is_drawn[sure].sum())
-            return cls(strata, answers, is_drawn, np.full(len(pairs), share))
+            drawn = answers[is_drawn & ~np.isnan(answers)]
+            return cls(strata, answers, is_drawn, np.full(len(pairs), drawn.sum() / max(1, len(drawn))))
         calibration = calibrate(log_odds[sure], answers[sure] == 1, pairs.image_rows[sure])
         probabilities = calibration.probabilities(log_odds)
         probabilities[sure] = calibration.held_out
@@ -454,9 +454,8 @@ def _told(found: dict[str, Any]) -> Iterator[str]:
     """Yield what the answers tell, a line for each fact."""
     share, judge = found["share"], found["judge"]
     if share["high"] - share["low"] < 1:
-        value = f"{100 * share['value']:.1f} %"
-        interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
-        yield f"  right answers among all of them: {value} ({interval}), by {share['decisions']:,} drawn at random"
+        value = f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f})"
+        yield f"  right answers among all of them: {value}, by {share['decisions']:,} drawn at random"
     if found["needed"] and not judge:
         yield f"  the judge: {found['decisions']:,} of the {found['needed']} decisions that its calibration needs"
     if judge:

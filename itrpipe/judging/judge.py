@@ -18,7 +18,6 @@ from itrpipe.judging.declaration import DEFAULT, judge_name
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import open_judge, scale_of
 from itrpipe.judging.shares import Share, share_right, strata_of
-from itrpipe.printable import quantity
 from itrpipe.storage.arrays import HeldRows, check_captions, check_fit, check_numbers, given_array, given_vectors
 
 NOT_ASKED = -1
@@ -42,7 +41,7 @@ class Judged(NamedTuple):
 
     def __repr__(self) -> str:
         right = (self.probabilities > 0.5).sum()
-        return f"Judged: {right:,} of {quantity(len(self.probabilities), 'pair')} likelier right than not"
+        return f"Judged: {right:,} of {len(self.probabilities):,} pairs likelier right than not"
 
 
 def judge(

@@ -90,14 +90,13 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
     decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
-    if settings.decisions:
-        if len(decided.fits) or len(decided.differs):
-            figures = _by_people(evaluation, split, places, decided)
-        elif not settings.judges:
-            evaluation.warn(
-                f"{settings.decisions} decides no pair of this split; decide some with `itrpipe serve --split "
-                f"{settings.split}`"
-            )
+    if len(decided.fits) or len(decided.differs):
+        figures = _by_people(evaluation, split, places, decided)
+    elif not settings.judges:
+        evaluation.warn(
+            f"{settings.decisions} decides no pair of this split; decide some with `itrpipe serve --split "
+            f"{settings.split}`"
+        )
     if settings.judges and len(split.image_ids) > 1:
         figures["by_judges"] = _by_judges(evaluation, split, places, decided)
     return figures or None
