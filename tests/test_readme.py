@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "data/README.md", *DOCS)
 DECLARATIONS = sorted((ROOT / "stages").rglob("*.toml"))
-DECISIONS = "data/scenes/decisions.parquet"
+DECISIONS = "data/photos/decisions.parquet"
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: Any = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 
