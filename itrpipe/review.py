@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
@@ -32,13 +32,20 @@ import numpy as np
 
 from itrpipe.datasets.decisions import UNSURE, Decision, Decisions, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import DIFFERS, FITS, Decided, PairSet, rows_of_ids
+from itrpipe.datasets.truth import FITS, Decided, PairSet, rows_of_ids
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.judging.calibration import LEAST, Calibration, calibrate
-from itrpipe.judging.shares import Share, share_of, share_right, strata_of
+from itrpipe.judging.shares import (
+    Share,
+    drawn_at_random,
+    lots_of,
+    share_right,
+    share_with_doubts,
+    strata_of,
+)
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
 from itrpipe.training.settings import JUDGE_INPUT
@@ -105,69 +112,13 @@ def agreement_of(one: np.ndarray, other: np.ndarray) -> Agreement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedPairs:
-    """Pairs of an image and a caption of others, with the ids by which people's answers name them.
+class ReviewCandidates:
+    """Pairs of an image and a caption of others that may be judged, with the ids by which people's answers name them.
 
     Attributes:
         image_ids: text [N].
         caption_ids: text [T].
         pairs: P of their rows.
-        log_odds: float32 [P, J] of each of the judges; None where none was asked.
-    """
-
-    image_ids: np.ndarray
-    caption_ids: np.ndarray
-    pairs: PairSet
-    log_odds: np.ndarray | None = None
-
-    @cached_property
-    def images(self) -> np.ndarray:
-        """Return the row of each pair's image, int64 [P]."""
-        return self.pairs.image_rows
-
-    @cached_property
-    def captions(self) -> np.ndarray:
-        """Return the row of each pair's caption, int64 [P]."""
-        return self.pairs.caption_rows
-
-    def ids(self, place: int) -> tuple[str, str]:
-        """Return the ids of image and caption of a pair."""
-        image_id = self.image_ids[self.images[place]]
-        caption_id = self.caption_ids[self.captions[place]]
-        return str(image_id), str(caption_id)
-
-    def places(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
-        """Return the places int64 [n] of some ids of image and caption; -1 for what is no pair here."""
-        return self.pairs.places(*rows_of_ids(pairs, self.image_ids, self.caption_ids))
-
-    @cached_property
-    def lots(self) -> np.ndarray:
-        """Return a random number of each pair, float64 [P] in 0..1, which depends on nothing else.
-
-        It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
-        """
-        random = np.random.default_rng(0)
-        of_images = random.random(len(self.image_ids))
-        of_captions = random.random(len(self.caption_ids))
-        sums = of_images[self.images] + of_captions[self.captions]
-        return sums % 1
-
-    @cached_property
-    def strata(self) -> np.ndarray:
-        """Return the stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
-        if self.log_odds is None:
-            return np.zeros(len(self), dtype=np.int64)
-        return strata_of(self.log_odds.mean(axis=1))
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReviewCandidates(NamedPairs):
-    """Pairs that may be judged.
-
-    Attributes:
         source: artifact of the search or evaluation that found them, as
             `mine_negatives/exact.triplet.vsepp-0f1e2d3c`, whoever judged its lists.
         model: label of the model that ranked them.
@@ -178,9 +129,13 @@ class ReviewCandidates(NamedPairs):
         ranks: int64 [P], the better of both directions, from 1.
         scores: float32 [P].
         positives: float32 [P], score of the caption with its own image; NaN where it is not known.
+        log_odds: float32 [P, J] of each of the judges; None where none was asked.
         probability: float32 [P] to be right after all, by the judges' calibration; None where none was asked.
     """
 
+    image_ids: np.ndarray
+    caption_ids: np.ndarray
+    pairs: PairSet
     source: str
     model: str
     split: str
@@ -190,7 +145,28 @@ class ReviewCandidates(NamedPairs):
     ranks: np.ndarray
     scores: np.ndarray
     positives: np.ndarray
+    log_odds: np.ndarray | None = None
     probability: np.ndarray | None = None
+
+    def ids(self, place: int) -> tuple[str, str]:
+        """Return the ids of image and caption of a pair."""
+        image_id = self.image_ids[self.pairs.image_rows[place]]
+        caption_id = self.caption_ids[self.pairs.caption_rows[place]]
+        return str(image_id), str(caption_id)
+
+    def places(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
+        """Return the places int64 [n] of some ids of image and caption; -1 for what is no pair here."""
+        return self.pairs.places(*rows_of_ids(pairs, self.image_ids, self.caption_ids))
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+def strata_by_judges(pairs: PairSet, log_odds: np.ndarray | None) -> np.ndarray:
+    """Return the stratum of each pair by the judges' mean log-odds, int64 [P]; all in one where none was asked."""
+    if log_odds is None:
+        return np.zeros(len(pairs), dtype=np.int64)
+    return strata_of(log_odds.mean(axis=1))
 
 
 class Queue:
@@ -216,8 +192,9 @@ class Queue:
             raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
         self.candidates = candidates
         self.order = order
+        lots = lots_of(candidates.pairs)
         if order == SAMPLE:
-            self.places = np.argsort(candidates.lots)
+            self.places = np.argsort(lots)
         elif order == HARMFUL:
             harm = np.nan_to_num(candidates.scores - candidates.positives, nan=-np.inf)
             self.places = np.lexsort((candidates.ranks, -harm))
@@ -230,12 +207,13 @@ class Queue:
             doubt = np.abs(probability - LIKELY)
             self.places = np.lexsort((candidates.ranks, doubt))
         else:  # one of each stratum in turn, those of a stratum by rising lots
+            strata = strata_by_judges(candidates.pairs, candidates.log_odds)
             turns = np.empty(len(candidates), dtype=np.int64)
-            for stratum in np.unique(candidates.strata):
-                members = np.flatnonzero(candidates.strata == stratum)
-                order_of_members = np.argsort(candidates.lots[members])
+            for stratum in np.unique(strata):
+                members = np.flatnonzero(strata == stratum)
+                order_of_members = np.argsort(lots[members])
                 turns[members[order_of_members]] = np.arange(len(members))
-            self.places = np.lexsort((-candidates.strata, turns))
+            self.places = np.lexsort((-strata, turns))
 
     def upcoming(self, answered: Iterable[tuple[str, str]], count: int) -> list[int]:
         """Return the places of the next candidates, `count` at most, without pairs that are answered.
@@ -265,63 +243,40 @@ class Estimates:
     """Estimates of which pairs are right, by people's answers.
 
     Attributes:
-        pairs: P of them.
+        strata: int [P] of the pairs.
         answers: [P] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
-        is_drawn: bool [P], which were judged, and are random ones of their stratum: their lots are below all lots of
-            the stratum that nobody judged.
-        probabilities: [P] by judges, of answered pairs by a curve that has not seen the answer; 0 where none was asked.
+        is_drawn: bool [P], see `drawn_at_random`.
+        probabilities: [P] by judges, of answered pairs by a curve that has not seen the answer; where none was asked,
+            the share of right ones among the drawn.
         calibration: of the judges; None where none was asked.
     """
 
-    pairs: NamedPairs
+    strata: np.ndarray
     answers: np.ndarray
     is_drawn: np.ndarray
     probabilities: np.ndarray
     calibration: Calibration | None = None
 
     @classmethod
-    def of(cls, pairs: NamedPairs, verdicts: Mapping[tuple[str, str], str]) -> Estimates:
-        """Calibrate the judges of some pairs by `Decisions.verdicts`."""
-        places = pairs.places(verdicts)
-        is_judged = np.zeros(len(pairs), dtype=bool)
-        is_judged[places[places >= 0]] = True
-        answers = np.full(len(pairs), np.nan)
-        for answer, value in ((FITS, 1.0), (DIFFERS, 0.0)):
-            places = pairs.places([pair for pair, verdict in verdicts.items() if verdict == answer])
-            answers[places[places >= 0]] = value
-
-        first_unjudged_lots = np.full(pairs.strata.max(initial=0) + 1, np.inf)
-        np.minimum.at(first_unjudged_lots, pairs.strata[~is_judged], pairs.lots[~is_judged])
-        is_drawn = pairs.lots < first_unjudged_lots[pairs.strata]
-
-        if pairs.log_odds is None:
-            return cls(pairs, answers, is_drawn, np.zeros(len(pairs)))
+    def of(cls, pairs: PairSet, log_odds: np.ndarray | None, decided: Decided) -> Estimates:
+        """Calibrate the judges of some pairs, whose log-odds are [P, J], by what people decided."""
+        strata = strata_by_judges(pairs, log_odds)
+        answers, is_judged = decided.answers(pairs)
+        is_drawn = drawn_at_random(strata, lots_of(pairs), is_judged)
         sure = np.flatnonzero(~np.isnan(answers))
-        calibration = calibrate(pairs.log_odds[sure], answers[sure] == 1, pairs.images[sure])
-        probabilities = calibration.probabilities(pairs.log_odds)
+        if log_odds is None:
+            drawn = answers[is_drawn & ~np.isnan(answers)]
+            return cls(strata, answers, is_drawn, np.full(len(pairs), drawn.sum() / max(1, len(drawn))))
+        calibration = calibrate(log_odds[sure], answers[sure] == 1, pairs.image_rows[sure])
+        probabilities = calibration.probabilities(log_odds)
         probabilities[sure] = calibration.held_out
-        return cls(pairs, answers, is_drawn, probabilities, calibration)
+        return cls(strata, answers, is_drawn, probabilities, calibration)
 
     def share(self, rows: np.ndarray) -> Share:
-        """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random.
-
-        Whoever was unsure counts for neither value, and for both ends of the interval.
-        """
+        """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random."""
         drawn = np.flatnonzero(self.is_drawn[rows])
-        answers = self.answers[rows[drawn]]
-        probabilities = self.probabilities[rows]
-        strata = self.pairs.strata[rows]
-
-        def estimate(places: np.ndarray, fits: np.ndarray) -> Share:
-            if self.calibration is None:
-                return share_of(int(fits.sum()), len(fits), len(rows))
-            return share_right(probabilities, places, fits, strata)
-
-        is_sure = ~np.isnan(answers)
-        sure = estimate(drawn[is_sure], answers[is_sure] == 1)
-        if_wrong = estimate(drawn, answers == 1)
-        if_right = estimate(drawn, answers != 0)
-        return Share(sure.value, if_wrong.low, if_right.high, len(drawn))
+        estimate = partial(share_right, self.probabilities[rows], strata=self.strata[rows])
+        return share_with_doubts(estimate, drawn, self.answers[rows[drawn]])
 
 
 def findings(candidates: ReviewCandidates, decisions: Decisions) -> dict[str, Any]:
@@ -332,7 +287,8 @@ def findings(candidates: ReviewCandidates, decisions: Decisions) -> dict[str, An
         people agree and were sure; how many a calibration has `needed`, None where no judge was asked; and once there
         are as many, what is known of the `judge`, see `Calibration`.
     """
-    estimates = Estimates.of(candidates, decisions.verdicts)
+    decided = Decided.of(decisions.verdicts, candidates.image_ids, candidates.caption_ids)
+    estimates = Estimates.of(candidates.pairs, candidates.log_odds, decided)
     made = int((~np.isnan(estimates.answers)).sum())
     share = estimates.share(np.arange(len(candidates)))
     calibration = estimates.calibration
@@ -392,7 +348,8 @@ def _with_judges(candidates: ReviewCandidates, mined: Path) -> ReviewCandidates:
         return candidates
     decided = Decided.read(mined, candidates.image_ids, candidates.caption_ids)
     judgement = Judgement.read(folders, decided)
-    log_odds = judgement.log_odds[judgement.pairs.places(candidates.captions, candidates.images)]
+    places = judgement.pairs.places(candidates.pairs.caption_rows, candidates.pairs.image_rows)
+    log_odds = judgement.log_odds[places]
     return replace(candidates, log_odds=log_odds, probability=judgement.calibration.probabilities(log_odds))
 
 
@@ -529,10 +486,9 @@ def lines(review: dict[str, Any]) -> Iterator[str]:
     share = figures["share"]
     judge = figures["judge"]
     made = figures["decisions"]
-    if share["decisions"]:
-        value = "nobody was sure" if share["value"] is None else f"{100 * share['value']:.1f} %"
-        interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
-        yield f"  right answers among all of them: {value} ({interval}), by {share['decisions']:,} drawn at random"
+    if share["high"] - share["low"] < 1:
+        value = f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f})"
+        yield f"  right answers among all of them: {value}, by {share['decisions']:,} drawn at random"
     if figures["needed"] and not judge:
         yield f"  the judge: {made:,} of the {figures['needed']} decisions that its calibration needs"
     if judge:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from itrpipe.datasets.decisions import DecisionFile
 from itrpipe.datasets.definition import load_definition
 from itrpipe.storage.artifact import read_manifest
 from tests.chains import Invoke, done, only, planned, refused
@@ -69,7 +70,7 @@ def test_it_leaves_two_models_a_report_and_a_search_and_is_then_up_to_date(
     assert f"{COUNT} images ranked by first" in found, "all splits"
     served: list[Any] = []
     monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: served.append(site))
-    done(invoke(*proposed[1]))
+    assert "next: " not in done(invoke(*proposed[1])), "nobody has answered"
     assert served[0].searches.gallery.model.label == "first"
     for name in names.values():
         assert planned(done(invoke("train", "--model", name, "--data", data_root, "--dry-run"))) == []
@@ -120,3 +121,35 @@ def test_encoders_are_taken_by_recipes_that_name_some(
     refused(other, 2, "recipe demo names no vision encoder and takes no --vision")
     absent = invoke("run", "photos", "--source", source, "--text", "/no/such", "--data", data_root)
     refused(absent, 3, "/no/such is not a folder")
+
+
+def test_answers_reach_lists_the_second_training_and_the_report_by_the_command_that_serve_and_review_print(
+    source: Path, encoders: tuple[object, ...], data_root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["run", "photos", "--source", source, *encoders, "--data", data_root, *QUICK]
+    monkeypatch.setattr("sys.argv", ["itrpipe", *map(str, command)])
+    done(invoke(*command))
+    before = load_definition(data_root, "photos").models["second"]
+
+    def answer(site: Any, *how: object) -> None:
+        reviews = site.reviews
+        for place in range(3):
+            reviews.answer("sample", "ada", place, "fits")
+
+    monkeypatch.setattr("itrpipe.search.serve.run", answer)
+    data = ["--data", data_root]
+    file = DecisionFile.of(data_root, "photos").path
+    for split in ([], ["--split", "test"]):
+        said = [done(invoke(name, "--model", "first", *split, *data)) for name in ("serve", "review")]
+        proposed = [line for out in said for line in out.splitlines() if line.startswith("next: ")]
+        assert proposed == [f"next: {shlex.join(['itrpipe', *map(str, command), '--decisions', str(file)])}"] * 2
+    words = shlex.split(proposed[0])[2:]
+    steps = planned(done(invoke(*words)))
+    assert [step.partition("/")[0] for step in steps] == ["evaluate", "mine_negatives", "train", "evaluate", "report"]
+    after = load_definition(data_root, "photos").models["second"]
+    assert after.trained != before.trained
+    assert after.settings["mine_negatives.decisions"] == str(file)
+    # What was asked about is then that with the answers, and the command stays as it is.
+    monkeypatch.setattr("sys.argv", ["itrpipe", *words])
+    for split in ([], ["--split", "test"]):
+        assert proposed[0] in done(invoke("review", "--model", "first", *split, *data))

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "data/README.md", *DOCS)
 DECLARATIONS = sorted((ROOT / "stages").rglob("*.toml"))
-DECISIONS = "data/scenes/decisions.parquet"
+DECISIONS = "data/photos/decisions.parquet"
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: Any = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 
@@ -223,9 +223,9 @@ def with_clip(code: str, clip: Path) -> str:
     return code.replace("clip-ViT-B-32", str(clip))
 
 
-@pytest.mark.parametrize("pairs", ["Dataset.from_dict(columns)", "load_from_disk"])
+@pytest.mark.parametrize("source", ["captions.csv", "load_from_disk"])
 def test_the_code_for_your_own_model_goes_from_vectors_to_a_comparison(
-    pairs: str, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
 
@@ -238,13 +238,18 @@ def test_the_code_for_your_own_model_goes_from_vectors_to_a_comparison(
         pixels = random.integers(0, 256, (40, 40, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(f"photographs/{number}.png")
         split = "train" if number < 8 else "test"
-        lines += [f"{number}.png,a dog number {2 * number + more} on the road,{split}" for more in range(2)]
+        lines += [f"{number}.png,a dog of name {number} {verb},{split}" for verb in ("runs", "walks")]
     Path("photographs/captions.csv").write_text("\n".join(lines), encoding="utf-8")
     found = [f"photographs/{number}.png" for number in range(8)]
     shop = {"image": found, "captions": [[f"dog {number}", f"{number} dogs"] for number in range(8)]}
     shop = datasets.Dataset.from_dict(shop).cast_column("image", datasets.Image())
     datasets.DatasetDict({"train": shop}).save_to_disk("shop")
-    code = block("def encode(model, rows)") + block(pairs) + block("itrpipe.compare(before, after)")
+    code = block("def encode(model, rows)")
+    if source != "captions.csv":
+        code += block(source)
+    code += block("triplets = ").replace('by="captions"', 'by="captions:tfidf"') + block(
+        "itrpipe.compare(before, after)"
+    )
     ((claim,),) = executed(with_clip(code, saved_encoders / "clip"))
     assert claim.differences["rsum"].count == 1
 

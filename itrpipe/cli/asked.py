@@ -138,6 +138,7 @@ class Asked:
                         judges = judged.settings.model_dump()["judges"]
                         self.reporter.say(f"lists judged by {' and '.join(judges) or 'people'}; others: --judge")
                         self.steps[place] = judged
+                        planner.overrides.append(Override("mine_negatives", "judges", judges))
         return self.step
 
     @property

@@ -1,5 +1,6 @@
 """Show judgements of pairs of image and caption, and choose the pairs that people judge."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ from itrpipe.cli.options import AskingOptions, JsonOption, JudgesOption, Split
 from itrpipe.errors import UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import read_manifest
 
 if TYPE_CHECKING:
     from itrpipe.review import ReviewCandidates
@@ -29,9 +31,9 @@ class Review(AskingOptions):
       doubtful     the judge's probability nearest to one half first
       harmful      what scores farthest above its caption's own image first
 
-    Decisions are in decisions.parquet next to the dataset's artifacts, one row for each judgement. Mining and
-    evaluation read them with --decisions, training with --set mine_negatives.decisions=FILE; a .csv with the columns
-    image_id, caption_id, answer (fits, differs or unsure) and optionally reviewer will do, too.
+    Decisions are in decisions.parquet next to the dataset's artifacts, one row for each judgement. Recipes,
+    mining and evaluation read them with --decisions, training with --set mine_negatives.decisions=FILE; a .csv with the
+    columns image_id, caption_id, answer (fits, differs or unsure) and optionally reviewer will do, too.
 
     Example: itrpipe review --backbone vsepp --merge from-ada.parquet
     """
@@ -62,8 +64,21 @@ class Review(AskingOptions):
         if self.as_json:
             Reporter().say_json(judgements)
             return
-        for line in (*lines(judgements), f"  decisions: {file.path}"):
+        for line in lines(judgements):
             asked.reporter.say(line)
+        say_next(asked, file.path)
+
+
+def say_next(asked: Asked, decisions: Path) -> None:
+    """Say where decisions are, and which command reads them: a recipe that made what they are about, or its stage."""
+    if not decisions.exists():
+        return
+    asked.reporter.say(f"decisions: {decisions}")
+    command = read_manifest(asked.step.location.folder).command
+    if not command.startswith("itrpipe run "):
+        command = asked.command_of(asked.step)
+    option = f" --decisions {shlex.quote(str(decisions))}"
+    asked.reporter.say(f"next: {command.removesuffix(option)}{option}")
 
 
 def open_candidates(asked: Asked, split: str | None, judges: list[str] | None) -> "ReviewCandidates | None":

@@ -9,6 +9,7 @@ from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import (
     ColumnOption,
+    DecisionsOption,
     DevicesOption,
     File,
     Number,
@@ -32,6 +33,8 @@ class Run(PlacedOptions):
     Several jobs on one file system share it with --part 1/3 ... --part 3/3: they run at the same time and wait for each
     other; one of them trains, while the others wait.
 
+    --decisions FILE brings answers of itrpipe serve into mined lists, what is trained with these, and the report.
+
     Example: itrpipe run demo
     """
 
@@ -44,6 +47,7 @@ class Run(PlacedOptions):
     seeds: Annotated[Number, Option(min=1, help="Train every run with seeds 0 to N - 1.", metavar="N")] = None
     tiny: Annotated[bool, Option("--tiny", help="Toy models on a few hundred images, in the folder DATA-tiny.")] = False
     keep_going: Annotated[bool, Option("--keep-going", help="Go on when a run fails, and fail at the end.")] = False
+    decisions: DecisionsOption = None
     part: PartOption = None
     devices: DevicesOption = None
 
@@ -56,6 +60,9 @@ class Run(PlacedOptions):
         overrides = overrides_of(self.settings, {}) + self.placed
         if self.part:
             overrides.append(Override(EVERYWHERE, "part", self.part))
+        if self.decisions:
+            for stage in ("mine_negatives", "evaluate"):
+                overrides.append(Override(stage, "decisions", whole_file(self.decisions)))
         named = {"vision": self.vision, "text": self.text}
         options = Options(
             source=fetch_source(self.source) if self.source else None,

@@ -8,7 +8,7 @@ from typer import Option
 
 from itrpipe.cli.index import PhotosOption, SearchOptions, refuse_with_photos
 from itrpipe.cli.options import JudgesOption
-from itrpipe.cli.review import TRAIN, PairsOption, open_candidates
+from itrpipe.cli.review import TRAIN, PairsOption, open_candidates, say_next
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import first_model
@@ -78,4 +78,4 @@ class Serve(SearchOptions):
         site = pages.Site(pages.Searches(gallery), pictures, reviews)
         pages.run(site, self.port, not self.no_browser, asked.reporter.say)
         if reviews:
-            asked.reporter.say(f"decisions: {reviews.file.path}")
+            say_next(asked, reviews.file.path)

@@ -121,12 +121,11 @@ class Decisions:
         return verdicts
 
     def digest(self) -> str:
-        """Return the digest of the pairs that are decided; nothing else matters to the steps that read them."""
-        decided = []
+        """Return the digest of the verdicts on pairs; nothing else matters to the steps that read them."""
+        verdicts = []
         for (image, caption), verdict in sorted(self.verdicts.items()):
-            if verdict in (FITS, DIFFERS):
-                decided.append((image, caption, verdict))
-        return hashlib.sha256(repr(decided).encode()).hexdigest()
+            verdicts.append((image, caption, verdict))
+        return hashlib.sha256(repr(verdicts).encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.rows)

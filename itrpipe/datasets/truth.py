@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ DECIDED = "decided.parquet"
 """Beside mined lists: the pairs of the training set that were decided when they were mined."""
 FITS = "fits"
 DIFFERS = "differs"
+DOUBTFUL = "doubtful"
 _TEXT = pa.string()
 _SCHEMA = pa.schema({"caption_id": _TEXT, "true_image_ids": pa.list_(_TEXT)})
 _DECIDED = pa.schema({"image_id": _TEXT, "caption_id": _TEXT, "verdict": _TEXT})
@@ -60,12 +62,12 @@ class PairSet:
         is_member = (self.codes[places] == codes) & is_image
         return np.where(is_member, places, -1)
 
-    @property
+    @cached_property
     def caption_rows(self) -> np.ndarray:
         """Return the caption of each pair, rising."""
         return self.codes // max(self.images, 1)
 
-    @property
+    @cached_property
     def image_rows(self) -> np.ndarray:
         """Return the image of each pair."""
         return self.codes % max(self.images, 1)
@@ -152,26 +154,39 @@ class Decided:
     Attributes:
         fits: captions that fit an image of others.
         differs: captions that do not.
+        doubtful: captions of which nobody was sure, or people do not agree.
     """
 
     fits: PairSet
     differs: PairSet
+    doubtful: PairSet
 
     @classmethod
     def of(cls, verdicts: Mapping[tuple[str, str], str], image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided:
-        """Keep the decided pairs of some images and captions; disputed and doubtful ones are left out.
+        """Keep the judged pairs of some images and captions.
 
         Args:
-            verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict.
+            verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict, which is a doubtful one.
             image_ids, caption_ids: ids of all images and captions.
         """
-        pairs = {FITS: [], DIFFERS: []}
+        pairs = {FITS: [], DIFFERS: [], DOUBTFUL: []}
         for pair, verdict in verdicts.items():
-            if verdict in pairs:
-                pairs[verdict].append(pair)
+            pairs[verdict if verdict in pairs else DOUBTFUL].append(pair)
         fits = pair_set(pairs[FITS], image_ids, caption_ids)
         differs = pair_set(pairs[DIFFERS], image_ids, caption_ids)
-        return cls(fits, differs)
+        doubtful = pair_set(pairs[DOUBTFUL], image_ids, caption_ids)
+        return cls(fits, differs, doubtful)
+
+    def answers(self, pairs: PairSet) -> tuple[np.ndarray, np.ndarray]:
+        """Look up what people say of pairs: 1 right, 0 wrong, NaN [P]; and whether they judged them, bool [P]."""
+        answers = np.full(len(pairs), np.nan)
+        is_judged = np.zeros(len(pairs), dtype=bool)
+        for judged, answer in ((self.fits, 1.0), (self.differs, 0.0), (self.doubtful, np.nan)):
+            places = pairs.places(judged.caption_rows, judged.image_rows)
+            places = places[places >= 0]
+            answers[places] = answer
+            is_judged[places] = True
+        return answers, is_judged
 
     @classmethod
     def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
@@ -190,12 +205,10 @@ class Decided:
         return cls.of(verdicts, image_ids, caption_ids)
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
-        """Write the decided pairs beside mined lists, by their ids."""
-        image_rows = np.append(self.fits.image_rows, self.differs.image_rows)
-        caption_rows = np.append(self.fits.caption_rows, self.differs.caption_rows)
-        columns = {
-            "image_id": image_ids[image_rows].tolist(),
-            "caption_id": caption_ids[caption_rows].tolist(),
-            "verdict": [FITS] * len(self.fits) + [DIFFERS] * len(self.differs),
-        }
+        """Write them beside mined lists, by their ids."""
+        columns = {"image_id": [], "caption_id": [], "verdict": []}
+        for verdict, pairs in ((FITS, self.fits), (DIFFERS, self.differs), (DOUBTFUL, self.doubtful)):
+            columns["image_id"] += image_ids[pairs.image_rows].tolist()
+            columns["caption_id"] += caption_ids[pairs.caption_rows].tolist()
+            columns["verdict"] += [verdict] * len(pairs)
         write_table(folder / DECIDED, pa.table(columns, schema=_DECIDED))

@@ -58,7 +58,7 @@ class Claim:
             return NONE
         return BETTER if rsum.value > 0 else WORSE
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         rsum = self.differences[RSUM]
         if self.significant:
             verdict = f"{self.model} is {self.word} than {self.baseline} by {abs(rsum.value):.1f} points of RSum"

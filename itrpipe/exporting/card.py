@@ -119,7 +119,7 @@ def _configs(patterns: Mapping[str, str], split: str, made_from: str) -> dict[st
     for name, pattern in patterns.items():
         config = {
             "config_name": name,
-            "description": f"made from {made_from}",
+            "description": f"changes where the files do: {made_from}",
             "data_files": [{"split": split, "path": pattern}],
         }
         if pattern.endswith(".tsv"):

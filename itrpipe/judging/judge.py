@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.photographs import GivenPhotographs, Photograph
 from itrpipe.judging.calibration import Calibration, calibrate
 from itrpipe.judging.declaration import DEFAULT, judge_name
@@ -37,6 +37,10 @@ class Judged(NamedTuple):
     probabilities: np.ndarray
     calibration: Calibration
     share: Share | None
+
+    def __repr__(self) -> str:
+        right = (self.probabilities > 0.5).sum()
+        return f"Judged: {right:,} of {len(self.probabilities):,} pairs likelier right than not"
 
 
 def judge(
@@ -110,7 +114,10 @@ def judge(
     scores = np.empty((len(rows), len(names)), np.float32)
     log_odds = np.empty(scores.shape)
     for column, name in enumerate(names):
-        opened = open_judge(name, material, device, revision)
+        try:
+            opened = open_judge(name, material, device, revision)
+        except MissingInputError as error:
+            raise MissingInputError(f'{error}: by="{name.kind}:FOLDER"') from None
         scores[:, column] = opened(rows[:, 0], rows[:, 1])
         scale = scale_of(opened, name)
         log_odds[:, column] = scale.log_odds(scores[:, column])

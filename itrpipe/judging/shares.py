@@ -3,14 +3,18 @@
 Shapes: P pairs, n decisions.
 
 Sources: Angelopoulos et al., "Prediction-powered inference", Science 2023; Wilson, "Probable inference, the law of
-succession, and statistical inference", 1927; Cochran, "Sampling Techniques", 1977.
+succession, and statistical inference", 1927.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+
+from itrpipe.datasets.truth import PairSet
 
 _NORMAL = NormalDist().inv_cdf(0.975)
 _STRATUM_ENDS = (0.5, 0.75, 0.875, 0.9375)
@@ -32,12 +36,12 @@ class Share(NamedTuple):
     """A share of many, with a 95 % interval.
 
     Attributes:
-        value: 0..1; None where it cannot be told.
-        low, high: ends of the interval.
+        value: 0..1.
+        low, high: ends of the interval, 0 and 1 where nothing can be told.
         decisions: that it rests on.
     """
 
-    value: float | None
+    value: float
     low: float
     high: float
     decisions: int
@@ -48,26 +52,6 @@ class Share(NamedTuple):
         if self.high - self.low < 1:
             names += ["low", "high"]
         return {name: 100 * getattr(self, name) for name in names}
-
-
-def share_of(found: int, decisions: int, population: int) -> Share:
-    """Estimate a share of a finite population from a simple random sample, with Wilson's interval.
-
-    A sample without replacement tells as much as one of n (N - 1) / (N - n) with replacement (Cochran, eq. 2.15).
-
-    Args:
-        found: in the sample.
-        decisions: n, size of the sample.
-        population: N, from which it was drawn.
-    """
-    if not decisions:
-        return Share(None, 0.0, 1.0, 0)
-    value = found / decisions
-    if decisions >= population:
-        return Share(value, value, value, decisions)
-    draws = decisions * (population - 1) / (population - decisions)
-    low, high = wilson(value, draws)
-    return Share(value, low, high, decisions)
 
 
 def wilson(value: float, draws: float, quantile: float = _NORMAL) -> tuple[float, float]:
@@ -90,12 +74,51 @@ def strata_of(scores: np.ndarray) -> np.ndarray:
     return np.searchsorted(ends, places, side="right")
 
 
-def share_right(
-    probabilities: np.ndarray,
-    rows: np.ndarray,
-    answers: np.ndarray,
-    strata: np.ndarray,
+def lots_of(pairs: PairSet) -> np.ndarray:
+    """Return a random number of each pair, float64 [P] in 0..1, which depends on nothing else.
+
+    It is the fraction of the sum of the image's and the caption's, so that those of any two pairs are independent.
+    """
+    images, captions = pairs.image_rows, pairs.caption_rows
+    random = np.random.default_rng(0)
+    of_images = random.random(pairs.images)
+    of_captions = random.random(captions.max(initial=-1) + 1)
+    return (of_images[images] + of_captions[captions]) % 1
+
+
+def drawn_at_random(strata: np.ndarray, lots: np.ndarray, is_judged: np.ndarray) -> np.ndarray:
+    """Return which pairs people judged that are random ones of their stratum, whatever else they judged; bool [P].
+
+    Their lots are below all lots of the stratum that nobody judged.
+
+    Args:
+        strata: int [P] from 0.
+        lots: [P] of `lots_of`.
+        is_judged: bool [P], also by people who were not sure, since these pairs were drawn as well.
+    """
+    limits = np.full(strata.max(initial=0) + 1, np.inf)
+    np.minimum.at(limits, strata[~is_judged], lots[~is_judged])
+    return lots < limits[strata]
+
+
+def share_with_doubts(
+    estimate: Callable[[np.ndarray, np.ndarray], Share], rows: np.ndarray, answers: np.ndarray
 ) -> Share:
+    """Estimate a share of which some answers are doubtful: they count for neither value, but for both ends.
+
+    Args:
+        estimate: of rows [n] and answers, bool [n].
+        rows: [n] that were judged.
+        answers: [n] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
+    """
+    is_sure = ~np.isnan(answers)
+    sure = estimate(rows[is_sure], answers[is_sure] == 1)
+    low = estimate(rows, answers == 1).low
+    high = estimate(rows, answers != 0).high
+    return Share(sure.value, low, high, len(rows))
+
+
+def share_right(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray, strata: np.ndarray) -> Share:
     """Estimate the share of right pairs by a judge's probabilities, corrected by decisions.
 
     The mean probability is corrected by the mean of answer less probability among the decisions of each stratum, which
@@ -103,7 +126,8 @@ def share_right(
     joined with the next one above it, the last with the one below.
 
     Args:
-        probabilities: [P]. Those of decided pairs must not have seen their answers: `Calibration.held_out`.
+        probabilities: [P]. Those of decided pairs must not have seen their answers: `Calibration.held_out`. Without a
+            judge all are the same, such as the share of right decisions.
         rows: [n] places of the decided pairs, each once, drawn at random within their stratum.
         answers: bool [n], which of them are right.
         strata: int [P] from 0, from which the decisions were drawn: `strata_of` the mean log-odds of the judges as they
@@ -154,23 +178,28 @@ def share_by_rank(
 ) -> dict[str, Share]:
     """Estimate the share of right pairs as `share_right` does for each span of `RANKS`.
 
-    The share of a span with fewer than 20 decisions is the judge's alone.
+    All are of one kind, so that they can be compared: corrected by decisions where a span has 20 or more, without the
+    other spans; else the judge's alone.
 
     Args:
+        answers: [n] 1 right, 0 wrong, NaN doubtful.
         ranks: int [P] from 1. Spans without any pair are left out.
     """
-    shares = {}
+    corrected = {}
+    alone = {}
     for span, (first, last) in RANKS.items():
         inside = (ranks >= first) & (ranks <= last)
         if not inside.any():
             continue
         place_in_span = np.cumsum(inside) - 1
         decided = np.flatnonzero(inside[rows])
+        estimate = partial(share_right, probabilities[inside], strata=strata[inside])
         if len(decided) < 20:
-            decided = decided[:0]
-        places = place_in_span[rows[decided]]
-        shares[span] = share_right(probabilities[inside], places, answers[decided], strata[inside])
-    return shares
+            alone[span] = estimate(decided[:0], answers[:0])
+        else:
+            places = place_in_span[rows[decided]]
+            corrected[span] = share_with_doubts(estimate, places, answers[decided])
+    return corrected or alone
 
 
 def _join_strata(strata: np.ndarray, rows: np.ndarray) -> np.ndarray:

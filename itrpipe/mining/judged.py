@@ -14,7 +14,7 @@ import numpy as np
 from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.judging.calibration import Calibration, calibrate
 from itrpipe.judging.opened import Scale
-from itrpipe.judging.shares import share_by_rank, strata_of
+from itrpipe.judging.shares import drawn_at_random, lots_of, share_by_rank, strata_of
 from itrpipe.mining.filters import drop
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, count_anchors, list_blocks, matching
 from itrpipe.mining.statistics import PEOPLE, Figures
@@ -59,6 +59,7 @@ class Judgement(NamedTuple):
         pairs: which.
         log_odds: [P, J] of each judge, by its default curve.
         answers: [P] of people: 1 the caption fits, 0 it does not; NaN where they have not decided.
+        is_judged: bool [P], by people, sure or not.
         calibration: of all judges together, by the answers in their order.
         probabilities: [P] float32 that a pair is right after all; 0 where people found that it is not.
     """
@@ -67,6 +68,7 @@ class Judgement(NamedTuple):
     pairs: PairSet
     log_odds: np.ndarray
     answers: np.ndarray
+    is_judged: np.ndarray
     calibration: Calibration
     probabilities: np.ndarray
 
@@ -85,16 +87,13 @@ class Judgement(NamedTuple):
             columns.append(scale.log_odds(file["scores"].read()))
         log_odds = np.stack(columns, axis=1)
         pairs = PairSet(file["codes"].read(), file.facts)
-        answers = np.full(len(pairs), np.nan)
-        if decided is not None:
-            for found, answer in ((decided.fits, 1.0), (decided.differs, 0.0)):
-                places = pairs.places(found.caption_rows, found.image_rows)
-                answers[places[places >= 0]] = answer
+        decided = decided or Decided.of({}, np.array([], str), np.array([], str))
+        answers, is_judged = decided.answers(pairs)
         is_decided = ~np.isnan(answers)
         calibration = calibrate(log_odds[is_decided], answers[is_decided] == 1, pairs.image_rows[is_decided])
         probabilities = calibration.probabilities(log_odds)
         probabilities[answers == 0] = 0.0
-        return cls(tuple(folders), pairs, log_odds, answers, calibration, probabilities)
+        return cls(tuple(folders), pairs, log_odds, answers, is_judged, calibration, probabilities)
 
     def counts(self, places_of: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Count candidates that are likelier right than not, and estimate the share that is right, by their rank.
@@ -111,6 +110,8 @@ class Judgement(NamedTuple):
         asked = asked[asked >= 0]
         strata = np.zeros(len(self.pairs), np.int64)
         strata[asked] = strata_of(self.log_odds[asked].mean(axis=1))
+        is_drawn = np.zeros(len(self.pairs), dtype=bool)
+        is_drawn[asked] = drawn_at_random(strata[asked], lots_of(self.pairs)[asked], self.is_judged[asked])
         unseen = self.probabilities.copy()
         unseen[~np.isnan(self.answers)] = self.calibration.held_out
 
@@ -118,9 +119,8 @@ class Judgement(NamedTuple):
         for direction, places in places_of.items():
             anchors, columns = np.nonzero(places >= 0)
             pairs = places[anchors, columns]
-            answers = self.answers[pairs]
-            rows = np.flatnonzero(~np.isnan(answers) & (columns < ASKED))
-            shares = share_by_rank(unseen[pairs], rows, answers[rows], strata[pairs], columns + 1)
+            rows = np.flatnonzero(is_drawn[pairs] & (columns < ASKED))
+            shares = share_by_rank(unseen[pairs], rows, self.answers[pairs[rows]], strata[pairs], columns + 1)
             counted[direction] = {
                 "marked": int((self.probabilities[pairs] > LIKELY).sum()),
                 "by_rank": {span: share._asdict() for span, share in shares.items()},

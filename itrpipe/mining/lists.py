@@ -173,6 +173,10 @@ class MinedLists:
     images_for_texts: np.ndarray
     images_for_texts_scores: np.ndarray
 
+    def __repr__(self) -> str:
+        texts, images = self.texts_for_images.shape, self.images_for_texts.shape
+        return f"MinedLists: texts_for_images {texts}, images_for_texts {images}"
+
 
 def matching(
     has: Callable[[np.ndarray, np.ndarray], np.ndarray], direction: str, part: slice, lists: CandidateLists

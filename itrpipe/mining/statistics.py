@@ -229,7 +229,8 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
     judged = statistics.get("judged")
     if judged is None:
         return []
-    from itrpipe.judging.shares import TEN_HARDEST  # most lists are not judged
+    from itrpipe.judging.calibration import LEAST  # most lists are not judged
+    from itrpipe.judging.shares import TEN_HARDEST
 
     judges = " and ".join(judged["judges"])
     decisions = quantity(judged["decisions"], "decision")
@@ -244,6 +245,8 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
         if share is None:
             continue
         checked = "mean probability by its default curve, which nobody has checked"
+        if judged["decisions"] >= LEAST:
+            checked = "mean probability by its calibrated curve alone: fewer than 20 decisions came at random"
         if share["decisions"]:
             decisions = quantity(share["decisions"], "decision")
             checked = f"{100 * share['low']:.0f}–{100 * share['high']:.0f} %, {decisions}"

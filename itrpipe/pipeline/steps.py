@@ -110,15 +110,15 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
         given: settings that the user gave: dotted keys, or their last parts.
 
     Returns:
-        A step of the same label with the same inputs; `step` itself where it is up to date, or there is no such step or
-        more than one.
+        A step of the same label with the same inputs, of several that differ in decisions alone the last one; `step`
+        itself where it is up to date, or there is no such step or more than one.
     """
     if step.state == "up to date":
         return step
     planned = dict(leaves(step.settings.model_dump(mode="json")))
     fixed = {key: planned[key] for key in planned for name in given if f".{key}".endswith(f".{name}")}
-    found = []
-    for _, manifest in _of_same_label(step.location):
+    found = {}
+    for _, manifest in sorted(_of_same_label(step.location), key=lambda artifact: artifact[1].finished):
         as_given = fixed.items() <= dict(leaves(manifest.settings)).items()
         shared = step.inputs.keys() & manifest.inputs.keys()
         of_inputs = all(manifest.inputs[name].fingerprint == step.inputs[name].location.fingerprint for name in shared)
@@ -126,8 +126,8 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
         if as_given and of_inputs and of_version:
             other = _finished(step, manifest)
             if other.state == "up to date":
-                found.append(other)
-    return found[0] if len(found) == 1 else step
+                found[repr({**manifest.settings, "decisions": ""})] = other
+    return found.popitem()[1] if len(found) == 1 else step
 
 
 def latest_judged(search: Step) -> Step | None:

@@ -113,7 +113,10 @@ class SearchAnswers:
         if self.of_folder:
             what = "photographs"
         elif self.split == ALL:
-            what = self.finds
+            return (
+                f"{self.searched:,} {self.finds} ranked by {self.run}, training split included (--split test leaves it "
+                "out)"
+            )
         else:
             what = f"{self.split} {self.finds}"
         return f"{self.searched:,} {what} ranked by {self.run}"

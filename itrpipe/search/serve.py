@@ -408,9 +408,10 @@ class Reviews:
 
     def _shown(self, place: int) -> dict[str, Any]:
         candidates = self.candidates
-        image_row = candidates.images[place]
+        image_row = candidates.pairs.image_rows[place]
+        caption_row = candidates.pairs.caption_rows[place]
         image_id, caption_id = candidates.ids(place)
-        own_image = candidates.image_ids[candidates.owners[candidates.captions[place]]]
+        own_image = candidates.image_ids[candidates.owners[caption_row]]
         own_captions = candidates.caption_ids[candidates.owners == image_row]
         probability = None
         if candidates.probability is not None:

@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 
 from itrpipe.judging.calibration import calibrate
-from itrpipe.judging.shares import share_by_rank, share_of, share_right, strata_of
+from itrpipe.judging.shares import Share, share_by_rank, share_right, strata_of, wilson
 from tests.judging.populations import draw, population
 
 
 def test_wilsons_interval_is_that_of_the_textbook() -> None:
-    found = share_of(10, 50, 10**9)
-    assert (found.low, found.high) == pytest.approx((0.1124, 0.3304), abs=1e-4)
-    assert tuple(share_of(0, 0, 9)) == (None, 0.0, 1.0, 0)
-    assert (share_of(0, 9, 99).low, share_of(9, 9, 99).high) == (0.0, 1.0)
+    assert wilson(0.2, 50) == pytest.approx((0.1124, 0.3304), abs=1e-4)
+    assert (wilson(0, 9)[0], wilson(1, 9)[1]) == (0, 1)
+
+
+def share_of(found: int, decisions: int, population: int) -> Share:
+    """Estimate a share by a simple random sample, without a judge."""
+    answers = np.arange(decisions) < found
+    return share_right(np.full(population, found / decisions), np.arange(decisions), answers, np.zeros(population, int))
 
 
 @pytest.mark.parametrize(
@@ -121,12 +125,13 @@ def test_shares_by_rank_are_those_of_the_pairs_of_a_rank() -> None:
     strata = strata_of(log_odds)
     rows = draw(strata, 100, random)
     shares = share_by_rank(probabilities, rows, answers[rows], strata, ranks)
-    assert list(shares) == ["1-10", "1", "2", "3-5", "6-10"]
+    assert list(shares) == ["1-10", "3-5", "6-10"], "those with 20 decisions"
     assert shares["1-10"].decisions == 100
 
     later = np.flatnonzero(ranks > 5)
     decided = np.isin(later, rows)
     alone = share_right(probabilities[later], np.flatnonzero(decided), answers[later][decided], strata[later])
     assert shares["6-10"] == pytest.approx(alone)
-    few = probabilities[ranks == 1].mean()
-    assert shares["1"] == pytest.approx((few, 0, 1, 0), abs=1e-6)
+    few = share_by_rank(probabilities, rows[:10], answers[rows[:10]], strata, ranks)
+    assert few["1"] == pytest.approx((probabilities[ranks == 1].mean(), 0, 1, 0), abs=1e-6)
+    assert list(few) == ["1-10", "1", "2", "3-5", "6-10"], "all by the judge alone"

@@ -11,9 +11,11 @@ import pytest
 from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.judging.calibration import LEAST
 from itrpipe.judging.opened import Scale
+from itrpipe.judging.shares import lots_of, strata_of
 from itrpipe.mining.judged import Judgement, candidate_pairs, mark_lists, write_scores
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedList
 from itrpipe.mining.statistics import sentences
+from tests.judging.populations import population
 from tests.maps import write_list
 
 IMAGES, CAPTIONS = 12, 30
@@ -119,6 +121,7 @@ def test_what_people_decided_leaves_the_lists_or_is_no_match(tmp_path: Path) -> 
     decided = Decided(
         PairSet.of(pairs.caption_rows[fits], pairs.image_rows[fits], IMAGES),
         PairSet.of(pairs.caption_rows[differs], pairs.image_rows[differs], IMAGES),
+        PairSet.of(np.array([], int), np.array([], int), IMAGES),
     )
     judgement = judged_by(tmp_path, pairs, "a", decided)
     assert judgement.calibration.decisions == 60 > LEAST
@@ -141,3 +144,44 @@ def test_what_people_decided_leaves_the_lists_or_is_no_match(tmp_path: Path) -> 
     # Random scores know nothing of random answers.
     assert not judgement.calibration.knows
     assert (judgement.probabilities <= 0.5).all()
+
+
+def decided_as(pairs: PairSet, answers: np.ndarray, places: np.ndarray, doubtful: np.ndarray) -> Decided:
+    sets = []
+    for rows in (places[answers[places]], places[~answers[places]], doubtful):
+        sets.append(PairSet.of(pairs.caption_rows[rows], pairs.image_rows[rows], pairs.images))
+    return Decided(*sets)
+
+
+def test_only_decisions_drawn_at_random_move_the_share(tmp_path: Path) -> None:
+    """Whatever else people decide, here only pairs that are right, and right pairs that they were unsure of."""
+    images = np.argsort(np.random.default_rng(0).random((200, 60)), axis=1)[:, :10].astype(np.int64)
+    captions = np.repeat(np.arange(200), 10)
+    pairs = PairSet.of(captions, images.ravel(), 60)
+    places_of = {DIRECTIONS[1]: pairs.places(captions, images.ravel()).reshape(200, 10)}
+    covered = 0
+    for seed in range(40):
+        answers, log_odds = population(0.2, 0.85, len(pairs), np.random.default_rng(seed))
+        write_scores(tmp_path, pairs, (log_odds / 8 + 0.5 + 0.1).astype(np.float32), SCALE)
+        strata, lots = strata_of(log_odds), lots_of(pairs)
+        drawn = []
+        for stratum in range(5):
+            own = np.flatnonzero(strata == stratum)
+            drawn.append(own[np.argsort(lots[own])][:20])
+        drawn = np.concatenate(drawn)
+        others = np.setdiff1d(np.flatnonzero(answers & (lots > 0.6)), drawn)
+
+        def share(places: np.ndarray, doubtful: np.ndarray) -> dict[str, Any]:
+            decided = decided_as(pairs, answers, places, doubtful)  # noqa: B023
+            return Judgement.read({"a": tmp_path}, decided).counts(places_of)[DIRECTIONS[1]]["by_rank"]
+
+        nothing = share(others[:0], others[:0])
+        assert share(others[:40], others[40:60]) == nothing, "the judge's alone"
+        decided = share(np.append(drawn, others[:40]), others[40:60])
+        covered += decided["1-10"]["low"] <= answers.mean() <= decided["1-10"]["high"]
+        assert decided["1-10"]["decisions"] == 100
+        assert not any(span["decisions"] < 20 for span in decided.values())
+    assert covered >= 36
+    doubtful = share(drawn[10:], drawn[:10])["1-10"]
+    assert doubtful["decisions"] == 100, "who is unsure was asked about a pair that was drawn"
+    assert doubtful["high"] - doubtful["low"] > decided["1-10"]["high"] - decided["1-10"]["low"]

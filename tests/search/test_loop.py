@@ -48,7 +48,7 @@ def fits(candidates: ReviewCandidates, places: Sequence[int]) -> list[str]:
     assert true is not None
     images = split.image_ids.tolist()
     rows = [images.index(candidates.ids(place)[0]) for place in places]
-    captions = np.array([candidates.captions[place] for place in places])
+    captions = np.array([candidates.pairs.caption_rows[place] for place in places])
     return ["fits" if held else "differs" for held in true.has(captions, np.array(rows))]
 
 

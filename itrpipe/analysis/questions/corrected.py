@@ -11,8 +11,8 @@ import numpy as np
 
 from itrpipe.analysis.judges import ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.datasets.decisions import DISPUTED, UNSURE, read_decisions
-from itrpipe.datasets.truth import Decided, PairSet, pair_set
+from itrpipe.datasets.decisions import read_decisions
+from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RSUM, ranks_of_matches
 from itrpipe.evaluation.metrics import ranks as own_ranks
 from itrpipe.evaluation.rankings import rankings
@@ -21,7 +21,7 @@ from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import LEAST
 from itrpipe.mining.judged import LIKELY
-from itrpipe.review import Estimates, NamedPairs
+from itrpipe.review import Estimates
 from itrpipe.storage.artifact import CORRECTED
 
 DEPTH = 10
@@ -33,8 +33,6 @@ _SHOWN = {
     "i2t_map_at_r": "captions mAP@R",
     "t2i_map_at_r": "images mAP@R",
 }
-Verdicts = Mapping[tuple[str, str], str]
-"""See `itrpipe.datasets.decisions.Decisions.verdicts`."""
 _FIRST = {"i2t": "wrong first captions of this split", "t2i": "wrong first images of this split"}
 
 
@@ -93,16 +91,16 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     places = _first_places(split)
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
-        decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
-        if len(decided.fits) or len(decided.differs):
-            figures = _by_people(evaluation, split, places, verdicts, decided)
-        else:
-            evaluation.warn(
-                f"{settings.decisions} decides no pair of this split; decide some with `itrpipe serve --split "
-                f"{settings.split}`"
-            )
+    decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
+    if len(decided.fits) or len(decided.differs):
+        figures = _by_people(evaluation, split, places, decided)
+    elif not settings.judges:
+        evaluation.warn(
+            f"{settings.decisions} decides no pair of this split; decide some with `itrpipe serve --split "
+            f"{settings.split}`"
+        )
     if settings.judges and len(split.image_ids) > 1:
-        figures["by_judges"] = _by_judges(evaluation, split, places, verdicts)
+        figures["by_judges"] = _by_judges(evaluation, split, places, decided)
     return figures or None
 
 
@@ -133,12 +131,10 @@ def _first_places(split: SplitScores) -> dict[str, Places]:
 
 
 def _by_people(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], verdicts: Verdicts, decided: Decided
+    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided
 ) -> dict[str, Any]:
     """Return the figures of decisions alone."""
-    ids = split.image_ids, split.caption_ids
     fits, differs = decided.fits, decided.differs
-    doubtful = [pair for pair, verdict in verdicts.items() if verdict in (DISPUTED, UNSURE)]
     judged = {}
     unjudged = []
     for side, place in places.items():
@@ -149,7 +145,7 @@ def _by_people(
     captions, images = np.concatenate(unjudged, axis=1)
     at_most = _figures(evaluation, split, fits, PairSet.of(captions, images, len(split.image_ids)))
     return {
-        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(pair_set(doubtful, *ids))},
+        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(decided.doubtful)},
         "judged_percent": judged,
         "corrected": _figures(evaluation, split, fits),
         "at_most": {name: at_most[name] for name in COMPARED},
@@ -157,9 +153,12 @@ def _by_people(
 
 
 def _by_judges(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], verdicts: Verdicts
+    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided
 ) -> dict[str, Any]:
     """Return how many wrong answers are right after all by judges, whom decisions calibrate, and recall with them.
+
+    Decisions on mined lists do not calibrate here: among pairs of one score, fewer or more of the hardest of a training
+    set are right than of a smaller split.
 
     With P the probability of a place, 0 of an own pair,
 
@@ -175,14 +174,14 @@ def _by_judges(
     material = split_material(evaluation, split)
     judges, made = evaluation.settings.judges, evaluation.job.made
     log_odds = ask_judges(judges, material, images, captions, made, "judged", evaluation.place)
-    named = NamedPairs(image_ids=split.image_ids, caption_ids=split.caption_ids, pairs=pairs, log_odds=log_odds)
-    estimates = Estimates.of(named, verdicts)
+    estimates = Estimates.of(pairs, log_odds, decided)
     calibration = estimates.calibration
     assert calibration is not None
     if calibration.decisions < LEAST:
         evaluation.warn(
-            f"the judge is not calibrated on this split, and its default curve may be far off; decide {LEAST} pairs "
-            f"with `itrpipe serve --split {evaluation.settings.split}` and give --decisions"
+            f"{calibration.decisions:,} decisions are about pairs of this split, where {LEAST} calibrate the judge and "
+            "those on mined lists do not: its default curve may be far off; decide others with "
+            f"`itrpipe serve --split {evaluation.settings.split}`"
         )
     elif not calibration.knows:
         evaluation.warn(

@@ -77,7 +77,7 @@ function facts(found) {
   const enough = needed ? `of ${found.needed} that the judge’s calibration needs` : "pairs, with a clear answer";
   told.push(["Decisions", count(found.decisions), enough]);
   const share = found.share;
-  if (share.value !== null && share.decisions) {
+  if (share.high - share.low < 1) {
     told.push(["Right after all", percent(share.value), `of the ${count(found.pairs)} hardest, by ${count(share.decisions)} drawn at random; ${between(share.low, share.high)}`]);
   }
   const judge = found.judge;
@@ -95,7 +95,7 @@ function facts(found) {
 
 function tell(progress) {
   $("progress").className = "";
-  const right = progress.share.decisions > 1 && progress.share.value !== null ? `; ${percent(progress.share.value)} right after all (${between(progress.share.low, progress.share.high)})` : "";
+  const right = progress.share.high - progress.share.low < 1 ? `; ${percent(progress.share.value)} right after all (${between(progress.share.low, progress.share.high)})` : "";
   $("progress").textContent = `${count(progress.judged)} of ${count(progress.pairs)} judged${who.reviewer && ` by ${who.reviewer}`}${right}`;
   $("findings").replaceChildren(...facts(progress).map(([heading, figure, explanation]) => {
     const item = $("finding").content.cloneNode(true).firstElementChild;
