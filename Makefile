@@ -51,12 +51,12 @@ faults: install ## kills, full disks, flipped bits and other faults over the who
 mutants: install ## one mistake after the other in a copy of the code: do the tests notice? ARGS='--area training'
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-lint: install size ## ruff, pyright and the budget of sizes
+lint: install size ## ruff, pyright and the limits of size and density
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-size: install ## lines, tokens, files and functions, beside the budget of tests/size.toml
+size: install ## size and density of the code, beside the limits of tests/size.toml
 	$(BIN)/python -m tests.size
 
 docs: install ## the site of docs/, with a reference made from the code, in build/docs

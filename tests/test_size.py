@@ -1,3 +1,5 @@
+"""Counts of code, and limits on them."""
+
 from pathlib import Path
 
 import pytest
@@ -8,25 +10,36 @@ SOURCE = '''"""A docstring
 of two lines."""
 
 # a comment
-def f() -> str:
-    """Another."""
-    return "text"
+def f(rows: list[int]) -> str:
+    """What it does."""
+    pairs = [(row if row else None) for row in rows]
+    return "text" if pairs else ""
 '''
 
 
-def test_code_is_counted_without_blanks_comments_and_docstrings(tmp_path: Path) -> None:
-    file = tmp_path / "one.py"
-    file.write_text(SOURCE)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    package = tmp_path / "itrpipe"
+    package.mkdir()
+    (package / "one.py").write_text(SOURCE)
+    return package
 
-    assert size.measured([file]) == {"code_lines": 2, "tokens": 9, "functions": 1, "files": 1}
+
+def test_code_is_counted_without_blanks_comments_and_docstrings(folder: Path) -> None:
+    found = size.measure(folder)
+    assert (found["tokens"], found["functions"], found["tokens_per_line"]) == (34, 1, 11.33)
+    filled = 7
+    assert found["if_else"] == round(2000 / filled, 1)
+    assert found["comprehensions"] == found["nested"] == round(1000 / filled, 1)
+    assert (found["walrus"], found["odd_heads"], found["same_names"]) == (0, 50, 0)
+    (folder / "two.py").write_text(SOURCE)
+    assert size.measure(folder)["same_names"] == 1
 
 
-def test_a_size_over_its_budget_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    budget = tmp_path / "size.toml"
+def test_a_number_above_its_limit_fails(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = tmp_path / "size.toml"
     monkeypatch.setattr(size, "ROOT", tmp_path)
-    monkeypatch.setattr(size, "BUDGET", budget)
-    (tmp_path / "itrpipe").mkdir()
-    (tmp_path / "itrpipe" / "one.py").write_text(SOURCE)
-    for lines, code in ((2, 0), (1, 1)):
-        budget.write_text(f"[package]\ncode_lines = {lines}\n[tests]\nfiles = 0\n")
+    monkeypatch.setattr(size, "LIMITS", limits)
+    for functions, code in ((1, 0), (0, 1)):
+        limits.write_text(f"[itrpipe]\nfunctions = {functions}\n")
         assert size.main() == code
