@@ -86,10 +86,10 @@ def _percent(part: float, whole: int) -> float | None:
 
 def verdict(reader: CaptionReader, text: str, scene: Scene) -> str:
     """Judge a sentence, by one of `VERDICTS`; what can mean several things is true when one of them is."""
-    readings = reader.readings(text)
-    if not readings:
+    meanings = reader.meanings(text)
+    if not meanings:
         return "unreadable"
-    certain = {reading.certain for reading in readings if describes(reading.form, scene)}
+    certain = {meaning.certain for meaning in meanings if describes(meaning.form, scene)}
     if True in certain:
         return "true"
     if certain:
@@ -114,7 +114,7 @@ def true_negatives(
     Raises:
         DataError: a sentence is of an unknown image, or the file is damaged.
     """
-    reader = CaptionReader(_NUMBERS)
+    reader = CaptionReader(**_NUMBERS)
     counts: dict[str, int] = dict.fromkeys(VERDICTS, 0)
     for table in file.row_groups(("image_id", "text")):
         for row in table.to_pylist():

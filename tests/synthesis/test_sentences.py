@@ -26,7 +26,7 @@ OBJECTS = tuple(
     PlacedObject(*look, BOX, 0.2) for look in (("dog", "brown", "plain", "large"), ("table", "red", "plain", "medium"))
 )
 SCENE = Scene("i0", "train", 0, "base", "park", 0.5, OBJECTS, ((0, "under", 1),), 0)
-READER = CaptionReader(checks._NUMBERS)
+READER = CaptionReader(**checks._NUMBERS)
 VERDICTS = dict(CASES["verdicts"])
 
 
