@@ -10,7 +10,7 @@ from typing import Any
 
 from itrpipe.scene_graph.chunks import Chunk, Chunker, Lists
 from itrpipe.scene_graph.graph import Link
-from itrpipe.scene_graph.tag import Sentence
+from itrpipe.scene_graph.tag import TaggedWords
 from itrpipe.scene_graph.words import lists
 
 VERB_KINDS = frozenset({"V", "VBG", "VBN"})
@@ -20,7 +20,7 @@ Number = int | None
 """Number of a token; None where there is none."""
 
 
-def find_links(sentence: Sentence) -> list[Link]:
+def find_links(sentence: TaggedWords) -> list[Link]:
     """Find the links between the words of a tagged caption, in any order."""
     chunker = Chunker(sentence)
     attacher = Attacher(sentence, chunker.chunks())
@@ -103,7 +103,7 @@ class Attacher:
         links: found so far.
     """
 
-    def __init__(self, sentence: Sentence, chunks: list[Chunk]) -> None:
+    def __init__(self, sentence: TaggedWords, chunks: list[Chunk]) -> None:
         self.words, self.tags, self.lemmas = sentence.words, sentence.tags, sentence.lemmas
         self.chunks, self.lists = chunks, Lists(sentence.lemmas, chunks)
         self.kinds = self.lists.kinds

@@ -26,7 +26,7 @@ from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Token
 from itrpipe.scene_graph.hanta import HantaTagger
 from itrpipe.scene_graph.settings import ParseSettings, parser_version
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
-from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
+from itrpipe.scene_graph.tag import TaggedWords, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import parsed_part, plain, tokenise
 from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.tables import read_arrow, write_arrow
@@ -68,7 +68,7 @@ class RulesParser:
         part = parsed_part(text)
         places = tokenise(part)
         words = [word for word, _, _ in places]
-        sentence = Sentence(list(map(plain, words)))
+        sentence = TaggedWords(list(map(plain, words)))
         if self._hanta:
             self._hanta.tag(sentence, words)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from itrpipe.scene_graph.graph import Link
-from itrpipe.scene_graph.tag import Sentence
+from itrpipe.scene_graph.tag import TaggedWords
 from itrpipe.scene_graph.words import lists
 
 LONGEST_IDIOM = max(map(len, lists.IDIOMS))
@@ -35,7 +35,7 @@ class Chunker:
         links: inside the chunks found so far.
     """
 
-    def __init__(self, sentence: Sentence) -> None:
+    def __init__(self, sentence: TaggedWords) -> None:
         self.size, self.words, self.tags = sentence.size, sentence.words, sentence.tags
         self.links: list[Link] = []
 

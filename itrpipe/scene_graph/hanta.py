@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.scene_graph.tag import Sentence, tag_by_lexicon
-from itrpipe.scene_graph.words import describes, lists
+from itrpipe.scene_graph.tag import TaggedWords, tag_by_lexicon
+from itrpipe.scene_graph.words import is_hyphenated_adjective, lists
 from itrpipe.storage.disk import unavailable
 
 CUTOFF = 5
@@ -51,7 +51,7 @@ class HantaTagger:
         self.model.strict = False  # as HanTa sets it for a model out of a file: unknown words are guessed
         self.readings: Callable[[str, bool], dict[int, float]] = lru_cache(maxsize=1 << 16)(self._readings)
 
-    def tag(self, sentence: Sentence, written: Sequence[str]) -> None:
+    def tag(self, sentence: TaggedWords, written: Sequence[str]) -> None:
         """Tags a caption.
 
         Args:
@@ -121,7 +121,7 @@ class HantaTagger:
         return readings or {numbers["NN1"]: 0.0}
 
 
-def _merged(sentence: Sentence, i: int, previous: str, name: str) -> str:
+def _merged(sentence: TaggedWords, i: int, previous: str, name: str) -> str:
     """Choose the tag of an open-class word.
 
     Args:
@@ -136,7 +136,7 @@ def _merged(sentence: Sentence, i: int, previous: str, name: str) -> str:
         (tag == "N" and here.word in lists.ING_NOUNS and previous != "BE")
         or (tag == "V" and noun and here.verb in lists.ACTION_VERBS and not here.bare)
         or (tag == "J" and adverb and previous == "D")
-        or (tag == "J" and (here.word.endswith(("ing", "ed")) or describes(here.word)))
+        or (tag == "J" and (here.word.endswith(("ing", "ed")) or is_hyphenated_adjective(here.word)))
         or (tag == "VBG" and previous in {"BE", "SUB"})
     ):
         return tag

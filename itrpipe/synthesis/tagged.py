@@ -17,7 +17,7 @@ from itrpipe.errors import DataError
 from itrpipe.scene_graph.chunks import Chunk, Chunker
 from itrpipe.scene_graph.graph import Relation, SceneGraph, Token
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, SceneGraphFile, graphs_of
-from itrpipe.scene_graph.tag import Sentence as TaggedWords
+from itrpipe.scene_graph.tag import TaggedWords
 from itrpipe.scene_graph.words import plain
 from itrpipe.synthesis.english import ARTICLES, article_before, may_be, usual_attribute
 from itrpipe.synthesis.sentences import Edit
