@@ -48,11 +48,11 @@ def graphs_table(graphs: Sequence[SceneGraph]) -> pa.Table:
         # Field by field, because a dictionary per element takes several times as long.
         arrays = []
         for name, kind in fields.items():
-            value = attrgetter(name.replace("token_ids", "tokens"))
-            arrays.append(pa.array(map(value, elements), kind))
+            read_field = attrgetter(name.replace("token_ids", "tokens"))
+            arrays.append(pa.array(map(read_field, elements), kind))
         structs = pa.StructArray.from_arrays(arrays, list(fields))
-        offsets = pa.array(np.cumsum([0, *map(len, rows)]), INT32)
-        columns.append(pa.ListArray.from_arrays(offsets, structs))
+        offsets = np.cumsum([0, *map(len, rows)])
+        columns.append(pa.ListArray.from_arrays(pa.array(offsets, INT32), structs))
     return pa.Table.from_arrays(columns, schema=GRAPH_SCHEMA)
 
 
@@ -72,17 +72,16 @@ def graphs_of(table: pa.Table) -> Iterator[SceneGraph]:
     for row in table.select(GRAPH_SCHEMA.names).to_pylist():
         parts = {}
         for name, kind in CLASSES.items():
-            parts[name] = tuple(kind(*map(_shared, values.values())) for values in row[name])
+            elements = []
+            for fields in row[name]:
+                for key, value in fields.items():
+                    if isinstance(value, str):
+                        fields[key] = sys.intern(value)
+                    elif isinstance(value, list):
+                        fields[key] = tuple(value)
+                elements.append(kind(*fields.values()))
+            parts[name] = tuple(elements)
         yield SceneGraph(row["text"], **parts, status=row["status"])
-
-
-def _shared(value: Any) -> Any:
-    """Return the one copy of a text; a tuple of a list."""
-    if isinstance(value, str):
-        return sys.intern(value)
-    if isinstance(value, list):
-        return tuple(value)
-    return value
 
 
 def write_graphs(path: Path, row_groups: Iterable[pa.Table]) -> None:
