@@ -146,7 +146,7 @@ class RuleMaker:
                 placed.update(nouns_of(statement))
         gone = set().union(*map(nouns_of, option.old)) - nouns
         return (
-            image.said.isdisjoint(option.old)
+            image.statements.isdisjoint(option.old)
             and image.has_one(*placed)
             and not any(may_be(*pair) for pair in product(gone, image.nouns))
             and self._settled(image, option.new)
@@ -169,7 +169,7 @@ class RuleMaker:
         named = [statement for statement in statements if statement[0] == NOUN] or statements
         return (
             (agreeing == 1 or not any(statement[1] in RELATIVE for statement in statements))
-            and image.said.isdisjoint(rivals.difference(statements))
+            and image.statements.isdisjoint(rivals.difference(statements))
             and sum(caption.content.issuperset(named) for caption in image.captions) >= agreeing
         )
 
