@@ -83,12 +83,13 @@ def apply_edits(text: str, starts: Sequence[int], edits: Iterable[Edit]) -> str:
         starts: first character of each of its words.
         edits: in order, no two of the same words.
     """
-    parts, done = [], 0
+    sentence = ""
+    done = 0
     for edit in edits:
         start = starts[edit.position]
-        parts += [text[done:start], edit.new]
+        sentence += text[done:start] + edit.new
         done = start + len(edit.old)
-    return "".join([*parts, text[done:]])
+    return sentence + text[done:]
 
 
 class Sentence(NamedTuple):
@@ -140,11 +141,16 @@ class Writing(Work[Opened]):
         device: `cpu`, `cuda` or `auto`.
     """
 
-    title, unit, suffix, in_one_thread = "writing sentences", "captions", ".arrow", True
+    title = "writing sentences"
+    unit = "captions"
+    suffix = ".arrow"
+    in_one_thread = True
     untold = ("opened",)
 
     def __init__(self, open_maker: Callable[[], Opened], block_size: int, device: str = "cpu") -> None:
-        self._open_maker, self._block_size, self.device = open_maker, block_size, device
+        self._open_maker = open_maker
+        self._block_size = block_size
+        self.device = device
 
     @cached_property
     def opened(self) -> Opened:
@@ -161,7 +167,8 @@ class Writing(Work[Opened]):
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Writes the sentences of a block."""
-        write_part(path, *worker.make(part.content, int(part.name)))
+        sentences, drawn = worker.make(part.content, int(part.name))
+        write_part(path, sentences, drawn)
 
 
 def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, int]) -> None:
@@ -175,8 +182,13 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
     Raises:
         DiskFullError: no space is left.
     """
-    rows = [sentence._asdict() | {"edits": list(map(vars, sentence.edits))} for sentence in sentences]
-    write_arrow(path, pa.Table.from_pylist(rows, SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn))})))
+    rows = []
+    for sentence in sentences:
+        row = sentence._asdict()
+        row["edits"] = [vars(edit) for edit in sentence.edits]
+        rows.append(row)
+    schema = SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn))})
+    write_arrow(path, pa.Table.from_pylist(rows, schema))
 
 
 def read_parts(paths: Sequence[Path]) -> Iterator[tuple[pa.Table, dict[str, int]]]:
