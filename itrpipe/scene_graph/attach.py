@@ -159,7 +159,12 @@ class Attacher:
                     self.clause = Clause()
             self.clause.after = chunk.kind
 
-    def _link(self, kind: str, head: int, dependent: int) -> None:
+    def _link(
+        self,
+        kind: str,
+        head: int,
+        dependent: int,
+    ) -> None:
         link = Link(kind, head, dependent)
         self.links.append(link)
         self._governor[dependent] = link
@@ -353,7 +358,12 @@ class Attacher:
         clause.actor = subject
         return True
 
-    def _modify(self, kind: str, participle: int, noun: Number) -> None:
+    def _modify(
+        self,
+        kind: str,
+        participle: int,
+        noun: Number,
+    ) -> None:
         if noun is None:
             self.clause.dangling.append((kind, participle))
             return

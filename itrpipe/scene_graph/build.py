@@ -140,7 +140,12 @@ class Parsing(Work[RulesParser]):
         """Make the parser."""
         return self._build()
 
-    def make(self, worker: RulesParser, part: Part, path: Path) -> None:
+    def make(
+        self,
+        worker: RulesParser,
+        part: Part,
+        path: Path,
+    ) -> None:
         """Parses the captions of a chunk."""
         graphs = []
         for item in part.content:
@@ -152,7 +157,11 @@ class Parsing(Work[RulesParser]):
         write_arrow(path, graphs_table(graphs))
 
 
-def parsed_row_groups(paths: Sequence[Path], captions: pa.Table, rows: np.ndarray) -> Iterator[pa.Table]:
+def parsed_row_groups(
+    paths: Sequence[Path],
+    captions: pa.Table,
+    rows: np.ndarray,
+) -> Iterator[pa.Table]:
     """Yields the row groups of a file of scene graphs.
 
     Args:
@@ -192,7 +201,13 @@ class SentenceParser:
         MissingInputError: the parser is not installed.
     """
 
-    def __init__(self, captions: Path, manifest: Manifest, work: Path, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        captions: Path,
+        manifest: Manifest,
+        work: Path,
+        reporter: Reporter,
+    ) -> None:
         settings = ParseSettings.model_validate(manifest.settings)
         if settings.file:
             raise UsageError(
@@ -218,7 +233,13 @@ class SentenceParser:
         folder = self._work / digest[:16]
         items = [Item(text) for text in row_of_text]
         work = Parsing(items, partial(RulesParser, self._tagger))
-        parts = make_parts(work, folder / "parts", MapExecution(), self._reporter, self._reporter.say)
+        parts = make_parts(
+            work,
+            folder / "parts",
+            MapExecution(),
+            self._reporter,
+            self._reporter.say,
+        )
         rows = np.array([row_of_text[text] for text in texts], dtype=np.int64)
         write_graphs(folder / SCENE_GRAPHS_FILE, parsed_row_groups(parts.paths, sentences, rows))
         return folder
@@ -230,7 +251,11 @@ def graph_tree(graph: SceneGraph) -> Tree:
     Lemmas are shown, and beside an element how the caption words it where that differs.
     """
 
-    def line(lemma: str, tokens: tuple[int, ...], style: str) -> Text:
+    def line(
+        lemma: str,
+        tokens: tuple[int, ...],
+        style: str,
+    ) -> Text:
         # Not Text(lemma, style), whose style all that follows would inherit.
         text = Text().append(lemma, style=style)
         words = " ".join(graph.tokens[token].text for token in tokens)

@@ -170,7 +170,12 @@ class _Extraction:
             for of, thing in self._after_of(noun):
                 yield (*words, noun, of), thing
 
-    def _referents(self, noun: int, excluded: Sequence[int] = (), nearest: bool = False) -> list[int]:
+    def _referents(
+        self,
+        noun: int,
+        excluded: Sequence[int] = (),
+        nearest: bool = False,
+    ) -> list[int]:
         """Return the objects that a noun in some role stands for: its list, what it counts, what the pronoun means."""
         things: list[int] = []
         for member in self._members(noun):
@@ -234,7 +239,12 @@ class _Extraction:
                 return owner
         return None
 
-    def _antecedent(self, pronoun: int, excluded: Sequence[int] = (), nearest: bool = False) -> int | None:
+    def _antecedent(
+        self,
+        pronoun: int,
+        excluded: Sequence[int] = (),
+        nearest: bool = False,
+    ) -> int | None:
         """Return the noun that a personal pronoun stands for; for "one", the nearest plural.
 
         Args:
@@ -319,10 +329,21 @@ class _Extraction:
             loose.update(*self.pairs[kind])
         return loose.difference(self.nouns).isdisjoint(range(members[0], members[-1]))
 
-    def _add_property(self, noun: int, words: Iterable[int], kind: str) -> None:
+    def _add_property(
+        self,
+        noun: int,
+        words: Iterable[int],
+        kind: str,
+    ) -> None:
         self.properties.add((noun, tuple(sorted(words)), kind))
 
-    def _add_edge(self, subject: int, words: Iterable[int], thing: int, kind: str) -> None:
+    def _add_edge(
+        self,
+        subject: int,
+        words: Iterable[int],
+        thing: int,
+        kind: str,
+    ) -> None:
         self.edges.add((subject, tuple(sorted(words)), thing, kind))
 
     def read_verbs(self) -> None:
@@ -370,7 +391,12 @@ class _Extraction:
             for subject in subjects:
                 self._add_property(subject, words, "action")
 
-    def _locate(self, subject: int, preposition: int, nearest: bool = False) -> None:
+    def _locate(
+        self,
+        subject: int,
+        preposition: int,
+        nearest: bool = False,
+    ) -> None:
         for words, target in self._targets(preposition):
             for noun in self._referents(target, [subject], nearest):
                 self._add_edge(subject, words, noun, "prep")

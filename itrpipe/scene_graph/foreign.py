@@ -38,7 +38,11 @@ Tuples = list[list[str]]
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def read_foreign(path: Path, caption_ids: Sequence[str], texts: Sequence[str]) -> list[Item]:
+def read_foreign(
+    path: Path,
+    caption_ids: Sequence[str],
+    texts: Sequence[str],
+) -> list[Item]:
     """Finds the graph of every caption.
 
     Args:
@@ -149,7 +153,11 @@ def _plain(text: str) -> str:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
+def align(
+    text: str,
+    tokens: tuple[Token, ...],
+    tuples: Tuples,
+) -> SceneGraph:
     """Makes a graph of tuples.
 
     Args:
@@ -203,7 +211,14 @@ def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
         status = "failed"
     elif is_found and all(tuples) and parsed_part(text) == text:
         status = "ok"
-    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status)
+    return SceneGraph(
+        text,
+        tokens,
+        tuple(objects),
+        tuple(attributes),
+        tuple(relations),
+        status,
+    )
 
 
 class _FreeWords:

@@ -124,7 +124,12 @@ class HantaTagger:
         return readings or {numbers["NN1"]: 0.0}
 
 
-def _merged(sentence: TaggedWords, i: int, previous: str, name: str) -> str:
+def _merged(
+    sentence: TaggedWords,
+    i: int,
+    previous: str,
+    name: str,
+) -> str:
     """Choose the tag of an open-class word.
 
     Args:

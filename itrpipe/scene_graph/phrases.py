@@ -104,7 +104,12 @@ class CaptionPhrases(CaptionGroups):
     longer: np.ndarray
 
     @classmethod
-    def read(cls, folder: Path, max_words: int = MAX_WORDS, max_phrases: int = MAX_PHRASES) -> CaptionPhrases:
+    def read(
+        cls,
+        folder: Path,
+        max_words: int = MAX_WORDS,
+        max_phrases: int = MAX_PHRASES,
+    ) -> CaptionPhrases:
         """Reads the artifact of `itrpipe parse`.
 
         Args:
@@ -234,7 +239,12 @@ class MaskCandidates(CaptionGroups):
         """Return the candidates bool [B, P, W] of the captions of rows [B], padded to the largest counts."""
         return self.masks(rows, int(self.spans.counts[rows].max(initial=0)))
 
-    def words_at(self, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def words_at(
+        self,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+    ) -> np.ndarray:
         """Find the word that each piece of a caption is part of, however the caption was cut into pieces.
 
         Args:
@@ -359,7 +369,11 @@ def _held(pairs: np.ndarray, labels: dict[str, int]) -> np.ndarray:
     return np.append(held, LAST)
 
 
-def _rows(known_ids: list[str], ids: Sequence[str], what: str) -> np.ndarray:
+def _rows(
+    known_ids: list[str],
+    ids: Sequence[str],
+    what: str,
+) -> np.ndarray:
     rows = rows_of(pa.array(ids, pa.string()), pa.array(known_ids, pa.string()))
     missing = np.flatnonzero(rows < 0)
     if len(missing):

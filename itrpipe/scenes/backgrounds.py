@@ -28,7 +28,11 @@ def _noise_field() -> FloatArray:
     return (0.6 * fine + 0.8 * coarse).astype(np.float32)
 
 
-def _gradient(height: int, top: Colour, bottom: Colour) -> FloatArray:
+def _gradient(
+    height: int,
+    top: Colour,
+    bottom: Colour,
+) -> FloatArray:
     """Return a vertical gradient.  # [height, 1, 3]"""
     share = np.linspace(0, 1, height, dtype=np.float32)[:, None, None]
     high = np.asarray(rgb(top), np.float32)
@@ -40,7 +44,12 @@ def _image(levels: FloatArray) -> Image.Image:
     return Image.fromarray(np.clip(levels, 0, 255).astype(np.uint8))
 
 
-def _draw_shapes(name: str, image: Image.Image, line: int, x: float = 0.0) -> None:
+def _draw_shapes(
+    name: str,
+    image: Image.Image,
+    line: int,
+    x: float = 0.0,
+) -> None:
     """Draw shapes of drawings.json: `[tool, places, colour, options]`.
 
     A place is `[a, b, c, d]`: a widths of the image and b pixels to the right, and c heights of the sky and d pixels
@@ -63,7 +72,12 @@ def _draw_shapes(name: str, image: Image.Image, line: int, x: float = 0.0) -> No
 # ground, the y of the horizon in pixels, and a source of randomness.
 
 
-def _draw_sky(setting: str, image: Image.Image, line: int, rng: Random) -> None:
+def _draw_sky(
+    setting: str,
+    image: Image.Image,
+    line: int,
+    rng: Random,
+) -> None:
     draw = ImageDraw.Draw(image)
     width = image.width
     if setting in ("beach", "desert"):
@@ -94,7 +108,13 @@ def _draw_sky(setting: str, image: Image.Image, line: int, rng: Random) -> None:
         image.paste("#f6f0cd", (left, 12), moon)
 
 
-def _draw_land(setting: str, image: Image.Image, line: int, rng: Random, brightness: float) -> None:
+def _draw_land(
+    setting: str,
+    image: Image.Image,
+    line: int,
+    rng: Random,
+    brightness: float,
+) -> None:
     """Draw what is outdoors; the image is brighter than its colours by `brightness` levels."""
     draw = ImageDraw.Draw(image)
     width, height = image.size
@@ -150,14 +170,25 @@ def _draw_land(setting: str, image: Image.Image, line: int, rng: Random, brightn
             for _ in range(9):
                 x = rng.uniform(-20, width)
                 y = rng.uniform(line + 14, height)
-                draw.arc((x, y, x + rng.uniform(50, 110), y + 14), 190, 340, "#b26c37", 2)
+                draw.arc(
+                    (x, y, x + rng.uniform(50, 110), y + 14),
+                    190,
+                    340,
+                    "#b26c37",
+                    2,
+                )
             x = rng.choice((rng.uniform(12, 30), rng.uniform(width - 40, width - 24)))
             _draw_shapes("cactus", image, line, x)
         case "night":
             _draw_shapes("peaks", image, line)
 
 
-def _draw_house(draw: ImageDraw.ImageDraw, x: float, line: int, rng: Random) -> float:
+def _draw_house(
+    draw: ImageDraw.ImageDraw,
+    x: float,
+    line: int,
+    rng: Random,
+) -> float:
     """Draw a house with lit and dark windows; return where the next one begins, in pixels to the right."""
     width = rng.uniform(28, 52)
     top = line - rng.uniform(0.25, 0.8) * line
@@ -170,7 +201,12 @@ def _draw_house(draw: ImageDraw.ImageDraw, x: float, line: int, rng: Random) -> 
     return width + rng.uniform(0, 6)
 
 
-def _draw_room(setting: str, image: Image.Image, line: int, rng: Random) -> None:
+def _draw_room(
+    setting: str,
+    image: Image.Image,
+    line: int,
+    rng: Random,
+) -> None:
     draw = ImageDraw.Draw(image)
     width, height = image.size
     depth = height - line
@@ -213,7 +249,13 @@ def _draw_room(setting: str, image: Image.Image, line: int, rng: Random) -> None
                 draw.line((x, y0, x, y1), _BOARD, 2)
 
 
-def paint_background(setting: str, horizon: float, width: int, height: int, rng: Random) -> Image.Image:
+def paint_background(
+    setting: str,
+    horizon: float,
+    width: int,
+    height: int,
+    rng: Random,
+) -> Image.Image:
     """Paint a setting without objects.
 
     Args:

@@ -120,7 +120,14 @@ def generate(
     return dataset
 
 
-def _family(seed: int, split: str, number: int, size: int, units: int, alike: float) -> list[Scene]:
+def _family(
+    seed: int,
+    split: str,
+    number: int,
+    size: int,
+    units: int,
+    alike: float,
+) -> list[Scene]:
     """Return a base scene with `size` - 1 different siblings; another base where one is too crowded for so many."""
     rng = Random(f"scenes/{seed}/{split}/{number}")
     while True:
@@ -219,7 +226,12 @@ class Painting(Work[None]):
     def open(self) -> None:
         """Return nothing: the painter needs no state."""
 
-    def make(self, worker: None, part: Part, path: Path) -> None:
+    def make(
+        self,
+        worker: None,
+        part: Part,
+        path: Path,
+    ) -> None:
         """Paint the scenes of a part."""
         import pyarrow as pa
 
@@ -266,7 +278,12 @@ def picture(scene: Scene, difficulty: Difficulty = EASY) -> bytes:
         comment += f" {difficulty}"
     comment += f", {STAMP_HERE}"
     buffer = io.BytesIO()
-    paint(scene, difficulty).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=comment.encode())
+    paint(scene, difficulty).save(
+        buffer,
+        "JPEG",
+        quality=JPEG_QUALITY,
+        comment=comment.encode(),
+    )
     return stamped(buffer.getvalue())
 
 

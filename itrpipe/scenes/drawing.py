@@ -60,12 +60,20 @@ def shaded(colour: Colour, factor: float) -> RGB:
     return _clipped(np.array(rgb(colour)) * factor)
 
 
-def blended(colour: Colour, other: Colour, share: float) -> RGB:
+def blended(
+    colour: Colour,
+    other: Colour,
+    share: float,
+) -> RGB:
     """Return a mixture of two colours with `share` (0..1) of the other one."""
     return _clipped(np.array(rgb(colour)) * (1 - share) + np.array(rgb(other)) * share)
 
 
-def jittered(rng: Random, colour: Colour, amount: float = 10.0) -> RGB:
+def jittered(
+    rng: Random,
+    colour: Colour,
+    amount: float = 10.0,
+) -> RGB:
     """Return the colour with every channel moved by up to `amount` levels."""
     shifts = [rng.uniform(-amount, amount) for _ in range(3)]
     return _clipped(np.array(rgb(colour)) + shifts)
@@ -77,7 +85,12 @@ def in_pixels(box: Box, image: Image.Image) -> Box:
     return x0 * image.width, y0 * image.height, x1 * image.width, y1 * image.height
 
 
-def box_around(x: float, y: float, across: float, up: float) -> Box:
+def box_around(
+    x: float,
+    y: float,
+    across: float,
+    up: float,
+) -> Box:
     """Return the box around a centre, half of its width and half of its height away."""
     return x - across, y - up, x + across, y + up
 
@@ -90,7 +103,13 @@ def _light_field() -> Image.Image:
     return Image.fromarray((darkness * 105).astype(np.uint8))
 
 
-def _pattern_tile(rng: Random, size: tuple[int, int], colour: RGB, pattern: str, step: int) -> Image.Image:
+def _pattern_tile(
+    rng: Random,
+    size: tuple[int, int],
+    colour: RGB,
+    pattern: str,
+    step: int,
+) -> Image.Image:
     """Return a tile of stripes or dots at a distance of `step` pixels."""
     width, height = size
     tile = Image.new("RGB", size, colour)
@@ -135,7 +154,12 @@ class Pen:
         colour: the object's colour in this image.
     """
 
-    def __init__(self, image: Image.Image, item: PlacedObject, rng: Random) -> None:
+    def __init__(
+        self,
+        image: Image.Image,
+        item: PlacedObject,
+        rng: Random,
+    ) -> None:
         self._image = image
         self._draw = ImageDraw.Draw(image)
         self._left, self._top, right, bottom = in_pixels(item.box, image)
@@ -303,14 +327,24 @@ class Pen:
         match tool:
             case "line":
                 thickness = max(least, int(self._down(width) * self._height))
-                self._draw.line(self._points(where), levels, int(thickness), joint="curve")
+                self._draw.line(
+                    self._points(where),
+                    levels,
+                    int(thickness),
+                    joint="curve",
+                )
             case "disc":
                 size = max(least, self._down(radius) * self._height)
                 self._draw.circle(self._points([where])[0], size, levels)
             case "ring":
                 size = self._down(radius) * self._height
                 thickness = max(3, int(self._down(width) * self._height))
-                self._draw.circle(self._points([where])[0], size, outline=levels, width=thickness)
+                self._draw.circle(
+                    self._points([where])[0],
+                    size,
+                    outline=levels,
+                    width=thickness,
+                )
             case "spot":
                 self._draw.ellipse(self._box(where), levels)
             case "arc":
@@ -319,7 +353,11 @@ class Pen:
                 self._draw.arc(self._box(where), start, end, levels, pixels)
 
 
-def draw_object(image: Image.Image, item: PlacedObject, rng: Random) -> None:
+def draw_object(
+    image: Image.Image,
+    item: PlacedObject,
+    rng: Random,
+) -> None:
     """Draw an object.
 
     Args:

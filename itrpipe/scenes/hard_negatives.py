@@ -137,7 +137,11 @@ def _edited(
                 yield caption.text, _ARTICLE_BEFORE_VOWEL.sub("an ", negative)
 
 
-def _is_false(reader: CaptionReader, text: str, scene: Scene) -> bool:
+def _is_false(
+    reader: CaptionReader,
+    text: str,
+    scene: Scene,
+) -> bool:
     """Tell whether a sentence can be read, and certainly means nothing that is so in the scene."""
     meanings = reader.meanings(text)
     for meaning in meanings:
@@ -160,7 +164,11 @@ def _swap_colours(mentions: Mentions) -> Iterator[Edit]:
             ]
 
 
-def _swap_places(mentions: Mentions, form: LogicalForm, related: Container[tuple[str, str, str]]) -> Iterator[Edit]:
+def _swap_places(
+    mentions: Mentions,
+    form: LogicalForm,
+    related: Container[tuple[str, str, str]],
+) -> Iterator[Edit]:
     if form.counts:
         return
     for first, name, second in form.relations:
@@ -174,7 +182,11 @@ def _swap_places(mentions: Mentions, form: LogicalForm, related: Container[tuple
             ]
 
 
-def _replace_objects(mentions: Mentions, setting: str, rng: Random) -> Iterator[Edit]:
+def _replace_objects(
+    mentions: Mentions,
+    setting: str,
+    rng: Random,
+) -> Iterator[Edit]:
     for place, phrase in mentions:
         kind, *other_kinds = phrase.predicate.kinds
         if phrase.number is not None or phrase.noun == NOWHERE or other_kinds:
@@ -212,6 +224,10 @@ def _replace_numbers(mentions: Mentions) -> Iterator[Edit]:
                 yield [(place + start, place + end, word)]
 
 
-def _can_be(kinds: Sequence[str], attribute: str, value: str) -> bool:
+def _can_be(
+    kinds: Sequence[str],
+    attribute: str,
+    value: str,
+) -> bool:
     """Tell whether a thing of one of these kinds can have that attribute."""
     return any(KIND_TABLE[kind].allows(attribute, value) for kind in kinds)

@@ -112,7 +112,15 @@ class Scene:
     paint_seed: int
 
 
-def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, family: int, edit: str) -> Scene | None:
+def arrange(
+    rng: Random,
+    symbolic: SymbolicScene,
+    *,
+    image_id: str,
+    split: str,
+    family: int,
+    edit: str,
+) -> Scene | None:
     """Give every object of a symbolic scene a place.
 
     Args:
@@ -174,7 +182,11 @@ def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = No
     if in_front is not None:
         covered |= in_front
     fractions = [0.0] * len(objects)
-    nearest_first = sorted(range(len(objects)), key=lambda index: objects[index].depth, reverse=True)
+    nearest_first = sorted(
+        range(len(objects)),
+        key=lambda index: objects[index].depth,
+        reverse=True,
+    )
     for index in nearest_first:
         item = objects[index]
         cells = np.zeros((ROWS, COLUMNS), dtype=bool)
@@ -237,7 +249,13 @@ def _place(
     width = _width(thing, height)
     box = (centre - width / 2, base - height, centre + width / 2, base)
     facing = rng.choice((-1, 1))
-    return PlacedObject(**vars(thing), box=box, depth=base, state=state, facing=facing)
+    return PlacedObject(
+        **vars(thing),
+        box=box,
+        depth=base,
+        state=state,
+        facing=facing,
+    )
 
 
 def _ground_scale(base: float, horizon: float) -> float:
@@ -245,7 +263,11 @@ def _ground_scale(base: float, horizon: float) -> float:
     return 0.82 + 0.3 * max(0.0, base - horizon) / (1 - horizon)
 
 
-def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[PlacedObject, ...] | None:
+def _place_units(
+    rng: Random,
+    units: tuple[Unit, ...],
+    horizon: float,
+) -> tuple[PlacedObject, ...] | None:
     """Give each unit a share of the width that grows with its own; None when one does not fit the canvas."""
     widths = []  # room that units ask for, in fractions of the canvas height
     for unit in units:
@@ -276,7 +298,12 @@ def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[
     return tuple(objects)
 
 
-def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[PlacedObject]:
+def _place_unit(
+    rng: Random,
+    unit: Unit,
+    centre: float,
+    horizon: float,
+) -> list[PlacedObject]:
     """Give the objects of a unit their places; those in a relation lie as that asks for."""
     thing = unit.objects[0]
     kind = thing.kind
@@ -309,7 +336,14 @@ def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[
         # The seat of a chair is beside its back.
         shift = 0.06 * main.facing if kind == "chair" else rng.uniform(-0.2, 0.2)
         base = top + surface * main.height
-        other = _place(rng, partner, main.centre + shift * main.width, base, scale * shrink, "on")
+        other = _place(
+            rng,
+            partner,
+            main.centre + shift * main.width,
+            base,
+            scale * shrink,
+            "on",
+        )
     elif unit.relation == "under":
         side = rng.choice((-1, 1))
         # Both are drawn for every kind, so that the kind does not decide about later draws.
@@ -329,5 +363,12 @@ def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[
         pose, reach, level, shrink = _HOLDS.get(partner.kind, _USUAL_HOLD)
         hand = main.centre + main.facing * (main.width / 2 + reach)
         main = replace(main, pose=pose)
-        other = _place(rng, partner, hand, top + level * main.height, scale * shrink, "held")
+        other = _place(
+            rng,
+            partner,
+            hand,
+            top + level * main.height,
+            scale * shrink,
+            "held",
+        )
     return [main, replace(other, depth=main.depth + nearer)]

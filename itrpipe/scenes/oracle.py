@@ -107,7 +107,11 @@ def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
     return _can_assign(form, scene, ())
 
 
-def _can_assign(form: LogicalForm, scene: Scene, assigned: tuple[int, ...]) -> bool:
+def _can_assign(
+    form: LogicalForm,
+    scene: Scene,
+    assigned: tuple[int, ...],
+) -> bool:
     """Extend `assigned` (scene objects for the first quantified ones) to a full assignment, depth first."""
     for first, name, second in form.relations:
         # Other relations were looked at before, or have an object that is not assigned yet.

@@ -93,7 +93,11 @@ def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
     return Image.fromarray(np.clip(levels, 0, 255).astype(np.uint8))
 
 
-def _object_stream(scene: Scene, item: PlacedObject, purpose: str = "") -> Random:
+def _object_stream(
+    scene: Scene,
+    item: PlacedObject,
+    purpose: str = "",
+) -> Random:
     """Return a random stream of one object, named by what it is and where: without another object it looks the same."""
     return Random(f"{scene.paint_seed}/{purpose}{item.kind}/{item.box[0]:.4f}/{item.box[1]:.4f}")
 
@@ -122,7 +126,11 @@ def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None
     image.paste("#0a0a14", (0, 0), mask.resize(image.size))
 
 
-def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
+def _hide_parts(
+    image: Image.Image,
+    scene: Scene,
+    occlusion: float,
+) -> None:
     """Paint things in front of objects, each with a probability of `occlusion`."""
     covered = np.zeros((ROWS, COLUMNS), dtype=bool)
     for item in scene.objects:
@@ -199,7 +207,13 @@ def _sample_patch(rng: Random, item: PlacedObject) -> tuple[str, list[Box]]:
     return material, planks
 
 
-def _cluster(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Box]:
+def _cluster(
+    rng: Random,
+    x0: float,
+    y0: float,
+    x1: float,
+    y1: float,
+) -> list[Box]:
     """Draw ellipses that cover the area and overlap."""
     width = x1 - x0
     height = y1 - y0
@@ -219,7 +233,12 @@ def _cluster(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Bo
     return ellipses
 
 
-def _paint_material(image: Image.Image, material: str, parts: list[Box], rng: Random) -> None:
+def _paint_material(
+    image: Image.Image,
+    material: str,
+    parts: list[Box],
+    rng: Random,
+) -> None:
     """Paint the parts of something in front of an object."""
     draw = ImageDraw.Draw(image)
     if material == "fog":
@@ -228,7 +247,13 @@ def _paint_material(image: Image.Image, material: str, parts: list[Box], rng: Ra
         mask = mask.filter(ImageFilter.BoxBlur(4))
         image.paste(jittered(rng, "#dee2e7"), (0, 0), mask)
     elif material == "leaves":
-        _draw_parts(image, material, parts, shaded("#427030", 0.45), margin=1.5)
+        _draw_parts(
+            image,
+            material,
+            parts,
+            shaded("#427030", 0.45),
+            margin=1.5,
+        )
         for part in parts:
             leaf = in_pixels(part, image)
             colour = shaded(jittered(rng, "#427030", 14), rng.uniform(0.75, 1.2))

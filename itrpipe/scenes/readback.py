@@ -347,7 +347,11 @@ class CaptionReader:
         )
 
 
-def _meaning(claims: _Claims, phrases: Sequence[NounPhrase], settings: tuple[str, ...]) -> Meaning:
+def _meaning(
+    claims: _Claims,
+    phrases: Sequence[NounPhrase],
+    settings: tuple[str, ...],
+) -> Meaning:
     phrases = list(phrases)
     for index, verb in claims.verbs:
         phrase = phrases[index]
@@ -380,7 +384,12 @@ def _meaning(claims: _Claims, phrases: Sequence[NounPhrase], settings: tuple[str
     relations: list[Triple] = []
     for first, name, second in claims.relations:
         relations += product(places[first], [name], places[second])
-    form = LogicalForm(tuple(objects), tuple(relations), settings, tuple(counts))
+    form = LogicalForm(
+        tuple(objects),
+        tuple(relations),
+        settings,
+        tuple(counts),
+    )
     return Meaning(form, all(phrase.certain for phrase in phrases))
 
 
@@ -396,7 +405,11 @@ def _read_frame(frame: str) -> tuple[_Claims, ...]:
     return tuple(dict.fromkeys(_claims(marks, after, 0)))
 
 
-def _claims(marks: Sequence[str], after: Sequence[str], first: int) -> Iterator[_Claims]:
+def _claims(
+    marks: Sequence[str],
+    after: Sequence[str],
+    first: int,
+) -> Iterator[_Claims]:
     """Yield what the noun phrases from number `first` on can mean."""
     if first == len(marks):
         yield _Claims()
@@ -424,7 +437,11 @@ def _claims(marks: Sequence[str], after: Sequence[str], first: int) -> Iterator[
             yield _Claims((triple, *relations), verbs)
 
 
-def _statements(marks: Sequence[str], after: Sequence[str], index: int) -> list[str]:
+def _statements(
+    marks: Sequence[str],
+    after: Sequence[str],
+    index: int,
+) -> list[str]:
     """Return what may be said behind a noun phrase if a part of the sentence ends there."""
     text = after[index]
     if index + 1 == len(marks):

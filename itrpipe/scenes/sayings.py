@@ -223,7 +223,10 @@ class _Draft:
         first, name, second = triple
         self.relations.append(triple)
         wording = self.rng.choice(SAYINGS.relations[name])
-        return wording.format(a=self.mention(first, detail), b=self.mention(second, detail))
+        return wording.format(
+            a=self.mention(first, detail),
+            b=self.mention(second, detail),
+        )
 
     def setting(self, probability: float) -> str:
         """Return a phrase for the setting, or nothing with probability 1 - `probability`, of usual captions."""
@@ -250,7 +253,12 @@ class _Draft:
         """Return relations that do not merely follow from the order of the objects."""
         return [triple for triple in self.scene.relations if triple[1] not in ("left", "near")]
 
-    def caption(self, text: str, style: str, probability: float = 0.0) -> Caption:
+    def caption(
+        self,
+        text: str,
+        style: str,
+        probability: float = 0.0,
+    ) -> Caption:
         """Return the finished caption, its objects renumbered in the order of the scene.
 
         Args:
@@ -265,7 +273,12 @@ class _Draft:
         relations = []
         for first, name, second in self.relations:
             relations.append((indices.index(first), name, indices.index(second)))
-        form = LogicalForm(objects, tuple(relations), self.settings, tuple(self.counts))
+        form = LogicalForm(
+            objects,
+            tuple(relations),
+            self.settings,
+            tuple(self.counts),
+        )
         return Caption(text, form, style)
 
 

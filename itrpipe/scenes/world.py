@@ -191,7 +191,11 @@ def _occurring(kinds: Iterable[str], setting: str) -> list[str]:
     return [kind for kind in kinds if setting in KIND_TABLE[kind].settings]
 
 
-def _sample_unit(rng: Random, setting: str, relation: str = "") -> Unit:
+def _sample_unit(
+    rng: Random,
+    setting: str,
+    relation: str = "",
+) -> Unit:
     """Draw a unit of kinds that occur in the setting."""
     if not relation:
         kinds = _occurring(KINDS, setting)
@@ -204,7 +208,11 @@ def _sample_unit(rng: Random, setting: str, relation: str = "") -> Unit:
     return Unit((_sample_object(rng, main), _sample_object(rng, partner)), relation)
 
 
-def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> SymbolicScene:
+def sample_scene(
+    rng: Random,
+    room: int = USUAL_UNITS,
+    alike: float = 0.0,
+) -> SymbolicScene:
     """Draw a scene; in about a quarter, two objects share a kind so that there is something to count.
 
     Args:
@@ -234,7 +242,11 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> Sy
     return SymbolicScene(setting, tuple(units), room)
 
 
-def _sample_group(rng: Random, setting: str, room: int) -> SymbolicScene:
+def _sample_group(
+    rng: Random,
+    setting: str,
+    room: int,
+) -> SymbolicScene:
     """Draw two to five objects of one kind, and a unit of something else where there is room for it."""
     kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
     kind = rng.choice(kinds)
@@ -246,11 +258,19 @@ def _sample_group(rng: Random, setting: str, room: int) -> SymbolicScene:
     return SymbolicScene(setting, tuple(units), max(room, len(units)))
 
 
-def _other(rng: Random, values: tuple[str, ...], current: str) -> str:
+def _other(
+    rng: Random,
+    values: tuple[str, ...],
+    current: str,
+) -> str:
     return rng.choice([value for value in values if value != current])
 
 
-def _edited(rng: Random, scene: SymbolicScene, edit: str) -> SymbolicScene:
+def _edited(
+    rng: Random,
+    scene: SymbolicScene,
+    edit: str,
+) -> SymbolicScene:
     """Draw where and how an edit changes a scene; return the scene itself if it has nothing that the edit changes."""
     units = list(scene.units)
     match edit:
@@ -291,7 +311,11 @@ def _edited(rng: Random, scene: SymbolicScene, edit: str) -> SymbolicScene:
     return replace(scene, units=tuple(units))
 
 
-def _edited_object(rng: Random, thing: SceneObject, attribute: str) -> SceneObject:
+def _edited_object(
+    rng: Random,
+    thing: SceneObject,
+    attribute: str,
+) -> SceneObject:
     """Draw another colour, pattern, size or kind of an object that can have one."""
     rules = KIND_TABLE[thing.kind]
     if attribute == "colour":

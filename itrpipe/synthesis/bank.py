@@ -17,7 +17,12 @@ from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
 
 
-def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: bool = True) -> SentenceBank:
+def read_sentences(
+    folder: Path,
+    split: Split,
+    tokens: CaptionTokens,
+    mirrors: bool = True,
+) -> SentenceBank:
     """Read the kept sentences of the captions of a training set.
 
     Args:
@@ -51,7 +56,11 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: b
     return SentenceBank(ids, lengths, starts, twins, sides, kinds)
 
 
-def _encode(texts: Sequence[str], split: Split, tokens: CaptionTokens) -> tuple[np.ndarray, np.ndarray]:
+def _encode(
+    texts: Sequence[str],
+    split: Split,
+    tokens: CaptionTokens,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return ids and lengths of further captions of a split."""
     words = pa.array(map(tokenize, texts), pa.list_(pa.string()))
     captions = pa.table({"text": texts, "tokens": words})

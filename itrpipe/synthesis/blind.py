@@ -213,7 +213,11 @@ class _Differences(NamedTuple):
 
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""
-        return self._replace(rows=self.rows[chosen], columns=self.columns[chosen], more=self.more[chosen])
+        return self._replace(
+            rows=self.rows[chosen],
+            columns=self.columns[chosen],
+            more=self.more[chosen],
+        )
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
         """Return the sum of weighted differences of each pair; float64 [P]."""
@@ -254,7 +258,12 @@ class _Differences(NamedTuple):
         return weights
 
 
-def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams, vectors: np.ndarray | None = None) -> np.ndarray:
+def blind_points(
+    pairs: Pairs,
+    kinds: np.ndarray,
+    trigrams: Trigrams,
+    vectors: np.ndarray | None = None,
+) -> np.ndarray:
     """Return the percent that each model gets for each pair; float64 [P, 3 or 4]: 100, 50 of a tie, or 0.
 
     Args:
@@ -278,7 +287,12 @@ def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams, vectors: n
     return points
 
 
-def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: float) -> dict[str, Any]:
+def blind_accuracy(
+    points: np.ndarray,
+    images: np.ndarray,
+    samples: int,
+    level: float,
+) -> dict[str, Any]:
     """Return the percent of pairs that the best model tells apart.
 
     Args:

@@ -31,7 +31,11 @@ _NUMBERS = {word: value for word, value in NUMBER_VALUES.items() if word not in 
 _DIGITS = 4
 
 
-def synthesis_statistics(file: SentenceFile, drawn: Mapping[str, int], num_captions: int) -> dict[str, Any]:
+def synthesis_statistics(
+    file: SentenceFile,
+    drawn: Mapping[str, int],
+    num_captions: int,
+) -> dict[str, Any]:
     """Measure the sentences of a file, ready for JSON.
 
     The gap of a sentence is s(I, T') - s(I, T), s being the sigmoid of the model's score: above 0 the model takes the
@@ -86,7 +90,11 @@ def _percent(part: float, whole: int) -> float | None:
     return round(100 * float(part) / whole, 2)
 
 
-def verdict(reader: CaptionReader, text: str, scene: Scene) -> str:
+def verdict(
+    reader: CaptionReader,
+    text: str,
+    scene: Scene,
+) -> str:
     """Judge a sentence, by one of `VERDICTS`; what can mean several things is true when one of them is."""
     meanings = reader.meanings(text)
     if not meanings:

@@ -115,7 +115,11 @@ class Corpus:
         return self.statements.issuperset(new) and image.statements.isdisjoint(new)
 
 
-def attribute_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def attribute_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other attributes of a class."""
     for attribute in caption.attributes:
         place = attribute.tokens[0]
@@ -135,7 +139,11 @@ def attribute_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Ite
                 )
 
 
-def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def exchanges(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields two things of different kinds with each other's attributes of a class."""
     for attribute, other in combinations(caption.attributes, 2):
         place = attribute.tokens[0]
@@ -159,7 +167,11 @@ def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
             )
 
 
-def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def object_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields nouns that are easily mistaken for another, of which captions say all that is said here of that one."""
     for thing, noun in zip(caption.objects, caption.nouns, strict=True):
         statements = [statement for statement in caption.statements if noun in statement]
@@ -179,11 +191,19 @@ def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterat
             )
 
 
-def _with_noun(statement: Statement, noun: str, other: str) -> Statement:
+def _with_noun(
+    statement: Statement,
+    noun: str,
+    other: str,
+) -> Statement:
     return tuple(other if word == noun else word for word in statement)
 
 
-def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def end_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields subject and object of a relation, one thing each, in each other's place."""
     if not _SIDES.keys().isdisjoint(caption.words):
         return
@@ -205,7 +225,11 @@ def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
             yield Option(partial(caption.swapped, one, two), [new], [old], details)
 
 
-def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def relation_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields the opposites of a preposition."""
     for relation in caption.near_relations:
         old = caption.statement_of(relation)
@@ -222,10 +246,19 @@ def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iter
             if corpus.allows(image, new) and image.has_one(subject, thing):
                 edited = predicate.lower().removesuffix(preposition) + opposite
                 details = f"{first} {predicate} {second}", f"{first} {edited} {second}"
-                yield Option(partial(caption.rewritten, chunk, opposite), [new], [old], details)
+                yield Option(
+                    partial(caption.rewritten, chunk, opposite),
+                    [new],
+                    [old],
+                    details,
+                )
 
 
-def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def side_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields a caption that names sides with left for right and right for left."""
     sides = {place: _SIDES[word] for place, word in enumerate(caption.words) if word in _SIDES}
     if not sides or not all(_is_side(caption, place) for place in sides):
@@ -250,7 +283,11 @@ def _is_side(caption: TaggedCaption, place: int) -> bool:
     return after[:1] == ["of"]
 
 
-def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def count_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other numbers from two to five."""
     for attribute in caption.attributes:
         place = attribute.tokens[0]
@@ -270,7 +307,11 @@ def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterato
                 )
 
 
-def noun_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def noun_options(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other nouns for the head of a noun phrase in plain letters, with the article that fits.
 
     Words and lemmas of the captions of the image are not written.
@@ -294,7 +335,11 @@ def noun_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterat
                     yield Option(partial(caption.replaced, {head: word}))
 
 
-def numeral_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def numeral_options(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other numbers before a noun, which takes the form that the number asks for."""
     for place, word in enumerate(caption.words):
         value = NUMBER_VALUES.get(word)
@@ -311,7 +356,13 @@ def numeral_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Ite
                 yield Option(partial(_recounted, caption, place, noun, value, number))
 
 
-def _recounted(caption: TaggedCaption, place: int, noun: int, value: int, number: str) -> list[Edit]:
+def _recounted(
+    caption: TaggedCaption,
+    place: int,
+    noun: int,
+    value: int,
+    number: str,
+) -> list[Edit]:
     """Write another number, and the noun in the form that it asks for."""
     edits = [caption.edit(place, place, number)]
     word = caption.words[noun]
@@ -327,7 +378,11 @@ def _recounted(caption: TaggedCaption, place: int, noun: int, value: int, number
     return edits
 
 
-def relation_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def relation_options(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other prepositions before a noun phrase, and two noun phrases in each other's place."""
     kinds = [chunk.kind for chunk in caption.chunks] + [""]
     phrases = []

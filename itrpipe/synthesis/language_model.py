@@ -120,7 +120,11 @@ def fluency(
     """
     sentences = file.read(("caption_id", "text"))
     count = min(most, len(sentences))
-    drawn = np.random.default_rng(seed).choice(len(sentences), size=count, replace=False)
+    drawn = np.random.default_rng(seed).choice(
+        len(sentences),
+        size=count,
+        replace=False,
+    )
     sentences = sentences.take(np.sort(drawn))
     caption_ids = dict.fromkeys(sentences["caption_id"].to_pylist())
     texts = [captions[caption_id] for caption_id in caption_ids]

@@ -69,7 +69,12 @@ class ModelMaker:
 
         texts = TextBatch(copies, lengths.repeat_interleave(settings.copies))
         embedded, images = self.model.embed(image_rows)
-        logits = self.model.mlm_logits(embedded, images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
+        logits = self.model.mlm_logits(
+            embedded,
+            images.repeat_interleave(settings.copies),
+            texts,
+            labels != UNLABELLED,
+        )
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
         drawn = synthetic.refill(
             copies,
@@ -147,7 +152,13 @@ class UniterSentences:
         batch = self._load(rows.cpu().numpy()).to(self._device)
         return self._model.encode_images(batch), numbers
 
-    def mlm_logits(self, images: RegionEncoding, numbers: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
+    def mlm_logits(
+        self,
+        images: RegionEncoding,
+        numbers: Tensor,
+        texts: TextBatch,
+        labelled: Tensor,
+    ) -> Tensor:
         """Predict the tokens at masked positions; the vocabulary is looked at for these alone.
 
         Args:
@@ -163,10 +174,22 @@ class UniterSentences:
         encoded = model.encode_texts(texts)
         captions = torch.arange(len(numbers))
         width = texts.tokens.shape[1]
-        states = model.read_at(images, encoded, numbers, captions, width, lambda states: states)  # [S, W, d]
+        states = model.read_at(
+            images,
+            encoded,
+            numbers,
+            captions,
+            width,
+            lambda states: states,
+        )  # [S, W, d]
         return model.masked_word_logits(states[labelled])
 
-    def rank(self, images: RegionEncoding, numbers: Tensor, texts: TextBatch) -> Tensor:
+    def rank(
+        self,
+        images: RegionEncoding,
+        numbers: Tensor,
+        texts: TextBatch,
+    ) -> Tensor:
         """Return rank logits float32 [n] of n captions, each with an image of `embed`; higher for a better match."""
         model = self._model
         bytes_of_a_text = 4 * _PARTS_OF_A_WORD * model.settings.embed_dim * texts.tokens.shape[1]

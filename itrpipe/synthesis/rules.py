@@ -45,7 +45,13 @@ class RuleMaker:
         settings: which rules, how many sentences by each, and whether these have twins.
     """
 
-    def __init__(self, split: Split, tagged: Sequence[TaggedCaption], corpus: Corpus, settings: ByRules) -> None:
+    def __init__(
+        self,
+        split: Split,
+        tagged: Sequence[TaggedCaption],
+        corpus: Corpus,
+        settings: ByRules,
+    ) -> None:
         self.split = split
         self._tagged = tagged
         self._corpus = corpus
@@ -112,7 +118,13 @@ class RuleMaker:
                 rows[statement].add(row)
         return rows
 
-    def _twin(self, row: int, option: Option, text: str, rng: np.random.Generator) -> tuple[str, ...] | None:
+    def _twin(
+        self,
+        row: int,
+        option: Option,
+        text: str,
+        rng: np.random.Generator,
+    ) -> tuple[str, ...] | None:
         """Find an image that an edited caption is true of, and the caption is false of.
 
         Captions of other images say what the edit says; of those that have most in common with the caption, one is
@@ -193,7 +205,11 @@ class RuleMaker:
         return sum(caption.content.issuperset(named) for caption in image.captions) >= fewest
 
 
-def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
+def open_rule_maker(
+    prepared: Path,
+    parsed: Path,
+    settings: ByRules,
+) -> Opened:
     """Open the rules on a whole split, with the words and parts of speech of its scene graphs.
 
     Args:
@@ -218,10 +234,19 @@ def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
     guess = None
     if settings.refined:
         guess = partial(guessed, split=split, train=train)
-    return Opened(RuleMaker(split, tagged, corpus, settings).make, split, None, guess)
+    return Opened(
+        RuleMaker(split, tagged, corpus, settings).make,
+        split,
+        None,
+        guess,
+    )
 
 
-def guessed(paths: Sequence[Path], split: Split, train: Split) -> np.ndarray:
+def guessed(
+    paths: Sequence[Path],
+    split: Split,
+    train: Split,
+) -> np.ndarray:
     """Find the sentences to leave out so that no model without the image can tell the others; bool of each.
 
     Args:

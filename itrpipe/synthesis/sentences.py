@@ -75,7 +75,11 @@ class Edit:
     new: str
 
 
-def apply_edits(text: str, starts: Sequence[int], edits: Iterable[Edit]) -> str:
+def apply_edits(
+    text: str,
+    starts: Sequence[int],
+    edits: Iterable[Edit],
+) -> str:
     """Return the sentence that edits make of a caption.
 
     Args:
@@ -147,7 +151,12 @@ class Writing(Work[Opened]):
     in_one_thread = True
     untold = ("opened",)
 
-    def __init__(self, open_maker: Callable[[], Opened], block_size: int, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        open_maker: Callable[[], Opened],
+        block_size: int,
+        device: str = "cpu",
+    ) -> None:
         self._open_maker = open_maker
         self._block_size = block_size
         self.device = device
@@ -165,13 +174,22 @@ class Writing(Work[Opened]):
         """Return the maker."""
         return self.opened
 
-    def make(self, worker: Opened, part: Part, path: Path) -> None:
+    def make(
+        self,
+        worker: Opened,
+        part: Part,
+        path: Path,
+    ) -> None:
         """Writes the sentences of a block."""
         sentences, drawn = worker.make(part.content, int(part.name))
         write_part(path, sentences, drawn)
 
 
-def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, int]) -> None:
+def write_part(
+    path: Path,
+    sentences: Sequence[Sentence],
+    drawn: Mapping[str, int],
+) -> None:
     """Writes the sentences of some captions.
 
     Args:
@@ -205,7 +223,11 @@ def read_parts(paths: Sequence[Path]) -> Iterator[tuple[pa.Table, dict[str, int]
         yield table.replace_schema_metadata(None), drawn
 
 
-def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None = None) -> dict[str, int]:
+def join_parts(
+    paths: Sequence[Path],
+    folder: Path,
+    guessed: np.ndarray | None = None,
+) -> dict[str, int]:
     """Writes `sentences.parquet` into a folder from files of `write_part`; each becomes a row group.
 
     Args:

@@ -152,7 +152,12 @@ class TaggedCaption(SceneGraph):
         """Return the characters of the words from `first` to `last`."""
         return self.text[self.tokens[first].start : self.tokens[last].end]
 
-    def edit(self, first: int, last: int, new: str) -> Edit:
+    def edit(
+        self,
+        first: int,
+        last: int,
+        new: str,
+    ) -> Edit:
         """Writes something instead of the words from `first` to `last`, with a capital letter where they have one."""
         old = self.written(first, last)
         if old[:1].isupper():

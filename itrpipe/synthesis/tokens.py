@@ -59,10 +59,22 @@ class TokenCaptions:
         places = np.arange(tokens.shape[1])
         is_word = (places > 0) & (places < lengths[:, None] - 1)
         words = np.where(is_word, places - 1, NO_WORD)
-        return cls(split, tokens, lengths, words, _ragged_spans(map(spans, split.texts)), [*vocabulary.words, MASK])
+        return cls(
+            split,
+            tokens,
+            lengths,
+            words,
+            _ragged_spans(map(spans, split.texts)),
+            [*vocabulary.words, MASK],
+        )
 
     @classmethod
-    def of_pieces(cls, split: Split, tokenizer: Any, max_tokens: int) -> TokenCaptions:
+    def of_pieces(
+        cls,
+        split: Split,
+        tokenizer: Any,
+        max_tokens: int,
+    ) -> TokenCaptions:
         """Read captions by pieces of words, by a fast tokenizer of transformers.
 
         Args:
@@ -82,7 +94,14 @@ class TokenCaptions:
         ids = Ragged.of_lists(cut["input_ids"])
         words = Ragged.of_lists(words).padded(fill=NO_WORD)
         pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        return cls(split, ids.padded(), ids.counts, words, _ragged_spans(spans_of_captions), pieces)
+        return cls(
+            split,
+            ids.padded(),
+            ids.counts,
+            words,
+            _ragged_spans(spans_of_captions),
+            pieces,
+        )
 
 
 def _words_of_tokens(encoding: Any, row: int) -> list[int]:
@@ -99,7 +118,11 @@ def _ragged_spans(captions: Iterable[Sequence[tuple[int, int]]]) -> Ragged:
     return Ragged.of_counts(counts, np.concatenate(arrays))
 
 
-def token_captions(split: Split, tokens: CaptionTokens, max_tokens: int) -> TokenCaptions:
+def token_captions(
+    split: Split,
+    tokens: CaptionTokens,
+    max_tokens: int,
+) -> TokenCaptions:
     """Return the captions of a split as a trained model reads them.
 
     Args:
@@ -167,7 +190,10 @@ def graph_candidates(captions: TokenCaptions, graphs: MaskCandidates) -> Candida
 
 
 def caption_masks(
-    captions: TokenCaptions, tokens: CaptionTokens, graphs: Path | None, compare: Compare
+    captions: TokenCaptions,
+    tokens: CaptionTokens,
+    graphs: Path | None,
+    compare: Compare,
 ) -> CaptionMasks:
     """Return how the captions of a training set are masked.
 
@@ -211,7 +237,11 @@ class Spelled(NamedTuple):
     edits: list[Edit]
 
 
-def respell(captions: TokenCaptions, row: int, tokens: np.ndarray) -> Spelled:
+def respell(
+    captions: TokenCaptions,
+    row: int,
+    tokens: np.ndarray,
+) -> Spelled:
     """Write a caption as other tokens would.
 
     Args:
