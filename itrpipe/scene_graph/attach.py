@@ -20,14 +20,6 @@ Number = int | None
 """Number of a token; None where there is none."""
 
 
-def find_links(sentence: TaggedWords) -> list[Link]:
-    """Find the links between the words of a tagged caption, in any order."""
-    chunker = Chunker(sentence)
-    attacher = Attacher(sentence, chunker.chunks())
-    attacher.attach()
-    return attacher.links + chunker.links
-
-
 @dataclass(slots=True)
 class Clause:
     """The words of a sentence that later ones may belong to, on the way from left to right.
@@ -99,25 +91,26 @@ class Clause:
 
 
 class Attacher:
-    """One pass over the chunks of a caption.
+    """One pass over the chunks of a tagged caption.
 
     Attributes:
-        links: found so far.
+        links: between the chunks, found so far.
     """
 
-    def __init__(self, sentence: TaggedWords, chunks: list[Chunk]) -> None:
+    def __init__(self, sentence: TaggedWords) -> None:
         self.words = sentence.words
         self.tags = sentence.tags
         self.lemmas = sentence.lemmas
-        self.chunks = chunks
-        self.lists = Lists(sentence.lemmas, chunks)
+        self._chunker = Chunker(sentence)
+        self.chunks = self._chunker.chunks()
+        self.lists = Lists(sentence.lemmas, self.chunks)
         self.kinds = self.lists.kinds
         self.links: list[Link] = []
         self._governor: dict[Number, Link] = {}
         self.clause = Clause()
 
-    def attach(self) -> None:
-        """Finds the links between the chunks."""
+    def attach(self) -> list[Link]:
+        """Return the links between and inside the chunks, in any order."""
         for index, chunk in enumerate(self.chunks):
             clause = self.clause
             head = chunk.head
@@ -158,6 +151,7 @@ class Attacher:
                 case ".":
                     self.clause = Clause()
             self.clause.after = chunk.kind
+        return self.links + self._chunker.links
 
     def _link(
         self,

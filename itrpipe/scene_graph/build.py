@@ -19,7 +19,7 @@ from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.attach import find_links
+from itrpipe.scene_graph.attach import Attacher
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.foreign import align
 from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Token
@@ -79,7 +79,7 @@ class RulesParser:
         else:
             tag_by_lexicon(sentence)
         repair(sentence)
-        links = find_links(sentence)
+        links = Attacher(sentence).attach()
         tags = sentence.tags[: sentence.size]
         tokens = []
         for (word, start, end), tag, lemma in zip(places, tags, sentence.lemmas, strict=True):

@@ -66,7 +66,9 @@ def tag_by_lexicon(sentence: TaggedWords) -> list[bool]:
     for i in range(sentence.size):
         tag = _closed(sentence, i)
         closed.append(bool(tag))
-        sentence.tags[i] = tag or _participle(sentence, i) or _finite_verb(sentence, i) or _open_class(sentence, i)
+        for rule in (_participle, _finite_verb, _open_class):
+            tag = tag or rule(sentence, i)
+        sentence.tags[i] = tag
     return closed
 
 
@@ -74,7 +76,7 @@ def _closed(sentence: TaggedWords, i: int) -> str:
     """Return the tag of a word of a closed class, an adverb, a preposition or a colour, or ""."""
     word = sentence.words[i]
     previous = sentence.tags[i - 1]
-    here, after, later = sentence.entries[i : i + 3]
+    after, later = sentence.entries[i + 1 : i + 3]
 
     # The mark of the owner; before an article or an action, the same letters are a form of be.
     if word == "'" and previous == "N" and after.nounish and sentence.words[i - 1].endswith("s"):
@@ -138,8 +140,14 @@ def _closed(sentence: TaggedWords, i: int) -> str:
         return "D"
     if word in lists.PRONOUNS:
         return "PRP"
+    return _adverb_or_preposition(sentence, i)
 
-    # Adverbs, prepositions and colours.
+
+def _adverb_or_preposition(sentence: TaggedWords, i: int) -> str:
+    """Return the tag of an adverb, a preposition or a colour, or ""."""
+    word = sentence.words[i]
+    previous = sentence.tags[i - 1]
+    here, after, later = sentence.entries[i : i + 3]
     if word in lists.ALWAYS_ADVERBS:
         if not (previous == "D" and here.adjective and after.noun and not after.adjective):
             return "R"
@@ -362,7 +370,7 @@ def _ends_in_s(sentence: TaggedWords, i: int) -> bool:
     following = tags[i + 1]
     # A plural ends a noun phrase that a singular determiner opens: a chef in an apron chops vegetables.
     j = i - 1
-    while tags[j] in {"N", "J"} or (tags[j] in {"CC", ","} and tags[j - 1] == tags[j + 1] == "J"):
+    while tags[j] in {"N", "J"} or tags[j - 1 : j + 2] in (["J", "CC", "J"], ["J", ",", "J"]):
         j -= 1
     if previous in {"N", "J"} and tags[j] in {"D", "CD"} and words[j] in lists.SINGULAR:
         return True

@@ -20,7 +20,6 @@ from itrpipe.scenes.layout import PlacedObject, Scene, Triple
 BitArray = npt.NDArray[np.uint8]
 
 LOOKS = ("colour", "pattern", "size", "state")
-_POPULATION = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[n
         for setting in form.settings:
             possible |= looks["setting", setting] != 0
         for predicate, number in form.counts:
-            possible &= _POPULATION[fulfilling(predicate)] == number
+            possible &= np.bitwise_count(fulfilling(predicate)) == number
         for predicate in form.objects:
             possible &= fulfilling(predicate) != 0
         if len(form.objects) > 1:  # of fewer the masks are exact

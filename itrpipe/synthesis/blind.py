@@ -33,7 +33,7 @@ LIMIT = 55.0
 """Percent above which pairs can be answered without the image."""
 _ORDERS = (1, 2, 3)
 _SHARES = (0.1, 0.3, 0.6)
-"""Of words, bigrams and trigrams in the probability of a word."""
+"""Shares of words, bigrams and trigrams in the probability of a word."""
 FEWEST = 100
 """Pairs that can be refined: of fewer, hardly one would stay."""
 _FOLDS, _ROUNDS, _LEVELS = 5, 3, 4

@@ -54,7 +54,7 @@ from itrpipe.synthesis.english import (
 from itrpipe.synthesis.sentences import Edit
 from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, described, noun_of, nouns_of
 
-_COUNTS = [word for word, value in NUMBER_VALUES.items() if word.isalpha() and 2 <= value <= 5]
+_COUNTS = ("two", "three", "four", "five")
 _SIDES = {"left": "right", "right": "left"}
 _LETTERS = re.compile(r"[a-z]+")
 _JOINED_BY = frozenset({"with", "and", "or", "&", ","})
@@ -63,7 +63,7 @@ _COUNTED = re.compile(r"\S+ (?:(?:J|VBG|VBN|R|CC) )*(?:N )+")
 
 
 class Corpus:
-    """What training captions say.
+    """Training captions and the statements that they make.
 
     Args:
         captions: all of them.
@@ -179,7 +179,9 @@ def object_edits(
             continue
         head = caption.words[thing.head]
         for sibling in corpus.siblings.get(noun, ()):
-            new = [_with_noun(statement, noun, sibling) for statement in statements]
+            new = []
+            for statement in statements:
+                new.append(tuple(sibling if word == noun else word for word in statement))
             if not corpus.allows(image, *new) or any(may_be(sibling, known) for known in image.nouns):
                 continue
             word = sibling if head == noun else plural(sibling)
@@ -189,14 +191,6 @@ def object_edits(
                 [*statements, (NOUN, noun)],
                 (head, word),
             )
-
-
-def _with_noun(
-    statement: Statement,
-    noun: str,
-    other: str,
-) -> Statement:
-    return tuple(other if word == noun else word for word in statement)
 
 
 def end_edits(
@@ -384,14 +378,14 @@ def relation_options(
     corpus: Corpus,
 ) -> Iterator[Option]:
     """Yields other prepositions before a noun phrase, and two noun phrases in each other's place."""
-    kinds = [chunk.kind for chunk in caption.chunks] + [""]
     phrases = []
     # Noun phrases that are joined, as in `a dog and a cat`, are of one group and do not change places.
     group = 0
     is_joined = False
     for index, chunk in enumerate(caption.chunks):
         words = caption.words_of(chunk)
-        if chunk.kind == "P" and kinds[index + 1] == "NP":
+        following = caption.chunks[index + 1 : index + 2]
+        if chunk.kind == "P" and following and following[0].kind == "NP":
             for new in contradicting(words):
                 yield Option(partial(caption.rewritten, chunk, new))
         if chunk.kind == "NP":

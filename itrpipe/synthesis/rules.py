@@ -199,8 +199,9 @@ class RuleMaker:
         if not image.statements.isdisjoint(rivals.difference(statements)):
             return False
         fewest = self._settings.twins
-        if fewest != 1 and any(statement[1] in RELATIVE for statement in statements):
-            return False
+        for statement in statements:
+            if fewest != 1 and statement[1] in RELATIVE:
+                return False
         named = [statement for statement in statements if statement[0] == NOUN] or statements
         return sum(caption.content.issuperset(named) for caption in image.captions) >= fewest
 
@@ -254,7 +255,10 @@ def guessed(
         split: the captions that they were made of.
         train: the captions of the training split.
     """
-    sentences = pa.concat_tables([table.select(["caption_id", "text", "kind"]) for table, _ in read_parts(paths)])
+    tables = []
+    for table, _ in read_parts(paths):
+        tables.append(table.select(["caption_id", "text", "kind"]))
+    sentences = pa.concat_tables(tables)
     rows = rows_of(sentences["caption_id"], split.captions["caption_id"].combine_chunks())
     images = train.caption_image if split.name == train.name else None
     trigrams = Trigrams(train.captions["tokens"], images)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,7 +75,7 @@ class TaggedCaption(SceneGraph):
     @cached_property
     def statements(self) -> frozenset[Statement]:
         """Return the statements of the caption."""
-        statements = {self.statement_of(relation) for relation in self.relations}
+        statements = set(map(self.statement_of, self.relations))
         for attribute in self.attributes:
             kind = STATEMENTS.get(attribute.kind, "")
             word = usual_attribute(self.words[attribute.tokens[0]])
@@ -198,12 +199,18 @@ class Image:
     @cached_property
     def statements(self) -> frozenset[Statement]:
         """Return the statements of all."""
-        return frozenset().union(*(caption.statements for caption in self.captions))
+        statements: set[Statement] = set()
+        for caption in self.captions:
+            statements |= caption.statements
+        return frozenset(statements)
 
     @cached_property
     def nouns(self) -> frozenset[str]:
         """Return the nouns of all."""
-        return frozenset().union(*(caption.nouns for caption in self.captions))
+        nouns: set[str] = set()
+        for caption in self.captions:
+            nouns.update(caption.nouns)
+        return frozenset(nouns)
 
     def has_one(self, *nouns: str) -> bool:
         """Return whether no caption names several things that one of the nouns may stand for."""
@@ -251,9 +258,9 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str]) -> list[TaggedCapt
         for caption_id, graph in zip(rows["caption_id"].to_pylist(), graphs_of(rows), strict=True):
             # Without what a foreign parser found and the caption has no words for; nothing where it lacks an object.
             elements = []
-            if all(thing.head >= 0 for thing in graph.objects):
+            if min((thing.head for thing in graph.objects), default=0) >= 0:
                 for group in (graph.objects, graph.attributes, graph.relations):
-                    elements.append(tuple(element for element in group if element.tokens))
+                    elements.append(tuple(filter(attrgetter("tokens"), group)))
             captions[caption_id] = TaggedCaption(graph.text, graph.tokens, *elements)
     missing = [caption_id for caption_id in caption_ids if caption_id not in captions]
     if missing:

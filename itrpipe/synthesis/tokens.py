@@ -113,9 +113,12 @@ def _words_of_tokens(encoding: Any, row: int) -> list[int]:
 
 
 def _ragged_spans(captions: Iterable[Sequence[tuple[int, int]]]) -> Ragged:
-    arrays = [np.array(words, dtype=np.int64).reshape(-1, 2) for words in captions]
-    counts = np.array([len(array) for array in arrays])
-    return Ragged.of_counts(counts, np.concatenate(arrays))
+    counts = []
+    arrays = []
+    for words in captions:
+        counts.append(len(words))
+        arrays.append(np.array(words, dtype=np.int64).reshape(-1, 2))
+    return Ragged.of_counts(np.array(counts), np.concatenate(arrays))
 
 
 def token_captions(
