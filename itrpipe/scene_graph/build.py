@@ -97,7 +97,10 @@ class RulesParser:
         return Analysis(tuple(tokens), tuple(links), status)
 
 
-def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[SceneGraph]:
+def parse_captions(
+    settings: ParseSettings,
+    captions: Sequence[str],
+) -> list[SceneGraph]:
     """Return the scene graphs of captions that belong to no dataset.
 
     Args:

@@ -72,7 +72,11 @@ class HantaTagger:
             if not closed[i]:
                 sentence.tags[i] = _merged(sentence, i, by_lexicon[i - 1], name)
 
-    def most_likely(self, words: Sequence[str], allowed: Sequence[frozenset[str] | None]) -> list[str]:
+    def most_likely(
+        self,
+        words: Sequence[str],
+        allowed: Sequence[frozenset[str] | None],
+    ) -> list[str]:
         """Return the most likely tags of words, by Viterbi's algorithm over the trigram model.
 
         Args:

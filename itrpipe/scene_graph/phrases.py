@@ -172,7 +172,11 @@ class CaptionPhrases(CaptionGroups):
         kinds = self.kinds.take(rows).padded(fill=NONE)
         return words, kinds, self.masks(rows, words.shape[1])
 
-    def positive(self, captions: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def positive(
+        self,
+        captions: np.ndarray,
+        images: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Tell which words and phrases of captions are labels of images, or contained in one.
 
         Args:

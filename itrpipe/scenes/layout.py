@@ -168,7 +168,10 @@ def arrange(
     return None
 
 
-def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = None) -> list[float]:
+def hidden_fraction(
+    objects: Sequence[PlacedObject],
+    in_front: Cells | None = None,
+) -> list[float]:
     """Measure how much of each object is hidden.
 
     Args:
@@ -205,7 +208,10 @@ def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = No
     return fractions
 
 
-def _derived_relations(objects: Sequence[PlacedObject], contacts: set[Triple]) -> set[Triple]:
+def _derived_relations(
+    objects: Sequence[PlacedObject],
+    contacts: set[Triple],
+) -> set[Triple]:
     """Return left, near, behind and above of all pairs that do not touch."""
     touching = {frozenset((first, second)) for first, _, second in contacts}
     relations: set[Triple] = set()

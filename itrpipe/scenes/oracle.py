@@ -128,7 +128,10 @@ def _can_assign(
     return False
 
 
-def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[npt.NDArray[np.int64]]:
+def true_matches(
+    captions: Sequence[Caption],
+    scenes: Sequence[Scene],
+) -> list[npt.NDArray[np.int64]]:
     """Return the scenes that each caption describes.
 
     Args:

@@ -137,7 +137,11 @@ class Trigrams:
             then judged by captions of others. None: pairs are made of other captions.
     """
 
-    def __init__(self, tokens: pa.ChunkedArray, images: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        tokens: pa.ChunkedArray,
+        images: np.ndarray | None = None,
+    ) -> None:
         self.known: dict[str, int] = {}
         folds = [np.ones(len(tokens), bool)]
         if images is not None:
@@ -223,7 +227,11 @@ class _Differences(NamedTuple):
         """Return the sum of weighted differences of each pair; float64 [P]."""
         return np.bincount(self.rows, self.more * weights[self.columns], minlength=self.pairs)
 
-    def margins(self, folds: np.ndarray, learn: Callable[[_Differences], np.ndarray]) -> np.ndarray:
+    def margins(
+        self,
+        folds: np.ndarray,
+        learn: Callable[[_Differences], np.ndarray],
+    ) -> np.ndarray:
         """Return how much each pair's caption is preferred by weights that are learned from the other folds."""
         margins = np.zeros(self.pairs)
         for fold in range(_FOLDS):

@@ -57,7 +57,11 @@ class LanguageModel:
             )
 
     @torch.inference_mode()
-    def perplexities(self, texts: Sequence[str], advance: Callable[[int], object] = lambda texts: None) -> np.ndarray:
+    def perplexities(
+        self,
+        texts: Sequence[str],
+        advance: Callable[[int], object] = lambda texts: None,
+    ) -> np.ndarray:
         """Return the perplexities float64 [n] of texts, each exp of the mean negative log-likelihood of its tokens.
 
         The first token is predicted from the start token. A text without any token has none: NaN.
