@@ -232,5 +232,6 @@ class Lists:
             return False
         if self.lemmas[self.chunks[right].head] not in lists.ANIMATE:
             return not self.is_new(left, right)
-        animate = [self.lemmas[chunk.head] in lists.ANIMATE for chunk in self.chunks[: left + 1]]
-        return animate[-1] or not any(animate)
+        if self.lemmas[self.chunks[left].head] in lists.ANIMATE:
+            return True
+        return not any(self.lemmas[chunk.head] in lists.ANIMATE for chunk in self.chunks[:left])

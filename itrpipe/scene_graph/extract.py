@@ -85,9 +85,9 @@ class _Extraction:
         self.lemmas = [token.lemma for token in analysis.tokens]
         self.properties: set[tuple[int, Words, str]] = set()
         self.edges: set[tuple[int, Words, int, str]] = set()
-        self.pairs: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        self.governed: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-        self.governing: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        self.pairs: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.governed: dict[tuple[str, int], list[int]] = defaultdict(list)
+        self.governing: dict[tuple[str, int], list[int]] = defaultdict(list)
         for kind, head, dependent in sorted(set(analysis.links)):
             self.pairs[kind].append((head, dependent))
             self.governed[kind, head].append(dependent)
@@ -120,8 +120,9 @@ class _Extraction:
         word = self.words[noun]
         if word in lists.NEVER_OBJECTS or word.isdecimal() or not word[0].isalnum():
             return False
-        if word in lists.COLOURS and not (self.governing["O", noun] or self.governing["J", noun]):
-            return False  # a colour is one only where it is worn: a woman in blue
+        is_worn = self.governing["O", noun] or self.governing["J", noun]  # a woman in blue
+        if word in lists.COLOURS and not is_worn:
+            return False
         return self._counted(noun) == noun and not self._is_location(noun)
 
     def _members(self, noun: int) -> list[int]:
@@ -278,7 +279,9 @@ class _Extraction:
             if is_plural:
                 return int(is_thing)
             return 2 if is_person else None
-        if pronoun not in lists.REFERRING or (is_plural and len(self._members(noun)) == 1):
+        if pronoun not in lists.REFERRING:
+            return None
+        if is_plural and len(self._members(noun)) == 1:
             return None
         if pronoun in lists.MASCULINE:
             others = lists.FEMALES
@@ -296,7 +299,9 @@ class _Extraction:
 
     def _is_plural(self, noun: int) -> bool:
         lemma = self.lemmas[noun]
-        return self.words[noun] != lemma or lemma in lists.MANY or len(self._members(noun)) > 1
+        if lemma in lists.MANY or self.words[noun] != lemma:
+            return True
+        return len(self._members(noun)) > 1
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -327,7 +332,8 @@ class _Extraction:
         loose: set[int] = set()
         for kind in ("MVp", "Mp", "Mg", "Mv", "S"):
             loose.update(*self.pairs[kind])
-        return loose.difference(self.nouns).isdisjoint(range(members[0], members[-1]))
+        loose -= set(self.nouns)
+        return loose.isdisjoint(range(members[0], members[-1]))
 
     def _add_property(
         self,

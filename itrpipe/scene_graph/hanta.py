@@ -47,7 +47,8 @@ class HantaTagger:
         from HanTa.HanoverTagger import HanoverTagger
 
         # Given a name, HanTa would unpickle a file of that name in the working folder.
-        self.model = HanoverTagger(None, read_hanta_model(Path(inspect.getfile(HanoverTagger)).parent))
+        package = Path(inspect.getfile(HanoverTagger)).parent
+        self.model = HanoverTagger(None, read_hanta_model(package))
         self.model.strict = False  # as HanTa sets it for a model out of a file: unknown words are guessed
         self.readings: Callable[[str, bool], dict[int, float]] = lru_cache(maxsize=1 << 16)(self._readings)
 
@@ -109,7 +110,10 @@ class HantaTagger:
             row = next_row
             steps.append(row)
         end = self.model.tag2int["END"]
-        state = max(row, key=lambda key: row[key][0] + transitions[key].get(end, float("-inf")))
+        totals = {}
+        for state, (score, _) in row.items():
+            totals[state] = score + transitions[state].get(end, float("-inf"))
+        state = max(totals, key=totals.__getitem__)
         tags: list[str] = []
         for row in reversed(steps[1:]):
             tags.append(names[state[1]])

@@ -69,9 +69,12 @@ class CaptionGroups:
         """
         groups = self.groups.take(rows)
         tokens = self.tokens.take(groups.values)
+        most = int(groups.counts.max(initial=0))
+        masks = np.zeros((len(rows), most, width), dtype=bool)
         group = tokens.owners()
-        masks = np.zeros((len(rows), int(groups.counts.max(initial=0)), width), dtype=bool)
-        masks[groups.owners()[group], groups.places()[group], tokens.values] = True
+        caption = groups.owners()[group]
+        place = groups.places()[group]
+        masks[caption, place, tokens.values] = True
         return masks
 
 
@@ -259,7 +262,9 @@ class MaskCandidates(CaptionGroups):
             int64 [B, n], the first word that shares a character with the piece; -1 where none does.
         """
         spans = self.spans.take(rows).padded()[:, None]  # [B, 1, W, 2]
-        shares = (starts[..., None] < spans[..., 1]) & (spans[..., 0] < ends[..., None])  # [B, n, W]
+        begins_before = starts[..., None] < spans[..., 1]  # [B, n, W]
+        ends_behind = spans[..., 0] < ends[..., None]
+        shares = begins_before & ends_behind
         if not shares.shape[2]:
             return np.full(starts.shape, NONE)
         return np.where(shares.any(axis=2), shares.argmax(axis=2), NONE)
@@ -347,7 +352,8 @@ def _elements(row: dict[str, Any]) -> Iterator[tuple[int, list[int], list[int], 
 def _ragged(lists: Sequence[Sequence[int]], kind: pa.DataType) -> Ragged:
     """Read lists of Python by Arrow, which takes a tenth of NumPy's time."""
     array = pa.array(lists, pa.list_(kind))
-    return Ragged(array.offsets.to_numpy().astype(np.int64), array.flatten().to_numpy())
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    return Ragged(offsets, array.flatten().to_numpy())
 
 
 def _held(pairs: np.ndarray, labels: dict[str, int]) -> np.ndarray:

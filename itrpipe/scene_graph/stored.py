@@ -19,7 +19,9 @@ from itrpipe.storage.tables import TableFile, table_writer
 
 SCENE_GRAPHS_FILE = "scene_graphs.parquet"
 ROW_GROUP = 8192
-INT16, INT32, TEXT = pa.int16(), pa.int32(), pa.string()
+INT16 = pa.int16()
+INT32 = pa.int32()
+TEXT = pa.string()
 TOKEN_IDS = {"token_ids": pa.list_(INT16), "lemma": TEXT}
 STRUCTS = {
     "tokens": {"text": TEXT, "start": INT32, "end": INT32, "tag": TEXT, "lemma": TEXT},
@@ -30,9 +32,9 @@ STRUCTS = {
 """Fields of the structs of each list column, in the order of the fields of the dataclass."""
 CLASSES = {"tokens": Token, "objects": Object, "attributes": Attribute, "relations": Relation}
 ELEMENTS = ("objects", "attributes", "relations")
-GRAPH_SCHEMA = pa.schema(
-    {"text": TEXT, "status": TEXT, **{name: pa.list_(pa.struct(fields)) for name, fields in STRUCTS.items()}}
-)
+GRAPH_SCHEMA = pa.schema({"text": TEXT, "status": TEXT})
+for _column, _fields in STRUCTS.items():
+    GRAPH_SCHEMA = GRAPH_SCHEMA.append(pa.field(_column, pa.list_(pa.struct(_fields))))
 SCHEMA = pa.schema([("caption_id", TEXT), ("image_id", TEXT), *GRAPH_SCHEMA])
 
 
@@ -58,7 +60,8 @@ def graphs_table(graphs: Sequence[SceneGraph]) -> pa.Table:
 
 def with_ids(captions: pa.Table, graphs: pa.Table) -> pa.Table:
     """Return rows of `SCHEMA`: graphs with the columns caption_id and image_id of their captions."""
-    return pa.Table.from_arrays([captions["caption_id"], captions["image_id"], *graphs.columns], schema=SCHEMA)
+    ids = captions.select(["caption_id", "image_id"])
+    return pa.Table.from_arrays([*ids.columns, *graphs.columns], schema=SCHEMA)
 
 
 def flattened(table: pa.Table, column: str) -> tuple[Ragged, pa.StructArray]:

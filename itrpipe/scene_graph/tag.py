@@ -18,6 +18,7 @@ NOUN_PHRASE = frozenset({"D", "J", "CD", "POS"})
 PHRASE = frozenset({"N", "J", "D", "CD"})
 VERBS = frozenset({"V", "BE"})
 BORDERS = frozenset({"SUB", "WH", "."})
+JOINED_ADJECTIVES = (["J", "CC", "J"], ["J", ",", "J"])
 AFTER_VERB = frozenset({"P", "D", "R", "TO", "VBG", "PRP", ".", ",", "SUB", "CC", "CD", ""})
 AFTER_PHRASE = frozenset({"", ".", "V", "BE", "VBG", "VBN", "P", "WH", "SUB"})
 
@@ -36,9 +37,10 @@ class TaggedWords:
 
     def __init__(self, words: Sequence[str], tags: Sequence[str] = ()) -> None:
         self.size = len(words)
-        self.words = [*words, *[""] * BEYOND]
+        empty = [""] * BEYOND
+        self.words = [*words, *empty]
         self.entries = [*map(look_up, words), *[LexiconEntry()] * BEYOND]
-        self.tags = [*tags, *[""] * (self.size - len(tags) + BEYOND)]
+        self.tags = [*(tags or [""] * self.size), *empty]
 
     @cached_property
     def lemmas(self) -> list[str]:
@@ -88,7 +90,8 @@ def _closed(sentence: TaggedWords, i: int) -> str:
         return "POS"
     if word in lists.SENTENCE_ENDS:
         return "."
-    if not (word[0].isalnum() or (word[0] in "'_" and len(word) > 1) or word == "&"):
+    is_prefixed = word[0] in "'_" and len(word) > 1
+    if not word[0].isalnum() and not is_prefixed and word != "&":
         return ","
 
     # Do and have may be ordinary verbs.
@@ -126,7 +129,8 @@ def _closed(sentence: TaggedWords, i: int) -> str:
     if word == "there" and (after.word in lists.BE or after.word in lists.AUXILIARIES):
         return "EX"
     if word == "that" and (previous != "N" or after.nounish):
-        if previous == "N" and (after.third_person or (after.bare and sentence.plural_before(i))):
+        verb_follows = after.third_person or (after.bare and sentence.plural_before(i))
+        if previous == "N" and verb_follows:
             return "WH"
         return "D"
     if word in lists.RELATIVES:
@@ -156,8 +160,10 @@ def _adverb_or_preposition(sentence: TaggedWords, i: int) -> str:
         if not (place or previous in NOUN_PHRASE or (here.adjective and after.nounish)):
             return "R"
     if word == "to":
-        ends = later.word in {"", "."} or later.word in lists.DETERMINERS | lists.PREPOSITIONS | lists.PRONOUNS
-        if after.word == "be" or (after.bare and (ends or not after.noun)):
+        if after.word == "be" or (after.bare and not after.noun):
+            return "TO"
+        verb_ends = later.word in lists.DETERMINERS | lists.PREPOSITIONS | lists.PRONOUNS | {"", "."}
+        if after.bare and verb_ends:
             return "TO"
         return "P"
     if word in lists.PREPOSITIONS:
@@ -203,10 +209,13 @@ def _participle(sentence: TaggedWords, i: int) -> str:
     # A noun phrase goes on at the next word, if by a participle: a crowded dining room.
     described = after.nounish or (after.word.endswith(("ing", "ed")) and later.nounish)
     if word.endswith("ing") and len(word) > 4:
-        to_thing = previous in {"P", "N"} and (after.word in lists.DETERMINERS or after.word == "to")
-        if here.verb and (to_thing or before.noun in lists.ANIMATE):
+        has_object = after.word in lists.DETERMINERS or after.word == "to"
+        if here.verb and before.noun in lists.ANIMATE:
             return "VBG"
-        if word in lists.ING_NOUNS and (not here.verb or previous in NOUN_PHRASE | {"P", "N", "", "CC", "VBG", "V"}):
+        if here.verb and has_object and previous in {"P", "N"}:
+            return "VBG"
+        is_thing = not here.verb or previous in NOUN_PHRASE | {"P", "N", "", "CC", "VBG", "V"}
+        if is_thing and word in lists.ING_NOUNS:
             return "N"
         if described and (previous in NOUN_PHRASE or (previous == "V" and here.adjective)):
             return "J"
@@ -218,7 +227,8 @@ def _participle(sentence: TaggedWords, i: int) -> str:
             return "VBG"
         return ""
     irregular = word in lists.IRREGULAR_PARTICIPLES
-    if irregular or (word.endswith("ed") and len(word) > 4 and (here.verb or not here.noun)):
+    regular = word.endswith("ed") and len(word) > 4
+    if irregular or (regular and (here.verb or not here.noun)):
         if is_hyphenated_adjective(word):
             return "J"
         if irregular and here.bare and previous in NOUN_PHRASE | {""}:
@@ -277,13 +287,15 @@ def _open_class(sentence: TaggedWords, i: int) -> str:
     here, after = sentence.entries[i : i + 2]
     if is_hyphenated_adjective(here.word):
         return "J"
-    ends = not after.word or after.word in lists.SENTENCE_ENDS
-    if here.adjective and not here.noun and (ends or not (here.verb and previous == "N")):
-        return "J"
-    described = after.nounish and after.word not in lists.ADVERBS
-    joined = previous == "CC" and i > 1 and sentence.tags[i - 2] == "J" and not after.nounish
-    if here.adjective and (described or joined or previous == "BE"):
-        return "J"
+    if here.adjective:
+        ends = not after.word or after.word in lists.SENTENCE_ENDS
+        may_be_verb = here.verb and previous == "N"
+        if not here.noun and (ends or not may_be_verb):
+            return "J"
+        described = after.nounish and after.word not in lists.ADVERBS
+        joined = sentence.tags[max(i - 2, 0) : i] == ["J", "CC"] and not after.nounish
+        if described or joined or previous == "BE":
+            return "J"
     if here.noun or not here.known or (here.bare and previous in NOUN_PHRASE):
         return "N"
     if here.verb:
@@ -313,7 +325,9 @@ def _better(sentence: TaggedWords, i: int) -> str:
     previous = sentence.tags[i - 1]
     if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
         return "V"
-    if tag == "V" and (previous == "D" or (previous in {"", "."} and here.noun)):
+    if tag == "V" and previous == "D":
+        return "N"
+    if tag == "V" and previous in {"", "."} and here.noun:
         return "N"
     if tag == "J" and here.noun and _stands_for_noun(sentence, i):
         return "N"
@@ -370,22 +384,26 @@ def _ends_in_s(sentence: TaggedWords, i: int) -> bool:
     following = tags[i + 1]
     # A plural ends a noun phrase that a singular determiner opens: a chef in an apron chops vegetables.
     j = i - 1
-    while tags[j] in {"N", "J"} or tags[j - 1 : j + 2] in (["J", "CC", "J"], ["J", ",", "J"]):
+    while tags[j] in {"N", "J"} or tags[j - 1 : j + 2] in JOINED_ADJECTIVES:
         j -= 1
-    if previous in {"N", "J"} and tags[j] in {"D", "CD"} and words[j] in lists.SINGULAR:
+    is_singular = tags[j] in {"D", "CD"} and words[j] in lists.SINGULAR
+    if is_singular and previous in {"N", "J"}:
         return True
     if following in {"D", "PRP"} and (previous == "N" or before in lists.COLOURS):
         return True
     if following in AFTER_VERB and _is_worn_before(sentence, i):
         return here.verb in lists.ACTION_VERBS
-    if i > 2 and words[i - 2] == "of" and lemma_of(words[i - 3], "N") in lists.COLLECTIVES:
+    is_group = i > 2 and words[i - 2] == "of"
+    if is_group and lemma_of(words[i - 3], "N") in lists.COLLECTIVES:
         return following in AFTER_VERB and _is_plural(before)
     return following in {"P", "D"} and before in lists.PARTED
 
 
 def _is_worn_before(sentence: TaggedWords, i: int) -> bool:
     """Return whether a colour that somebody wears stands before a word: a man in red."""
-    return i > 1 and sentence.words[i - 1] in lists.COLOURS and sentence.tags[i - 2] in {"P", "VBG"}
+    if i < 2 or sentence.words[i - 1] not in lists.COLOURS:
+        return False
+    return sentence.tags[i - 2] in {"P", "VBG"}
 
 
 def _is_bare(sentence: TaggedWords, i: int) -> bool:

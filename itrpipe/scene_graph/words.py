@@ -29,7 +29,7 @@ def tokenise(text: str) -> list[tuple[str, int, int]]:
     Returns:
         Text, start and end (exclusive, in code points) of each token; `text[start:end]` is its text.
     """
-    return [(match[0], match.start(), match.end()) for match in _TOKEN.finditer(text)]
+    return [(match[0], *match.span()) for match in _TOKEN.finditer(text)]
 
 
 def parsed_part(text: str) -> str:
@@ -121,7 +121,9 @@ def look_up(word: str) -> LexiconEntry:
     if verb:
         verb = lists.VERB_LEMMAS.get(word, verb)
     adjective = lemmas.get("ADJ", "")
-    if not adjective and (word in lists.MISSING_ADJECTIVES or (not lemmas and word.endswith("less"))):
+    if not lemmas and word.endswith("less"):
+        adjective = word
+    if not adjective and word in lists.MISSING_ADJECTIVES:
         adjective = word
     adverb = lemmas.get("ADV", "")
     known = bool(noun or verb or adjective or adverb)
@@ -183,8 +185,11 @@ def _bare(word: str) -> str:
             return candidate
     if doubled:
         return stem[:-1]
-    silent = stem[-1] in "cvu" or (stem.endswith(("at", "id", "ad")) and stem[-3] not in "aeiou")
-    return stem + "e" if silent else stem
+    if stem[-1] in "cvu":
+        return stem + "e"
+    if stem.endswith(("at", "id", "ad")) and stem[-3] not in "aeiou":
+        return stem + "e"
+    return stem
 
 
 def is_hyphenated_adjective(word: str) -> bool:

@@ -136,7 +136,8 @@ def _draw_land(
             depth = rng.randint(18, 34)
             shore = line + depth
             sea = _gradient(depth, "#2878be", "#5fb9d7")
-            image.paste(_image(np.broadcast_to(sea, (depth, width, 3))), (0, line))
+            sea = np.broadcast_to(sea, (depth, width, 3))
+            image.paste(_image(sea), (0, line))
             for x in range(0, width, 12):
                 draw.arc((x - 2, shore - 5, x + 14, shore + 5), 0, 180, "#f5fafc", 3)
             for _ in range(14):
@@ -149,8 +150,10 @@ def _draw_land(
                 x = start + rng.uniform(-8, 8)
                 top = (x + 0.5 * size, line - size)
                 cap = line - 0.45 * size
-                draw.polygon([(x, line + 6), top, (x + size, line + 6)], "#829696")
-                draw.polygon([(x + 0.28 * size, cap), top, (x + 0.72 * size, cap)], "#f0f4fa")
+                mountain = [(x, line + 6), top, (x + size, line + 6)]
+                snow = [(x + 0.28 * size, cap), top, (x + 0.72 * size, cap)]
+                draw.polygon(mountain, "#829696")
+                draw.polygon(snow, "#f0f4fa")
             _draw_shapes("hills", image, line)
         case "street":
             x = -10.0
@@ -159,13 +162,19 @@ def _draw_land(
             _draw_shapes("pavement", image, line)
             y = line + 0.52 * (height - line)
             for left in range(-20, width, 60):
-                stripe = [(left, y), (left + 34, y), (left + 31, y + 7), (left - 4, y + 7)]
+                stripe = [
+                    (left, y),
+                    (left + 34, y),
+                    (left + 31, y + 7),
+                    (left - 4, y + 7),
+                ]
                 draw.polygon(stripe, "#ebe182")
         case "desert":
             for leftmost, rightmost in ((-80, 60), (120, 300)):
                 x = rng.uniform(leftmost, rightmost)
                 size = rng.uniform(120, 220)
-                dune = [(x, line + 2), (x + 0.55 * size, line - 0.2 * size), (x + size, line + 2)]
+                top = (x + 0.55 * size, line - 0.2 * size)
+                dune = [(x, line + 2), top, (x + size, line + 2)]
                 draw.polygon(dune, jittered(rng, "#dea064", 8))
             for _ in range(9):
                 x = rng.uniform(-20, width)
@@ -177,7 +186,9 @@ def _draw_land(
                     "#b26c37",
                     2,
                 )
-            x = rng.choice((rng.uniform(12, 30), rng.uniform(width - 40, width - 24)))
+            at_left = rng.uniform(12, 30)
+            at_right = rng.uniform(width - 40, width - 24)
+            x = rng.choice((at_left, at_right))
             _draw_shapes("cactus", image, line, x)
         case "night":
             _draw_shapes("peaks", image, line)
@@ -274,7 +285,8 @@ def paint_background(
     ground = _gradient(height - line, *tones["ground"])
     top = rng.randrange(_NOISE_HEIGHT - height)
     left = rng.randrange(_NOISE_WIDTH - width)
-    grain = _noise_field()[top : top + height, left : left + width, None] * tones["grain"]  # [height, width, 1]
+    noise = _noise_field()[top : top + height, left : left + width, None]  # [height, width, 1]
+    grain = noise * tones["grain"]
     levels = np.concatenate([sky + 0.25 * grain[:line], ground + grain[line:]])
     image = _image(levels + np.float32(brightness))
     if setting in INDOOR_SETTINGS:

@@ -66,7 +66,8 @@ def blended(
     share: float,
 ) -> RGB:
     """Return a mixture of two colours with `share` (0..1) of the other one."""
-    return _clipped(np.array(rgb(colour)) * (1 - share) + np.array(rgb(other)) * share)
+    levels = np.array(rgb(colour)) * (1 - share)
+    return _clipped(levels + np.array(rgb(other)) * share)
 
 
 def jittered(
@@ -220,7 +221,8 @@ class Pen:
                 x = x[0] + x[1] / (self._width / self._height)
             if self._mirrored:
                 x = 1 - x
-            points.append((self._left + x * self._width, self._top + self._down(y) * self._height))
+            y = self._down(y)
+            points.append((self._left + x * self._width, self._top + y * self._height))
         return points
 
     def _box(self, where: Sequence[Length]) -> Box:
@@ -295,8 +297,9 @@ class Pen:
                 distance = max(6, int(step * self._width))
             filling = _pattern_tile(self._rng, size, filling, self._pattern, distance)
         self._image.paste(filling, (left, top), mask)
-        shadow = Image.composite(_light_field().resize(size), Image.new("L", size, 0), mask)
-        self._image.paste((0, 0, 0), (left, top), shadow)
+        unlit = Image.new("L", size, 0)
+        shadow = Image.composite(_light_field().resize(size), unlit, mask)
+        self._image.paste("black", (left, top), shadow)
 
     def mark(
         self,

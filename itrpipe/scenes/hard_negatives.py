@@ -80,8 +80,9 @@ def hard_negatives(
     reader = CaptionReader()
     related = set()
     for scene in scenes:
+        kinds = [item.kind for item in scene.objects]
         for first, name, second in scene.relations:
-            related.add((scene.objects[first].kind, name, scene.objects[second].kind))
+            related.add((kinds[first], name, kinds[second]))
     negatives: list[HardNegative] = []
     for scene, captions_of_scene in zip(scenes, captions, strict=True):
         for category in CATEGORIES:
@@ -196,10 +197,12 @@ def _replace_objects(
         for group in WORLD.similar:
             if kind in group:
                 similar |= dict.fromkeys(group)
+        similar.pop(kind, None)
         for other in similar:
-            fits = all(KIND_TABLE[other].allows(look.attribute, look.value) for look in phrase.adjectives)
+            rules = KIND_TABLE[other]
+            fits = all(rules.allows(adjective.attribute, adjective.value) for adjective in phrase.adjectives)
             garments = ("", SAYINGS.unisex_garment, *SAYINGS.garments.get(other, ()))
-            if fits and other != kind and setting in KIND_TABLE[other].settings and phrase.garment in garments:
+            if fits and setting in rules.settings and phrase.garment in garments:
                 yield [(place + start, place + end, rng.choice(SAYINGS.nouns[other]))]
 
 

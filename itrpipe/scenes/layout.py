@@ -219,7 +219,9 @@ def _derived_relations(
         if {i, j} in touching:
             continue
         one, other = objects[i], objects[j]
-        overlap = min(one.box[2], other.box[2]) - max(one.box[0], other.box[0])  # negative: a gap
+        left = max(one.box[0], other.box[0])
+        right = min(one.box[2], other.box[2])
+        overlap = right - left  # negative: a gap
         narrower = min(one.width, other.width)
         if one.centre < other.centre - 0.10:
             relations.add((i, "left", j))
@@ -299,8 +301,14 @@ def _place_units(
         dy = max(0.0, _MARGIN - y0) - max(0.0, y1 - 1 + _MARGIN)
         for item in group:
             x0, y0, x1, y1 = item.box
-            box = (round(x0 + dx, 4), round(y0 + dy, 4), round(x1 + dx, 4), round(y1 + dy, 4))
-            objects.append(replace(item, box=box, depth=round(item.depth + dy, 4)))
+            box = (
+                round(x0 + dx, 4),
+                round(y0 + dy, 4),
+                round(x1 + dx, 4),
+                round(y1 + dy, 4),
+            )
+            depth = round(item.depth + dy, 4)
+            objects.append(replace(item, box=box, depth=depth))
     return tuple(objects)
 
 

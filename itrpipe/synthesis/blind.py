@@ -84,7 +84,8 @@ class _Words:
         last = np.cumsum(counts + 1) - 1
         self.ids = np.full(len(self.row) + 2 * len(counts), _START)
         self.ids[self.places[last]] = _END
-        self.ids[np.delete(self.places, last)] = np.array(numbers, np.int64)[words.indices.to_numpy()]
+        places_of_words = np.delete(self.places, last)
+        self.ids[places_of_words] = np.array(numbers, np.int64)[words.indices.to_numpy()]
 
     def ngrams(self, order: int, back: int = 0) -> np.ndarray:
         """Return the n-gram that ends so many words before each, as one number; int64 [W]."""
@@ -107,18 +108,20 @@ class _NgramCounts(NamedTuple):
 
     @classmethod
     def of(cls, words: _Words) -> _NgramCounts:
+        total = len(words.row) + len(words.known)
         ngrams = []
         for order in _ORDERS:
             contexts = words.ngrams(order - 1, back=1)
             ngrams.append((np.sort(words.ngrams(order)), np.sort(contexts)))
-        return cls(max(1, len(words.row) + len(words.known)), ngrams)
+        return cls(max(1, total), ngrams)
 
     def probabilities(self, words: _Words, chosen: np.ndarray) -> np.ndarray:
         """Return the probability of each chosen word of sentences, after those before it; float64."""
         probabilities = np.full(int(chosen.sum()), _SHARES[0] / self.total)
         for order, share, (ngrams, contexts) in zip(_ORDERS, _SHARES, self.ngrams, strict=True):
             ngram_counts = _occurrences(ngrams, words.ngrams(order)[chosen])
-            context_counts = _occurrences(contexts, words.ngrams(order - 1, back=1)[chosen])
+            context = words.ngrams(order - 1, back=1)[chosen]
+            context_counts = _occurrences(contexts, context)
             probabilities += share * ngram_counts / np.maximum(context_counts, 1)
         return probabilities
 
@@ -163,14 +166,16 @@ class Trigrams:
 
 def _words_of(pairs: Pairs, trigrams: Trigrams) -> _Words:
     """Return the words of P captions and then of their P negatives."""
-    tokens = pa.array(map(tokenize, [*pairs.captions, *pairs.negatives]), pa.list_(pa.string()))
+    sentences = [*pairs.captions, *pairs.negatives]
+    tokens = pa.array(map(tokenize, sentences), pa.list_(pa.string()))
     return _Words(tokens, dict(trigrams.known))
 
 
 def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
     """Return by how much trigrams and naive Bayes prefer the caption; float64 [2, P], 0 where they cannot tell."""
     words = _words_of(pairs, trigrams)
-    captions, negatives = trigrams.scores(words, np.tile(pairs.images, 2)).reshape(2, -1)
+    images = np.tile(pairs.images, 2)
+    captions, negatives = trigrams.scores(words, images).reshape(2, -1)
     differences = _Differences.between(words)
     bayes = differences.margins(pairs.images % _FOLDS, _Differences.odds)
     return np.stack([captions - negatives, bayes]).round(9)

@@ -92,9 +92,13 @@ class Corpus:
         counts: Counter[str] = Counter()
         for caption in self.captions:
             for token in caption.tokens:
-                if token.tag == "N" and _LETTERS.fullmatch(plain(token.text)) and _LETTERS.fullmatch(token.lemma):
+                is_plain = _LETTERS.fullmatch(plain(token.text)) and _LETTERS.fullmatch(token.lemma)
+                if token.tag == "N" and is_plain:
                     counts[noun_of(token)] += 1
-        nouns = sorted(noun for noun, count in counts.items() if count >= self._min_count and noun in NOUN_KINDS)
+        nouns = []
+        for noun, count in sorted(counts.items()):
+            if count >= self._min_count and noun in NOUN_KINDS:
+                nouns.append(noun)
         if not nouns:
             raise UsageError(
                 f"none of {len(counts):,} nouns occurs {self._min_count} times and is known; lower min_count"
