@@ -203,8 +203,8 @@ class Attacher:
             self._link("J", clause.preposition, noun)
             clause.prepositions[noun] = preposition
             group = clause.homes.get(noun)
-            is_subject = group is not None and group == clause.subject
-            if is_subject and preposition == "of" and self.lemmas[group] in lists.COLLECTIVES:
+            is_group = group is not None and self.lemmas[group] in lists.COLLECTIVES
+            if is_group and preposition == "of" and group == clause.subject:
                 # What a group of people does, the people do.
                 clause.subject = noun
                 clause.main_subject = noun

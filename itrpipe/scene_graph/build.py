@@ -224,7 +224,7 @@ class SentenceParser:
                 f"{captions} was made by the parser {before}, and this is {version}; train the model again, or "
                 "evaluate without --discriminate and --benchmark"
             )
-        self._tagger = settings.tagger
+        self._settings = settings
         self._work = work
         self._reporter = reporter
 
@@ -235,7 +235,7 @@ class SentenceParser:
         digest = hashlib.sha256("\n".join(row_of_text).encode()).hexdigest()
         folder = self._work / digest[:16]
         items = [Item(text) for text in row_of_text]
-        work = Parsing(items, partial(RulesParser, self._tagger))
+        work = Parsing(items, partial(RulesParser, self._settings.tagger))
         parts = make_parts(
             work,
             folder / "parts",

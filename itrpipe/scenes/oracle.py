@@ -95,9 +95,7 @@ def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
         True when the setting fits, every count is exact, and different objects of the scene can be assigned to
         the quantified objects so that all predicates and relations hold.
     """
-    form = caption
-    if isinstance(caption, Caption):
-        form = caption.form
+    form = caption.form if isinstance(caption, Caption) else caption
     if form.settings and scene.setting not in form.settings:
         return False
     for predicate, number in form.counts:

@@ -318,7 +318,7 @@ def blind_accuracy(
         value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
         than half by the whole interval.
     """
-    points_of_models = dict(zip(MODELS, points.T, strict=False))
+    points_of_models: dict[str, np.ndarray] = dict(zip(MODELS, points.T, strict=False))
     intervals = mean_intervals(points_of_models, images, samples, level)
     by = max(intervals, key=lambda name: intervals[name].value)
     best = intervals[by]

@@ -158,7 +158,7 @@ class RuleMaker:
         for group in reversed(groups):
             rows = sorted(group)
             for place in rng.permutation(len(rows))[:_TRIES]:
-                image = image_of[rows[place]]
+                image = int(image_of[rows[place]])
                 if self._contradicts(self._image(image), option):
                     return str(image_ids[image]), *option.details
         return None
