@@ -184,6 +184,7 @@ def align(
         found = words.take(name)
         head = found[-1] if found else -1
         objects.append(Object(len(objects), head, found, name))
+    # An attribute or predicate that is named again may share the words of the first.
     attributes = []
     for owner, name in properties:
         kind = "adjective"
@@ -191,7 +192,8 @@ def align(
             kind = "quantity"
         elif name in lists.NUMERALS or name.isdigit():
             kind = "number"
-        attributes.append(Attribute(len(attributes), owner, words.take_or_share(name), name, kind))
+        found = words.take(name) or words.taken.get(name, ())
+        attributes.append(Attribute(len(attributes), owner, found, name, kind))
     relations = []
     for subject, name, target in pairs:
         parts = tuple(name.split())
@@ -202,7 +204,7 @@ def align(
             kind = "prep"
         elif parts[-1] in lists.PREPOSITIONS:
             kind = "verb_prep"
-        found = words.take_or_share(name, gaps=True)
+        found = words.take(name, gaps=True) or words.taken.get(name, ())
         relations.append(Relation(len(relations), subject, target, found, name, kind))
 
     is_found = all(element.tokens for element in (*objects, *attributes, *relations))
@@ -222,11 +224,15 @@ def align(
 
 
 class _FreeWords:
-    """The words of a caption that no element of its graph has yet."""
+    """The words of a caption that no element of its graph has yet.
+
+    Attributes:
+        taken: token numbers of each name, as they were taken first.
+    """
 
     def __init__(self, tokens: tuple[Token, ...]) -> None:
         self._free = [{token.lemma, token.text.lower()} for token in tokens]
-        self._taken: dict[str, tuple[int, ...]] = {}
+        self.taken: dict[str, tuple[int, ...]] = {}
 
     def take(self, name: str, gaps: bool = False) -> tuple[int, ...]:
         """Return the token numbers of the free words of a name, rising, which are then no more free; else none.
@@ -256,9 +262,5 @@ class _FreeWords:
         for number in found:
             self._free[number] = set()
         if found:
-            self._taken.setdefault(name, tuple(found))
+            self.taken.setdefault(name, tuple(found))
         return tuple(found)
-
-    def take_or_share(self, name: str, gaps: bool = False) -> tuple[int, ...]:
-        """Return the free words of a name, or those that were taken when it was named first."""
-        return self.take(name, gaps) or self._taken.get(name, ())

@@ -354,7 +354,7 @@ def _balance(margins: np.ndarray) -> np.ndarray:
     sizes = np.abs(margins)
     shares = np.linspace(0, 1, _LEVELS + 1)[1:-1]
     edges = np.quantile(sizes, shares, axis=1).T
-    levels = [np.digitize(sizes[model], edges[model]) for model in range(2)]
+    levels = map(np.digitize, sizes, edges)
     first, second = np.sign(margins)
     answer = np.where(first != 0, first, second)
     traits = np.stack([*levels, first * answer, second * answer])

@@ -27,9 +27,7 @@ VERDICTS = ("untrue", "true", "undecided", "unreadable")
 `unreadable` where the grammar of the captions has no such sentence.
 """
 _MEASURES = ("score", "positive_score", "log_probability", "caption_log_probability")
-_NUMBERS = dict(NUMBER_VALUES)
-for _article in ARTICLES:
-    del _NUMBERS[_article]
+_NUMBERS = {word: value for word, value in NUMBER_VALUES.items() if word not in ARTICLES}
 _DIGITS = 4
 
 

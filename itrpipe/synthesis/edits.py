@@ -112,7 +112,10 @@ class Corpus:
         for statement in self.statements:
             stated.update(nouns_of(statement))
         known = sorted(stated & NOUN_KINDS.keys())
-        return {noun: list(filter(partial(are_siblings, noun), known)) for noun in known}
+        siblings = {}
+        for noun in known:
+            siblings[noun] = [other for other in known if are_siblings(noun, other)]
+        return siblings
 
     def allows(self, image: Image, *new: Statement) -> bool:
         """Return whether training captions make these statements, and none of an image makes one."""
@@ -185,7 +188,7 @@ def object_edits(
         for sibling in corpus.siblings.get(noun, ()):
             new = []
             for statement in statements:
-                new.append(tuple(sibling if word == noun else word for word in statement))
+                new.append(tuple({noun: sibling}.get(word, word) for word in statement))
             if not corpus.allows(image, *new) or any(may_be(sibling, known) for known in image.nouns):
                 continue
             word = sibling if head == noun else plural(sibling)

@@ -195,15 +195,18 @@ class RuleMaker:
                 others = NUMBER_VALUES
             elif kind == "is":
                 others = map(usual_attribute, contradicting_attributes(word))
-            rivals.update((kind, other, *noun) for other in others)
+            for other in others:
+                rivals.add((kind, other, *noun))
         if not image.statements.isdisjoint(rivals.difference(statements)):
             return False
         fewest = self._settings.twins
         for statement in statements:
             if fewest != 1 and statement[1] in RELATIVE:
                 return False
-        named = [statement for statement in statements if statement[0] == NOUN] or statements
-        return sum(caption.content.issuperset(named) for caption in image.captions) >= fewest
+        named = [statement for statement in statements if statement[0] == NOUN]
+        if named:
+            statements = named
+        return sum(caption.content.issuperset(statements) for caption in image.captions) >= fewest
 
 
 def open_rule_maker(

@@ -258,7 +258,7 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str]) -> list[TaggedCapt
         for caption_id, graph in zip(rows["caption_id"].to_pylist(), graphs_of(rows), strict=True):
             # Without what a foreign parser found and the caption has no words for; nothing where it lacks an object.
             elements = []
-            if min((thing.head for thing in graph.objects), default=0) >= 0:
+            if all(thing.head >= 0 for thing in graph.objects):
                 for group in (graph.objects, graph.attributes, graph.relations):
                     elements.append(tuple(filter(attrgetter("tokens"), group)))
             captions[caption_id] = TaggedCaption(graph.text, graph.tokens, *elements)

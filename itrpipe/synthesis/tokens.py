@@ -55,7 +55,9 @@ class TokenCaptions:
             split: the captions.
             vocabulary: of the model.
         """
-        tokens, lengths = (array.astype(np.int64) for array in vocabulary.encode_split(split))
+        tokens, lengths = vocabulary.encode_split(split)
+        tokens = tokens.astype(np.int64)
+        lengths = lengths.astype(np.int64)
         places = np.arange(tokens.shape[1])
         is_word = (places > 0) & (places < lengths[:, None] - 1)
         words = np.where(is_word, places - 1, NO_WORD)
