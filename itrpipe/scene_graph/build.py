@@ -83,7 +83,15 @@ class RulesParser:
         tags = sentence.tags[: sentence.size]
         tokens = []
         for (word, start, end), tag, lemma in zip(places, tags, sentence.lemmas, strict=True):
-            tokens.append(Token(word, start, end, tag, lemma))
+            tokens.append(
+                Token(
+                    word,
+                    start,
+                    end,
+                    tag,
+                    lemma,
+                )
+            )
 
         content = {number for number, tag in enumerate(tags) if tag in {"N", "V", "VBG", "VBN"}}
         loose = set(content)

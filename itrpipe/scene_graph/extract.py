@@ -42,12 +42,23 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
     for noun in extraction.nouns:
         if noun not in bare:
             words = extraction.compound(noun)
-            objects[noun] = Object(len(objects), noun, words, extraction.lemma(words))
+            objects[noun] = Object(
+                len(objects),
+                noun,
+                words,
+                extraction.lemma(words),
+            )
     attributes: dict[tuple[int, str], Attribute] = {}
     for noun, words, kind in sorted(extraction.properties):
         lemma = extraction.lemma(words)
         if noun in objects and (noun, lemma) not in attributes:
-            attribute = Attribute(len(attributes), objects[noun].id, words, lemma, kind)
+            attribute = Attribute(
+                len(attributes),
+                objects[noun].id,
+                words,
+                lemma,
+                kind,
+            )
             attributes[noun, lemma] = attribute
     relations: dict[tuple[int, int, str], Relation] = {}
     for subject, words, thing, kind in sorted(extraction.edges):
@@ -55,7 +66,13 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
         key = (subject, thing, lemma)
         if subject in objects and thing in objects and subject != thing and key not in relations:
             ends = objects[subject].id, objects[thing].id
-            relations[key] = Relation(len(relations), *ends, words, lemma, kind)
+            relations[key] = Relation(
+                len(relations),
+                *ends,
+                words,
+                lemma,
+                kind,
+            )
     return SceneGraph(
         text,
         analysis.tokens,

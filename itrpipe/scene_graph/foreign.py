@@ -183,7 +183,14 @@ def align(
     for name, _ in names:
         found = words.take(name)
         head = found[-1] if found else -1
-        objects.append(Object(len(objects), head, found, name))
+        objects.append(
+            Object(
+                len(objects),
+                head,
+                found,
+                name,
+            )
+        )
     # An attribute or predicate that is named again may share the words of the first.
     attributes = []
     for owner, name in properties:
@@ -193,7 +200,15 @@ def align(
         elif name in lists.NUMERALS or name.isdigit():
             kind = "number"
         found = words.take(name) or words.taken.get(name, ())
-        attributes.append(Attribute(len(attributes), owner, found, name, kind))
+        attributes.append(
+            Attribute(
+                len(attributes),
+                owner,
+                found,
+                name,
+                kind,
+            )
+        )
     relations = []
     for subject, name, target in pairs:
         parts = tuple(name.split())
@@ -205,7 +220,16 @@ def align(
         elif parts[-1] in lists.PREPOSITIONS:
             kind = "verb_prep"
         found = words.take(name, gaps=True) or words.taken.get(name, ())
-        relations.append(Relation(len(relations), subject, target, found, name, kind))
+        relations.append(
+            Relation(
+                len(relations),
+                subject,
+                target,
+                found,
+                name,
+                kind,
+            )
+        )
 
     is_found = all(element.tokens for element in (*objects, *attributes, *relations))
     status = "partial"

@@ -240,7 +240,12 @@ class MaskCandidates(CaptionGroups):
                 candidates += own_words
         groups = Ragged.of_counts(np.array(counts))
         tokens = _ragged(candidates, pa.int16())
-        return cls(file.caption_ids, groups, tokens, Ragged.joined(spans))
+        return cls(
+            file.caption_ids,
+            groups,
+            tokens,
+            Ragged.joined(spans),
+        )
 
     def batch(self, rows: np.ndarray) -> np.ndarray:
         """Return the candidates bool [B, P, W] of the captions of rows [B], padded to the largest counts."""

@@ -24,13 +24,35 @@ INT32 = pa.int32()
 TEXT = pa.string()
 TOKEN_IDS = {"token_ids": pa.list_(INT16), "lemma": TEXT}
 STRUCTS = {
-    "tokens": {"text": TEXT, "start": INT32, "end": INT32, "tag": TEXT, "lemma": TEXT},
+    "tokens": {
+        "text": TEXT,
+        "start": INT32,
+        "end": INT32,
+        "tag": TEXT,
+        "lemma": TEXT,
+    },
     "objects": {"id": INT16, "head": INT16, **TOKEN_IDS},
-    "attributes": {"id": INT16, "object": INT16, **TOKEN_IDS, "kind": TEXT},
-    "relations": {"id": INT16, "subject": INT16, "object": INT16, **TOKEN_IDS, "kind": TEXT},
+    "attributes": {
+        "id": INT16,
+        "object": INT16,
+        **TOKEN_IDS,
+        "kind": TEXT,
+    },
+    "relations": {
+        "id": INT16,
+        "subject": INT16,
+        "object": INT16,
+        **TOKEN_IDS,
+        "kind": TEXT,
+    },
 }
 """Fields of the structs of each list column, in the order of the fields of the dataclass."""
-CLASSES = {"tokens": Token, "objects": Object, "attributes": Attribute, "relations": Relation}
+CLASSES = {
+    "tokens": Token,
+    "objects": Object,
+    "attributes": Attribute,
+    "relations": Relation,
+}
 ELEMENTS = ("objects", "attributes", "relations")
 GRAPH_SCHEMA = pa.schema({"text": TEXT, "status": TEXT})
 for _column, _fields in STRUCTS.items():

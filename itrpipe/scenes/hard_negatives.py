@@ -90,7 +90,14 @@ def hard_negatives(
             shuffled = rng.sample(list(captions_of_scene), len(captions_of_scene))
             edited = _edited(rng, reader, scene, shuffled, category, related)
             for caption, negative in islice(edited, most):
-                negatives.append(HardNegative(scene.image_id, caption, negative, category))
+                negatives.append(
+                    HardNegative(
+                        scene.image_id,
+                        caption,
+                        negative,
+                        category,
+                    )
+                )
     return negatives
 
 

@@ -45,7 +45,12 @@ _WORDING = re.compile(r"\{([ab])\} (.*) \{[ab]\} ?(.*)")
 _COPULA = "is "
 _BESIDE = "with"  # between a counted noun phrase and what there is beside it
 # What may stand for the first word of a phrase for a setting.
-_PLACES = {"in": ("on", "at"), "on": ("in", "at"), "at": ("in", "on"), "by": ("at",)}
+_PLACES = {
+    "in": ("on", "at"),
+    "on": ("in", "at"),
+    "at": ("in", "on"),
+    "by": ("at",),
+}
 _WORN = ("in", "dressed in", "wearing")
 _WITHOUT_ARTICLE = "someone"
 
@@ -315,7 +320,14 @@ class CaptionReader:
         adjectives = []
         for adjective in _ADJECTIVE.finditer(phrase):
             attribute, value = _ADJECTIVES[adjective[0]]
-            adjectives.append(Adjective(adjective.start(), adjective.end(), attribute, value))
+            adjectives.append(
+                Adjective(
+                    adjective.start(),
+                    adjective.end(),
+                    attribute,
+                    value,
+                )
+            )
         certain = True
         values: dict[str, set[str]] = defaultdict(set)
         for adjective in adjectives:

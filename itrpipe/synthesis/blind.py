@@ -212,13 +212,24 @@ class _Differences(NamedTuple):
         cells, cell = np.unique(rows * len(kinds) + columns, return_inverse=True)
         more = np.bincount(cell, signs)
         rows, columns = np.divmod(cells[more != 0], len(kinds))
-        return cls(rows, columns, more[more != 0], pairs, len(kinds))
+        return cls(
+            rows,
+            columns,
+            more[more != 0],
+            pairs,
+            len(kinds),
+        )
 
     @classmethod
     def of_vectors(cls, vectors: np.ndarray) -> _Differences:
         """Return the elements of differences [P, D] of vectors, of unit variance, in the place of those of n-grams."""
         rows, columns = np.indices(vectors.shape).reshape(2, -1)
-        return cls(rows, columns, vectors.ravel() / vectors.std(), *vectors.shape)
+        return cls(
+            rows,
+            columns,
+            vectors.ravel() / vectors.std(),
+            *vectors.shape,
+        )
 
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""

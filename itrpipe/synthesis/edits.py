@@ -223,7 +223,12 @@ def end_edits(
             first = caption.named(relation.subject)
             second = caption.named(relation.object)
             details = f"{first} {predicate} {second}", f"{second} {predicate} {first}"
-            yield Option(partial(caption.swapped, one, two), [new], [old], details)
+            yield Option(
+                partial(caption.swapped, one, two),
+                [new],
+                [old],
+                details,
+            )
 
 
 def relation_edits(

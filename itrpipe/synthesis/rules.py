@@ -104,7 +104,17 @@ class RuleMaker:
                         caption_id = str(split.caption_ids[row])
                         image_id = str(split.image_ids[image_row])
                         probabilities = (None, None, None, None)
-                        sentences.append(Sentence(caption_id, image_id, text, edits, *probabilities, rule, *twin))
+                        sentences.append(
+                            Sentence(
+                                caption_id,
+                                image_id,
+                                text,
+                                edits,
+                                *probabilities,
+                                rule,
+                                *twin,
+                            )
+                        )
                     written.add(text)
                     drawn[reason] += 1
         return sentences, dict(sorted(drawn.items()))
