@@ -189,7 +189,8 @@ class Attacher:
             left = clause.last
             if self.lemmas[noun] in lists.ANIMATE:
                 left = self._nearest(lists.ANIMATE)
-            if left is None or (self.lemmas[left] not in lists.ANIMATE and self.lists.is_new(index - 2, index)):
+            is_thing = left is None or self.lemmas[left] not in lists.ANIMATE
+            if is_thing and self.lists.is_new(index - 2, index):
                 left = clause.nouns[0]
             conjunction = self.chunks[index - 1].head
             self._link("SJl", conjunction, left)
@@ -338,7 +339,9 @@ class Attacher:
         if clause.after == "CC" and previous is not None and previous.kind in PARTICIPLES:
             self._link(previous.kind[0] + kind[1], previous.head, verb)
             return True
-        if clause.after in {"NP", "J", ""} or (clause.after == "P" and clause.preposition is None):
+        if clause.after in {"NP", "J", ""}:
+            return False
+        if clause.after == "P" and clause.preposition is None:
             return False
         subject = clause.subject
         if subject is None:
@@ -448,7 +451,8 @@ class Attacher:
             return None
         # With a stick in its mouth, with a leg in the air; a wall with drawings on it.
         if clause.prepositions.get(last) == "with":
-            if self.words[target.first] in lists.POSSESSIVE_PRONOUNS or self.words[target.head] == "air":
+            is_owned = self.words[target.first] in lists.POSSESSIVE_PRONOUNS
+            if is_owned or self.words[target.head] == "air":
                 return last
         elif preposition == "with" and self.kinds[index + 2 : index + 4] == ["P", "NP"]:
             pronoun = self.words[self.chunks[index + 3].head]
@@ -464,7 +468,9 @@ class Attacher:
             return last  # people behind him
         if clause.after == "," and clause.verb is None and clause.subject is not None:
             return clause.subject
-        if clause.verb is None or (clause.predicate is not None and self.tags[clause.verb] == "BE"):
+        if clause.verb is None:
+            return self._home(last, thing)
+        if clause.predicate is not None and self.tags[clause.verb] == "BE":
             return self._home(last, thing)
         if last in clause.objects:
             verb = self.lemmas[clause.verb]

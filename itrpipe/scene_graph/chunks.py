@@ -71,8 +71,9 @@ class Chunker:
         return Chunk("VBG", i + 1, i, i + 1)
 
     def _is_incorporated(self, i: int) -> bool:
-        action = self.tags[i + 1] == "VBG" and self.tags[i + 2] != "N"
-        return action and tuple(self.words[i : i + 2]) in lists.INCORPORATED
+        if self.tags[i + 1] != "VBG" or self.tags[i + 2] == "N":
+            return False
+        return tuple(self.words[i : i + 2]) in lists.INCORPORATED
 
     def _is_quote(self, i: int) -> bool:
         return self.tags[i] == "," and self.words[i] in lists.QUOTES
@@ -138,11 +139,15 @@ class Chunker:
             case "VBG" if seen and following == "N":
                 return tuple(self.words[i - 1 : i + 1]) in lists.INCORPORATED
             case "J":
-                return "N" not in seen or (following == "N" and self.words[i] not in lists.COLOURS)
+                if "N" not in seen:
+                    return True
+                return following == "N" and self.words[i] not in lists.COLOURS
             case "R":
                 return "N" not in seen and following == "J"
             case "CC" | "," if seen:
-                return self._is_quote(i) or (seen[-1] == "J" and self._joins_adjectives(i))
+                if self._is_quote(i):
+                    return True
+                return seen[-1] == "J" and self._joins_adjectives(i)
         return False
 
     def _joins_adjectives(self, i: int) -> bool:
@@ -204,7 +209,8 @@ class Lists:
             return False
         if self.lemmas[part.head] not in lists.BODY_PARTS:
             return False
-        return self.lemmas[self.chunks[right].head] not in lists.BODY_PARTS | lists.FEATURES
+        thing = self.lemmas[self.chunks[right].head]
+        return thing not in lists.BODY_PARTS | lists.FEATURES
 
     def clause_follows(self, index: int) -> bool:
         """Return whether a noun phrase, with the prepositions after it, is the subject of a finite verb."""
@@ -230,8 +236,9 @@ class Lists:
         """
         if self.kinds[left] != "NP" or self.kinds[right] != "NP":
             return False
-        if self.lemmas[self.chunks[right].head] not in lists.ANIMATE:
+        lemmas = [self.lemmas[chunk.head] for chunk in self.chunks]
+        if lemmas[right] not in lists.ANIMATE:
             return not self.is_new(left, right)
-        if self.lemmas[self.chunks[left].head] in lists.ANIMATE:
+        if lemmas[left] in lists.ANIMATE:
             return True
-        return not any(self.lemmas[chunk.head] in lists.ANIMATE for chunk in self.chunks[:left])
+        return lists.ANIMATE.isdisjoint(lemmas[:left])

@@ -125,7 +125,7 @@ class _Extraction:
             nouns.update(noun for _, noun in self.pairs[kind])
         for kind in ("AN", "IX", "K"):
             nouns.difference_update(word for _, word in self.pairs[kind])
-        self.nouns = list(filter(self._is_object, sorted(nouns)))
+        self.nouns = [noun for noun in sorted(nouns) if self._is_object(noun)]
 
     def lemma(self, words: Iterable[int]) -> str:
         """Return the lemmas of some tokens."""

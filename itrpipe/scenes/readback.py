@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from itrpipe.scenes.layout import Triple
 from itrpipe.scenes.oracle import LogicalForm, Predicate
-from itrpipe.scenes.sayings import SAYINGS
+from itrpipe.scenes.sayings import SAYINGS, Hypernym
 from itrpipe.scenes.world import COLOURS, KIND_TABLE, MAX_OBJECTS, PEOPLE
 
 Span = tuple[int, int]
@@ -218,12 +218,11 @@ _JOINTS = {_normalised(joint) for joint in (*SAYINGS.clause_joints, ", ")}
 
 _KINDS_OF_NOUNS: dict[str, tuple[str, ...]] = {}
 """Singular and plural nouns -> kinds. Plurals that are no word do no harm."""
-_NOUNS = [((_kind,), _nouns, (SAYINGS.plurals[_kind],)) for _kind, _nouns in SAYINGS.nouns.items()]
-_NOUNS += [(_row.kinds, _row.singular, _row.plural) for _row in SAYINGS.hypernyms]
-for _kinds, _nouns, _plurals in _NOUNS:
-    for _noun in _nouns:
-        for _spelling in (*_plurals, _noun, f"{_noun}s", f"{_noun}es", f"{_noun[:-1]}ies"):
-            _KINDS_OF_NOUNS[_spelling] = _kinds
+_NOUNS = [Hypernym((_kind,), _nouns, (SAYINGS.plurals[_kind],)) for _kind, _nouns in SAYINGS.nouns.items()]
+for _row in (*_NOUNS, *SAYINGS.hypernyms):
+    for _noun in _row.singular:
+        for _spelling in (*_row.plural, _noun, f"{_noun}s", f"{_noun}es", f"{_noun[:-1]}ies"):
+            _KINDS_OF_NOUNS[_spelling] = _row.kinds
 
 _ADJECTIVES: dict[str, tuple[str, str]] = {}
 """Adjective -> attribute and value."""

@@ -21,7 +21,6 @@ from itrpipe.scenes.world import COLOURS, KIND_TABLE, PEOPLE
 MAX_WORDS = 22
 _SPECIFIC_TRIES = 10
 _MAX_TRIES = 200
-_TELLING_LITTLE = ("single", "general")
 _HYPERNYM_RATE = 0.16
 _GENERAL_SETTING_RATE = 0.12
 USUAL_DETAIL = 0.5
@@ -115,7 +114,8 @@ def write_captions(
     captions: list[Caption] = []
     for styles in SAYINGS.slots:
         style = rng.choice(styles)
-        if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
+        tells_little = style in ("single", "general")
+        if tells_little and caption_detail > USUAL_DETAIL and rng.random() < _leaning(0.0, caption_detail):
             style = "middle"
         texts = [caption.text for caption in captions]
         best = None
@@ -236,15 +236,20 @@ class _Draft:
         self.settings = (setting,)
         phrases = SAYINGS.settings[setting]
         if self.is_vague(_GENERAL_SETTING_RATE):
-            self.settings, phrases = next(row for row in SAYINGS.general_settings if setting in row[0])
+            for settings, general_phrases in SAYINGS.general_settings:
+                if setting in settings:
+                    self.settings = settings
+                    phrases = general_phrases
+                    break
         return self.rng.choice(phrases)
 
     def lateral(self, name: str, count: int) -> list[Triple]:
         """Draw up to `count` relations `name` of the scene; left only where it is plain to see."""
+        objects = self.scene.objects
         triples = []
         for triple in self.scene.relations:
             first, relation, second = triple
-            distance = self.scene.objects[second].centre - self.scene.objects[first].centre
+            distance = objects[second].centre - objects[first].centre
             if relation == name and (name != "left" or distance > CLEARLY_LEFT):
                 triples.append(triple)
         return self.rng.sample(triples, min(count, len(triples)))
@@ -309,7 +314,8 @@ def _long(draft: _Draft) -> Caption:
         first, _, second = triple
         if len(parts) < 2 and first not in draft.objects and second not in draft.objects:
             parts.append(draft.clause(triple, detail))
-    rest = [index for index in range(len(draft.scene.objects)) if index not in draft.objects]
+    indices = range(len(draft.scene.objects))
+    rest = [index for index in indices if index not in draft.objects]
     if len(parts) < 2 and rest:
         parts.append(draft.mention(rng.choice(rest), detail))
     joint = " and "

@@ -164,7 +164,8 @@ def is_valid(scene: SymbolicScene) -> bool:
     for unit in scene.units:
         if unit.relation:
             main, partner = unit.objects
-            if partner.kind not in WORLD.partners[unit.relation].get(main.kind, ()):
+            partners = WORLD.partners[unit.relation]
+            if partner.kind not in partners.get(main.kind, ()):
                 return False
     return True
 
@@ -226,7 +227,10 @@ def sample_scene(
     counts = range(MIN_UNITS, room + 1)
     weights = [WORLD.weights["units"][str(count)] for count in counts]
     count = rng.choices(counts, weights)[0]
-    units = [_sample_unit(rng, setting, _weighted_choice(rng, "relation")) for _ in range(count)]
+    units = []
+    for _ in range(count):
+        relation = _weighted_choice(rng, "relation")
+        units.append(_sample_unit(rng, setting, relation))
     if rng.random() < _COMPANION_PROBABILITY:
         kind = rng.choice(units).objects[0].kind
         if kind not in _TOO_WIDE_FOR_COMPANIONS:
@@ -277,7 +281,8 @@ def _edited(
         case "setting":
             return replace(scene, setting=_other(rng, SETTINGS, scene.setting))
         case "add":
-            units.insert(rng.randint(0, len(units)), _sample_unit(rng, scene.setting))
+            place = rng.randint(0, len(units))
+            units.insert(place, _sample_unit(rng, scene.setting))
         case "drop":  # one object of a unit, or the unit
             index = rng.randrange(len(units))
             unit = units.pop(index)

@@ -81,7 +81,8 @@ class LanguageModel:
         for first in range(0, len(order), _BATCH):
             rows = order[first : first + _BATCH]
             # What is behind the end plays no part in what comes before it.
-            tokens = torch.nn.utils.rnn.pad_sequence([ids[row] for row in rows], True, -1).to(self._device)
+            batch = [ids[row] for row in rows]
+            tokens = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1).to(self._device)
             targets = tokens[:, 1:]
             logits = self._network(tokens.clamp(min=0)).logits[:, :-1].float()
             losses = F.cross_entropy(logits.mT, targets, ignore_index=-1, reduction="none").double()

@@ -110,12 +110,17 @@ class TaggedCaption(SceneGraph):
 
     def statement_of(self, relation: Relation) -> Statement:
         """Return the statement of a relation."""
-        return "relation", self.nouns[relation.subject], relation.lemma, self.nouns[relation.object]
+        subject = self.nouns[relation.subject]
+        target = self.nouns[relation.object]
+        return "relation", subject, relation.lemma, target
 
     @cached_property
     def plurals(self) -> frozenset[str]:
         """Return the nouns that stand there in the plural or with a number."""
-        plurals = {statement[-1] for statement in self.statements if statement[0] == "count"}
+        plurals = set()
+        for statement in self.statements:
+            if statement[0] == "count":
+                plurals.add(statement[-1])
         for thing, noun in zip(self.objects, self.nouns, strict=True):
             if self.words[thing.head] != noun:
                 plurals.add(noun)
@@ -151,7 +156,9 @@ class TaggedCaption(SceneGraph):
 
     def written(self, first: int, last: int) -> str:
         """Return the characters of the words from `first` to `last`."""
-        return self.text[self.tokens[first].start : self.tokens[last].end]
+        start = self.tokens[first].start
+        end = self.tokens[last].end
+        return self.text[start:end]
 
     def edit(
         self,
@@ -251,7 +258,8 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str]) -> list[TaggedCapt
         MissingInputError: there is no such artifact.
         DataError: it is damaged, or one of the captions has no scene graph.
     """
-    is_asked_for = pc.field("caption_id").isin(pa.array(caption_ids, pa.string()))
+    ids = pa.array(caption_ids, pa.string())
+    is_asked_for = pc.field("caption_id").isin(ids)
     captions: dict[str, TaggedCaption] = {}
     for table in SceneGraphFile(parsed).row_groups(("caption_id", *GRAPH_SCHEMA.names)):
         rows = table.filter(is_asked_for)
