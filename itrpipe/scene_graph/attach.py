@@ -189,8 +189,8 @@ class Attacher:
             left = clause.last
             if self.lemmas[noun] in lists.ANIMATE:
                 left = self._nearest(lists.ANIMATE)
-            is_thing = left is None or self.lemmas[left] not in lists.ANIMATE
-            if is_thing and self.lists.is_new(index - 2, index):
+            is_new = self.lists.is_new(index - 2, index)
+            if left is None or (is_new and self.lemmas[left] not in lists.ANIMATE):
                 left = clause.nouns[0]
             conjunction = self.chunks[index - 1].head
             self._link("SJl", conjunction, left)
