@@ -39,7 +39,7 @@ from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.base import ImageBatch, RegionEncoding, TextBatch
 from itrpipe.models.captions import PieceIds
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.synthesis.language_model import LanguageModel, mean
+from itrpipe.synthesis.language_model import LanguageModel, mean_perplexity
 from itrpipe.synthesis.tokens import Spelled, caption_masks, respell, special_tokens, token_captions
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.saved import SavedModel
@@ -312,7 +312,7 @@ class WordTest:
             **shares,
         }
         if language_model is not None:
-            means = {kind: mean(language_model.perplexities(own)) for kind, own in texts.items()}
+            means = {kind: mean_perplexity(language_model.perplexities(own)) for kind, own in texts.items()}
             figures["fluency"] = {"sentences": len(texts["written"]), **means}
         return figures
 
