@@ -17,7 +17,8 @@ from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_devic
 from itrpipe.features.embeddings import SplitScores, embedding_writer
 from itrpipe.models.base import at_least_single, changed
 from itrpipe.storage.arrays import ArrayFile, write_arrays
-from itrpipe.training.data import Sources, SplitData, blocks, feed, reopened
+from itrpipe.training.batches import blocks, feed
+from itrpipe.training.data import Sources, SplitData, reopened
 from itrpipe.training.saved import SavedModel, chosen_precision, load_model
 from itrpipe.training.settings import AS_TRAINED
 

@@ -204,7 +204,7 @@ _POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 _LOWEST = 1e-8
 
 
-def rising(settings: LoopSettings, total: int) -> int:
+def warmup_updates(settings: LoopSettings, total: int) -> int:
     """Return the number of updates, of so many in all, over which the learning rate rises."""
     wanted = settings.warmup_updates
     return round(wanted * total if wanted < 1 else wanted)
@@ -233,7 +233,7 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int) -
         UNITER and TAGS-DC. `cosine`: Loshchilov and Hutter, "SGDR", 2017; Radford et al., "CLIP", 2021.
     """
     pairs = settings.batch_size * settings.accumulate
-    warmup = rising(settings, total)
+    warmup = warmup_updates(settings, total)
     schedule = settings.schedule
     base = settings.learning_rate * (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
     share = min(1.0, (update + 1) / max(1, warmup))

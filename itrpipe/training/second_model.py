@@ -23,7 +23,8 @@ from itrpipe.features.embeddings import EmbeddingRows
 from itrpipe.mining.rescoring import SecondModel
 from itrpipe.models.base import DualEncoder, ImageEncoding, RegionEncoding, TextEncoding, WordEncoding
 from itrpipe.models.scan.network import CrossAttentionModel
-from itrpipe.training.data import Sources, SplitData, blocks, reopened
+from itrpipe.training.batches import blocks
+from itrpipe.training.data import Sources, SplitData, reopened
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
 from itrpipe.training.settings import MineExecution, MineSettings, run_label

@@ -29,7 +29,8 @@ from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.captions import Reading, WordIds
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import Augment, DualEncoder
-from itrpipe.training.data import PixelSplitData, TokenTexts, feed
+from itrpipe.training.batches import feed
+from itrpipe.training.data import PixelSplitData, TokenTexts
 
 BATCH = 64
 WORDS = ["a", "dog", "on", "the", "road"]
