@@ -41,7 +41,7 @@ from itrpipe.judging.calibration import LEAST, Calibration, calibrate
 from itrpipe.judging.shares import Share, share_of, share_right, strata_of
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
-from itrpipe.training.settings import JUDGE_INPUT
+from itrpipe.training.search_settings import JUDGE_INPUT
 
 CALIBRATION, SAMPLE, DOUBTFUL, HARMFUL = ORDERS = ("calibration", "sample", "doubtful", "harmful")
 SEARCH = "mine_negatives"

@@ -13,7 +13,8 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.models.declaration import backbone_family, settings_of
-from itrpipe.training.settings import MineSettings, TrainSettings, declared_encoders, method_of, usual_backbone
+from itrpipe.training.search_settings import MineSettings
+from itrpipe.training.settings import TrainSettings, declared_encoders, method_of, usual_backbone
 
 TWINS = 0.5
 """Of `--negatives twins`, for each pair of a batch."""

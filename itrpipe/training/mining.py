@@ -15,7 +15,7 @@ from itrpipe.mining.filters import drop
 from itrpipe.mining.lists import CandidateLists, HeldRows, matching
 from itrpipe.mining.mine import mine_split
 from itrpipe.mining.statistics import summary
-from itrpipe.training.settings import MineSettings
+from itrpipe.training.search_settings import MineSettings
 
 
 def mine_again(images: np.ndarray, texts: np.ndarray, split: Split, job: Any, folder: Path) -> dict[str, np.ndarray]:

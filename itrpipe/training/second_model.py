@@ -27,7 +27,8 @@ from itrpipe.training.batches import blocks
 from itrpipe.training.data import Sources, SplitData, reopened
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
-from itrpipe.training.settings import MineExecution, MineSettings, run_label
+from itrpipe.training.search_settings import MineExecution, MineSettings
+from itrpipe.training.settings import run_label
 
 _ROWS_PER_PASS = 256
 _COUNTED_ROWS = 8_192
