@@ -55,7 +55,7 @@ def second_model(
     """
     rescorer = inputs["rescorer"]
     trained = rescorer.folder.absolute()
-    load_scoring_model(trained)  # what cannot score pairs is better found out before mining than after
+    load_scoring_model(trained)  # a model that cannot score pairs is better found out before mining than after
     extracted = None
     if "extract" in rescorer.manifest.inputs:
         extracted = rescorer.input("extract").folder.absolute()
@@ -84,17 +84,17 @@ class KeptVectors:
         self.vectors = torch.empty(int(counts.sum()), dim, device=device)
 
     def put(self, first: int, padded: Tensor) -> None:
-        """Keeps the vectors [b, S, D] of items `first`, ..., of each as many as it has."""
+        """Keep the vectors [b, S, D] of items `first`, ..., of each as many as it has."""
         counts = self._counts[first : first + len(padded)]
         start = int(self._starts[first])
         real = torch.arange(padded.shape[1], device=counts.device) < counts[:, None]
         self.vectors[start : start + int(counts.sum())] = padded.to(counts.device, torch.float32)[real]
 
     def take(self, rows: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Padded vectors [P, S, D] of items [P] and the number of real ones [P]."""
-        wanted = torch.as_tensor(rows, dtype=torch.int64, device=self._counts.device)
-        counts = self._counts[wanted]
-        places = self._starts[wanted, None] + torch.arange(int(counts.max()), device=wanted.device)
+        """Return the padded vectors [P, S, D] of items [P] and the number of real ones [P]."""
+        items = torch.as_tensor(rows, dtype=torch.int64, device=self._counts.device)
+        counts = self._counts[items]
+        places = self._starts[items, None] + torch.arange(int(counts.max()), device=items.device)
         places = places.clamp_(max=len(self.vectors) - 1)  # behind the last item there is nothing to pad with
         return self.vectors[places].to(device), counts.to(device)
 
@@ -125,27 +125,33 @@ class PairScorer:
         self._memory = memory if device.type == CUDA else min(memory, _CPU_BATCH_BYTES)
         self._dual = isinstance(model, DualEncoder)
         if self._dual:
-            counts = [np.ones(count, dtype=np.int64) for count in (data.num_images, data.num_captions)]
+            image_counts = np.ones(data.num_images, dtype=np.int64)
+            text_counts = np.ones(data.num_captions, dtype=np.int64)
         else:
+            image_counts = data.region_counts
             lengths = [data.texts(rows).lengths.numpy() for rows in blocks(data.num_captions, _COUNTED_ROWS)]
-            counts = [data.region_counts, np.concatenate(lengths)]
-        self._widest_image = int(counts[0].max())
-        self._lengths = counts[1]
+            text_counts = np.concatenate(lengths)
+        self._most_regions = int(image_counts.max())
+        self._lengths = text_counts
+
         # Each side lies on the device, or in main memory.
         kept = []
         in_main_memory = 0
-        for lengths in counts:
-            needed = 4 * dim * int(lengths.sum())
-            on_device = device.type == CUDA and needed <= torch.cuda.mem_get_info(device)[0] // 2
-            in_main_memory += 0 if on_device else needed
-            present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        for counts in (image_counts, text_counts):
+            place = device
+            needed = 4 * dim * int(counts.sum())
+            if device.type != CUDA or needed > torch.cuda.mem_get_info(device)[0] // 2:
+                place = torch.device("cpu")
+                in_main_memory += needed
             if in_main_memory > present:
                 raise UsageError(
                     f"the encodings of the training set take {in_main_memory / 2**30:.1f} GiB and this machine has "
                     f"{present / 2**30:.1f} GiB of memory; mine without --rescore-with, or on a larger machine"
                 )
-            kept.append(KeptVectors(lengths, dim, device if on_device else torch.device("cpu")))
+            kept.append(KeptVectors(counts, dim, place))
         self._images, self._texts = kept
+
         for rows in blocks(data.num_images, _ROWS_PER_PASS):
             image = self._model.encode_images(data.images(rows).to(device))
             self._images.put(int(rows[0]), image.embedding[:, None] if self._dual else image.regions)
@@ -155,7 +161,7 @@ class PairScorer:
 
     @torch.inference_mode()
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """Scores pairs, those with the longest captions first, so that a batch is padded little.
+        """Score pairs, those with the longest captions first, so that a batch is padded little.
 
         Args:
             images: [P] rows.
@@ -169,17 +175,19 @@ class PairScorer:
         start = 0
         while start < len(order):
             # Beside the vectors there are a few matrices of the products of all of them with each other.
-            vectors = self._widest_image + int(self._lengths[captions[order[start]]])
-            per_pair = 4 * vectors * (_COPIES * self._dim + 2 * vectors)
-            batch = order[start : start + max(1, int(self._memory / per_pair))]
+            longest_caption = int(self._lengths[captions[order[start]]])
+            vectors = self._most_regions + longest_caption
+            bytes_per_pair = 4 * vectors * (_COPIES * self._dim + 2 * vectors)
+            pairs = max(1, int(self._memory / bytes_per_pair))
+            batch = order[start : start + pairs]
             image, regions = self._images.take(images[batch], self._device)
             text, words = self._texts.take(captions[batch], self._device)
             if self._dual:
-                sides: Any = ImageEncoding(image[:, 0]), TextEncoding(text[:, 0])
+                encodings: Any = ImageEncoding(image[:, 0]), TextEncoding(text[:, 0])
             else:
-                all_real = bool((regions == image.shape[1]).all())
-                sides = RegionEncoding(image, None if all_real else regions), WordEncoding(text, words)
-            scores[batch] = self._model.score_pairs(*sides).float().cpu().numpy()
+                has_padding = bool((regions != image.shape[1]).any())
+                encodings = RegionEncoding(image, regions if has_padding else None), WordEncoding(text, words)
+            scores[batch] = self._model.score_pairs(*encodings).float().cpu().numpy()
             start += len(batch)
         return scores
 
