@@ -122,7 +122,9 @@ def sources_of(job: Any) -> Sources:
     for name in ("prepare", "extract", "parse"):
         if name in job.inputs:
             folders[name] = job.inputs[name].folder.absolute()
-    frozen = {side: job.inputs[f"frozen_{side}"].folder.absolute() for side in job.settings.encoded_once()}
+    frozen = {}
+    for side in job.settings.encoded_once():
+        frozen[side] = job.inputs[f"frozen_{side}"].folder.absolute()
     return Sources(**folders, train_share=job.settings.train_share, frozen=frozen)
 
 
@@ -184,7 +186,7 @@ class Refreshing:
 def method_inputs(
     job: Any, names: tuple[str, ...], train: SplitData, tokens: CaptionTokens, model: Any
 ) -> dict[str, Any]:
-    """Read what a method declared, see `itrpipe.methods.declaration.INPUTS`.
+    """Read the inputs that a method declared, see `itrpipe.methods.declaration.INPUTS`.
 
     Args:
         job: of the training, see `itrpipe.stages.base.Job`.
@@ -258,7 +260,8 @@ def mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
         DataError: they are of another training set.
     """
     lists = {}
-    for direction, ids in zip(DIRECTIONS, (train.split.image_ids, train.split.caption_ids), strict=True):
+    anchors = train.split.image_ids, train.split.caption_ids
+    for direction, ids in zip(DIRECTIONS, anchors, strict=True):
         mined = read_list(folder, direction)
         if not np.array_equal(mined.anchor_ids, ids):
             raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
@@ -316,7 +319,8 @@ def chosen_chunk(model: AnyMatcher, data: SplitData, pairs: int, device: torch.d
     if device.type != CUDA or any(isinstance(module, _BatchNorm) for module in model.modules()):
         return 0
     model.to(device).train()
-    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     trained = sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
 
     def bytes_of(rows: int) -> float:
@@ -361,10 +365,10 @@ def compile_for(job: Any, model: AnyMatcher, train: SplitData, device: torch.dev
 
     It pays for those of transformers on a GPU, in a long training.
     """
-    wanted = job.execution.compile
-    if wanted == "auto":
-        wanted = device.type == CUDA and job.settings.model.opens_encoders and steps >= _COMPILED_FROM
-    if not wanted:
+    compiles = job.execution.compile
+    if compiles == "auto":
+        compiles = device.type == CUDA and job.settings.model.opens_encoders and steps >= _COMPILED_FROM
+    if not compiles:
         return False
     try:
         compile_encoders(model, device)
@@ -399,7 +403,7 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
             "what it misses, or give --set train.compile=false"
         ) from None
     parts = list(model.children())
-    for part in parts:  # grows: nothing calls a list, but what it holds
+    for part in parts:  # grows: nobody calls a list of modules, but these
         if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
             parts.extend(part.children())
         else:

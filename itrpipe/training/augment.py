@@ -63,7 +63,7 @@ def draw_changes(
     Args:
         sizes: int64 [B, 2] height and width of the photographs.
         may_flip: bool [B], images whose captions stay true of them when they are mirrored.
-        frame: height and width of what the model sees of them.
+        frame: height and width of the frames that the model sees.
         augment: settings, see `itrpipe.models.dual_encoder.declaration.Augment`.
         rng: of the batch.
     """
@@ -96,7 +96,8 @@ def crop_boxes(sizes: np.ndarray, frame: tuple[int, int], scale: float, rng: np.
     height, width = sizes.T[:, :, None]
     areas = rng.uniform(scale, 1.0, (len(sizes), _ATTEMPTS)) * height * width
     narrowest, broadest = RATIO
-    ratios = np.exp(rng.uniform(math.log(narrowest), math.log(broadest), areas.shape)) * shape
+    log_ratios = rng.uniform(math.log(narrowest), math.log(broadest), areas.shape)
+    ratios = np.exp(log_ratios) * shape
     widths = np.rint(np.sqrt(areas * ratios)).astype(np.int64)
     heights = np.rint(np.sqrt(areas / ratios)).astype(np.int64)
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
@@ -108,11 +109,13 @@ def crop_boxes(sizes: np.ndarray, frame: tuple[int, int], scale: float, rng: np.
     # Where no draw fits: the largest part in the middle.
     tallest = np.rint(sizes[:, 1] / (narrowest * shape)).astype(np.int64)
     widest = np.rint(sizes[:, 0] * (broadest * shape)).astype(np.int64)
-    largest = np.minimum(sizes, np.stack([tallest, widest], axis=1)).clip(min=1)
+    largest = np.stack([tallest, widest], axis=1)
+    largest = np.minimum(sizes, largest).clip(min=1)
     is_drawn = fits.any(axis=1)[:, None]
     parts = np.where(is_drawn, drawn, largest)
     margins = sizes - parts
-    starts = np.where(is_drawn, np.floor(places * (margins + 1)), margins // 2).astype(np.int64)
+    drawn_starts = np.floor(places * (margins + 1))
+    starts = np.where(is_drawn, drawn_starts, margins // 2).astype(np.int64)
     return np.concatenate([starts, parts], axis=1)
 
 

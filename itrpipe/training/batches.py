@@ -14,7 +14,7 @@ import torch
 from itrpipe.engine.work import CUDA
 
 _ORDER = 1
-"""Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
+"""Last seed of an epoch's order, which differs from those of its steps; NumPy ignores trailing zeros."""
 
 
 def epoch_batches(

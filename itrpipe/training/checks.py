@@ -35,7 +35,7 @@ ANSWERS = 3.0
 """Answers that it has to gain as well; one counts 100 / N in a recall among N images."""
 
 
-# Before: the configuration
+# The configuration, from the options of the command line
 
 
 def both_encoders(method: str, vision: str | None, text: str | None) -> dict[str, str]:
@@ -66,7 +66,7 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
 
     Args:
         method: configuration of `train`.
-        named: `negatives`, `weigh`, `judged`, `objective` and `batches`, those that were given.
+        named: the options that were typed, of `negatives`, `weigh`, `judged`, `objective` and `batches`.
         positives: further positives.
 
     Raises:
@@ -102,7 +102,7 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
     return method, loss
 
 
-# Before: what cannot work
+# Settings that cannot work, before a training
 
 
 def refuse_other_features(settings: TrainSettings, extracted: Any) -> None:
@@ -113,12 +113,14 @@ def refuse_other_features(settings: TrainSettings, extracted: Any) -> None:
         extracted: settings of the features.
 
     Raises:
-        UsageError: they do not hold what the backbone reads.
+        UsageError: they do not hold the features that the backbone reads.
     """
     parts = passes_of("", extracted).values()
-    held = frozenset().union(*(part.may_hold() for part in parts))
+    groups = set()
+    for part in parts:
+        groups |= part.may_hold()
     for name in settings.model.reads():
-        if name not in held:
+        if name not in groups:
             kinds = "+".join(part.kind.replace("_", "-") for part in parts)
             remedy = _REMEDIES[name]
             alternative = settings.model.without(name)
@@ -257,7 +259,7 @@ def refuse_lists(settings: TrainSettings, mining: MineSettings, conf: str) -> No
         raise UsageError(f"{conf} mines again every {mined.refresh_every} epochs, but {reason}")
 
 
-# Afterwards
+# A finished training
 
 
 def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], images: int) -> str:
@@ -266,7 +268,7 @@ def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
     A learning rate that falls lifts validation at the end in any case, so that a rise then says nothing.
 
     Args:
-        history: a row for each validation, with `epoch` and `val_rsum`; empty for what was not trained.
+        history: a row for each validation, with `epoch` and `val_rsum`; empty for a model that was not trained.
         settings: of the training, as manifests keep them.
         images: of the validation split.
     """

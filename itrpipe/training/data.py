@@ -85,6 +85,7 @@ class TokenTexts:
         tokens = self.tokens[rows, : multiples * self.multiple]
         vectors = None
         if self.vectors is not None:
+            assert self.vector_rows is not None
             vectors = torch.from_numpy(self.vectors[self.vector_rows[rows]])
         return TextBatch(
             torch.from_numpy(tokens.astype(np.int64)),
@@ -160,7 +161,7 @@ class SplitData:
     Args:
         split: images and captions.
         texts: the captions as models read them; None where only images are read.
-        image_dim: D_in, width of what is read of an image: of a region feature, of a global vector, of a pixel.
+        image_dim: D_in, width of a region feature, of a global vector or of a pixel.
 
     Attributes:
         captions: the texts.
@@ -235,7 +236,7 @@ class FeatureSplitData(SplitData):
     Args:
         split, texts: see `SplitData`.
         features: file that holds the features of all its images.
-        read: what is read of an image: `regions` and all else, or its `global` vector alone.
+        read: `regions`, for all features of an image, or `global`, for its global vector alone.
 
     Raises:
         DataError: the features do not hold that.
@@ -500,7 +501,7 @@ def load_splits(
     warn: Callable[[str], None],
     encoders: Encoders | None = None,
 ) -> tuple[dict[str, SplitData], CaptionTokens]:
-    """Open every split for a model that is to be trained, and what reads its captions.
+    """Open every split for a model that is to be trained, and the reader of its captions.
 
     A vocabulary of our own has the words of train and val, as in the papers; that of a model that reads phrases has the
     words of the training captions' scene graphs.
@@ -528,7 +529,8 @@ def load_splits(
     if phrases is not None:
         # Source: SSAMT, implementation details: five occurrences, training captions only.
         word_ids = phrases.word_ids.take(phrases.rows(chosen["train"].caption_ids.tolist()))
-        words = pa.array(phrases.words, pa.string()).take(pa.array(word_ids.values))
+        words = pa.array(phrases.words, pa.string())
+        words = words.take(pa.array(word_ids.values))
         captions = pa.ListArray.from_arrays(pa.array(word_ids.offsets, pa.int32()), words)
         tokens = Vocabulary.build(captions, min_word_count)
     elif encoders is None and settings.pretrained().get("tokenizer"):
@@ -605,11 +607,13 @@ def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[
 
     Args:
         saved: the model.
-        sources: what it was trained on.
+        sources: the data that it was trained on.
         names: of the splits.
 
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
     settings = saved.settings
-    return sources.open(sources.splits(names), saved.tokens, settings, saved.images, sources.phrases(settings))
+    splits = sources.splits(names)
+    phrases = sources.phrases(settings)
+    return sources.open(splits, saved.tokens, settings, saved.images, phrases)

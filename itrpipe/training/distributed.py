@@ -2,8 +2,7 @@
 
 Every process computes the loss of the whole batch, from encodings that all of them have made a share of. So the mean of
 their gradients, which `DistributedDataParallel` takes while the backward pass goes on, is the gradient of one process,
-if the gradient of what was gathered is summed over the processes: each then holds what all of them know about its own
-share.
+if the gradient of gathered rows is summed over the processes: each then holds the whole gradient of its own share.
 
 Models that score pair by pair divide the scores as well, and each process knows a part of the gradient of encodings.
 
@@ -85,7 +84,9 @@ class Processes:
 
     def own(self, rows: int) -> slice:
         """Return the rows of this process, of so many."""
-        return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
+        start = rows * self.rank // self.size
+        end = rows * (self.rank + 1) // self.size
+        return slice(start, end)
 
     def counts(self, rows: int) -> list[int]:
         """Return how many of these rows each process has."""
@@ -93,7 +94,7 @@ class Processes:
         return [end - start for start, end in pairwise(ends)]
 
     def agreed(self, value: Value) -> Value:
-        """Return what the first process has, for which the others wait."""
+        """Return the value of the first process, for which the others wait."""
         if self.size == 1:
             return value
         values = [value]
@@ -288,7 +289,7 @@ def _gather_all_rows(division: Division, norm: nn.Module, inputs: tuple[Tensor, 
 
 
 def _take_own_rows(division: Division, norm: nn.Module, inputs: tuple[Tensor, ...], whole: Tensor) -> Tensor | None:
-    """Take the own rows from what BatchNorm made of all rows."""
+    """Take the own rows from the output of BatchNorm for all rows."""
     if not norm.training or not division.counts:
         return None
     vectors = len(whole) // sum(division.counts)
@@ -345,7 +346,7 @@ _SECONDS_TO_WAIT = 10.0
 _LOST_CONNECTION = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused")
 
 
-def together(command: Callable[[], object]) -> None:
+def run_in_first_process(command: Callable[[], object]) -> None:
     """Run a command in the first process, while the others wait for its trainings and take part in them.
 
     Args:
@@ -435,7 +436,7 @@ def _wait(call: Callable[[], Any], message: str = "") -> Any:
 
 
 @contextmanager
-def joined_by(function: Callable[[Any], object], argument: Any) -> Iterator[None]:
+def others_run(function: Callable[[Any], object], argument: Any) -> Iterator[None]:
     """Let all other processes run a function while the first one runs a block.
 
     Where the block fails, the first one leaves their group, by which the others see that it is gone.

@@ -119,7 +119,7 @@ class _RunningModel(Work[Worker]):
 
     Args:
         trained: folder of the model, which may be unfinished but for its weights.
-        sources: what it was trained on.
+        sources: the data that it was trained on.
         block: rows per forward pass.
         device: `auto`, `cpu` or `cuda`.
     """
@@ -236,7 +236,7 @@ _OpenedSplit = tuple[SplitEncoder, SplitData, list[Any]]
 
 
 class Scoring(_RunningModel[_OpenedSplit]):
-    """Scores of a split; a part's file holds `scores` [t, N] of consecutive captions with all images.
+    """Score a split; a part's file holds `scores` [t, N] of consecutive captions with all images.
 
     Args:
         trained, sources, block, device: as of every map of a model.
@@ -260,7 +260,8 @@ class Scoring(_RunningModel[_OpenedSplit]):
         """Cut the captions into blocks."""
         split = self.rows
         images = len(split.image_ids)
-        return [replace(part, rows=images * part.rows) for part in cut(range(len(split.caption_ids)), self._block)]
+        parts = cut(range(len(split.caption_ids)), self._block)
+        return [replace(part, rows=images * part.rows) for part in parts]
 
     def open(self) -> _OpenedSplit:
         """Open the model and the split, and encode all its images, block by block."""
@@ -279,5 +280,6 @@ class Scoring(_RunningModel[_OpenedSplit]):
         split = self.rows
         matrix = np.empty((len(split.image_ids), len(split.caption_ids)), dtype=np.float32)
         for part, path in zip(self.parts(), paths, strict=True):
-            matrix[:, part.content.start : part.content.stop] = ArrayFile(path)[_SCORES].read().T
+            captions = part.content
+            matrix[:, captions.start : captions.stop] = ArrayFile(path)[_SCORES].read().T
         return SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image)

@@ -76,7 +76,8 @@ class JointModel:
             joined = {"embed_dim": 0, "image_pool": "auto", "text_pool": "auto", "vision": _PAIR, "text": _PAIR}
             settings = {**settings, "model": settings["model"] | joined}
             encoder = _join(model, model.vision, model.text)
-            row = pq.read_table(trained / HISTORY, filters=[("best", "==", True)]).to_pylist()[-1]
+            best_rows = pq.read_table(trained / HISTORY, filters=[("best", "==", True)])
+            row = best_rows.to_pylist()[-1]
             if row.get("mean_temperature"):
                 encoder.set_scale(1 / row["mean_temperature"], 0.0)
         else:
@@ -95,7 +96,7 @@ class JointModel:
         return not self.encoder.texts.masked
 
     def write(self, folder: Path) -> None:
-        """Write everything, of `config.json` what transformers has in it.
+        """Write all files; `config.json` is as transformers has it.
 
         Raises:
             DiskFullError: no space is left.
@@ -137,7 +138,8 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     network = transformers.VisionTextDualEncoderModel(config, vision.network, text.network)
     network.visual_projection.load_state_dict(model.project_images.state_dict())
     network.text_projection.load_state_dict(model.project_texts.state_dict())
-    return Encoder(network.eval(), vision.images, TextReader(text.texts.tokenizer, "own", text.texts.max_tokens, []))
+    texts = TextReader(text.texts.tokenizer, "own", text.texts.max_tokens, [])
+    return Encoder(network.eval(), vision.images, texts)
 
 
 def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
@@ -169,7 +171,7 @@ def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(reader.padding)
     tokenizer.model_max_length = tokens.max_tokens
     tokenizer.model_input_names = ["input_ids", "attention_mask"] if reader.masked else ["input_ids"]
-    tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # only what is here is saved
+    tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # `save_pretrained` reads it here
     return tokenizer
 
 

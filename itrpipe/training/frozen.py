@@ -45,7 +45,9 @@ class FrozenEncoding(Work[OpenedEncoder]):
         self.unit = "captions" if settings.side == TEXT else "images"
         self.title = f"encoding {self.unit} once"
         _, splits, _ = self._sources.splits()
-        self._counts = {name: len(getattr(split, self.unit)) for name, split in splits.items()}
+        self._counts = {}
+        for name, split in splits.items():
+            self._counts[name] = len(getattr(split, self.unit))
 
     def parts(self) -> list[Part]:
         """Return consecutive rows of every split."""

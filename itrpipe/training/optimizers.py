@@ -44,7 +44,7 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
 
     Args:
         model: with the weights that it starts from; is changed.
-        settings: `freeze`, `adapter` and what belongs to it.
+        settings: `freeze`, `adapter` and the options of adapters.
 
     Raises:
         UsageError: an encoder cannot be adapted so.
@@ -119,7 +119,7 @@ def _linear_layers(encoder: nn.Module) -> dict[nn.Module, str]:
 def depths(model: AnyMatcher) -> dict[int, int]:
     """Return the number of layers of an encoder between each of its parameters and its head.
 
-    Of an encoder of L layers, what follows them is the head and has depth 0, as has all that belongs to no encoder. The
+    Of an encoder of L layers, the head, which follows them, has depth 0, as has all that belongs to no encoder. The
     last layer has depth 1, the first L, and the embeddings, which come before, L + 1.
 
     Returns:
@@ -150,7 +150,7 @@ def depths(model: AnyMatcher) -> dict[int, int]:
 
 
 def _undecorated(function: Any) -> Any:
-    """Return a method of torch without what loads torch's compiler, which takes seconds and is not needed here."""
+    """Return a method of torch without the decorator that loads torch's compiler, which takes seconds."""
     return getattr(function, "__wrapped__", function)
 
 
@@ -176,15 +176,16 @@ Source: CLIP, Table 18, and SigLIP, section on stabilising large batches.
 
 
 def optimizer_of(settings: LoopSettings, model: AnyMatcher, further: Iterable[nn.Parameter] = ()) -> Adam:
-    """Return an optimiser of what is trained, in groups by the `scale` of their rate, the highest first.
+    """Return an optimiser of the trained weights, in groups by the `scale` of their rate, the highest first.
 
     A parameter with k layers between it and the head, its own among them, has the rate of the head times
-    layer_decay^k. Heads and what the method keeps have that of the schedule. What decay leaves alone is apart.
+    layer_decay^k. Heads and the parameters of the method have that of the schedule. Weights that do not decay have a
+    group of their own.
 
     Args:
         settings: of the training.
         model: which of its weights are trained is known.
-        further: what the method keeps between steps, which is never decayed.
+        further: parameters of the method, which are never decayed.
 
     Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
     """
@@ -298,7 +299,8 @@ class WeightAverage(nn.Module):
                 followed.append(weights)
         self._followed = tuple(followed)
         model.train()  # what is frozen stays in evaluation mode
-        self._norms = tuple(layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training)
+        norms = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+        self._norms = tuple(norm for norm in norms if norm.training)
         for number, weights in enumerate(self._followed):
             self.register_buffer(str(number), weights.detach().clone(), persistent=self._kind == EMA)
 
@@ -325,7 +327,8 @@ class WeightAverage(nn.Module):
             statistics += norm.buffers()
         replaced = [*self._followed, *statistics]
         before = [tensor.data for tensor in replaced]
-        for tensor, value in zip(replaced, [*averages, *map(torch.clone, statistics)], strict=True):
+        values = [*averages, *map(torch.clone, statistics)]
+        for tensor, value in zip(replaced, values, strict=True):
             tensor.data = value
         try:
             if self._norms:  # BatchNorm gets the mean statistics of batches; all else is in evaluation mode

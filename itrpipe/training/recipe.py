@@ -11,7 +11,7 @@ A step of training is `Trainer._step`, and reads from top to bottom:
 Of several processes each runs the same program. `SharedModel` stands for the model then: a call of it encodes a share
 of the batch and gathers the rest, so that the losses are those of the whole batch in every process.
 
-What makes resuming exact: the order of an epoch and what a batch draws come from generators seeded by (seed, epoch)
+Resuming is exact: the order of an epoch and the draws of a batch come from generators seeded by (seed, epoch)
 and (seed, epoch, step), so the position alone restores them; an order by mined lists follows from the lists of its
 epoch. Everything else that has a state (weights, optimiser moments, tensors of the method, dropout's generator, running
 sums) is in the checkpoint. The best weights are written once, as the file of the finished model; the checkpoint knows
@@ -52,7 +52,7 @@ from itrpipe.storage.disk import file_digest
 from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, feature_sizes, sources_of
 from itrpipe.training.batches import epoch_batches, feed
 from itrpipe.training.data import SplitData, longer_captions
-from itrpipe.training.distributed import AnyMatcher, Processes, SharedModel, joined_by
+from itrpipe.training.distributed import AnyMatcher, Processes, SharedModel, others_run
 from itrpipe.training.encoding import Encoding, SplitEncoder
 from itrpipe.training.optimizers import (
     WeightAverage,
@@ -107,7 +107,7 @@ def train(job: Any) -> None:
         DataError: a file is damaged, or the loss became NaN or infinite.
     """
     settings = job.settings
-    with joined_by(_train_along, replace(job, reporter=None)):
+    with others_run(_train_along, replace(job, reporter=None)):
         trainer, splits, tokens = trainer_of(job)
         model = trainer.run()
     history = trainer.position.history
@@ -384,7 +384,8 @@ class Trainer:
                 row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None}
                 for name, value in self.validate().items():
                     row[f"val_{name}"] = value
-                position.history = [row | {"best": True}]
+                row["best"] = True
+                position.history = [row]
                 self._save_best()
                 self._keep_best()
             while self._has_more() and not self._is_flat():
@@ -418,7 +419,9 @@ class Trainer:
         limit = self._settings.validation_images
         images = np.arange(min(limit, data.num_images))
         captions = np.flatnonzero(data.caption_image < limit)
-        scores = self.encoder.scores(self.encoder.images(data, images), self.encoder.texts(data, captions))
+        encoded_images = self.encoder.images(data, images)
+        encoded_texts = self.encoder.texts(data, captions)
+        scores = self.encoder.scores(encoded_images, encoded_texts)
         values = metrics(ranks(scores, data.caption_image[captions]))
         values["r1+r5"] = values["rsum"] - values["i2t_r10"] - values["t2i_r10"]
         return self._processes.agreed(values)
@@ -586,15 +589,28 @@ class Trainer:
 
         sums = position.sums
         position.sums = {}
-        losses = {name: total / sums["pairs"] for name, total in sums.items() if name.startswith("loss_")}
-        means = {name: total / sums["steps"] for name, total in sums.items() if name.startswith("mean_")}
+        losses = {}
+        means = {}
+        for name, total in sums.items():
+            if name.startswith("loss_"):
+                losses[name] = total / sums["pairs"]
+            elif name.startswith("mean_"):
+                means[name] = total / sums["steps"]
         mean_loss = sum(losses.values())
         # A row holds no times, so that a resumed run writes the same bytes.
-        row = {"epoch": epochs, "steps": int(sums["steps"]), "learning_rate": self._learning_rate, "loss": mean_loss}
-        row |= losses | means | {"gradient_norm": sums["gradient_norm"] / sums["updates"]}
+        row = {
+            "epoch": epochs,
+            "steps": int(sums["steps"]),
+            "learning_rate": self._learning_rate,
+            "loss": mean_loss,
+            **losses,
+            **means,
+            "gradient_norm": sums["gradient_norm"] / sums["updates"],
+        }
         for name, value in values.items():
             row[f"val_{name}"] = value
-        position.history.append(row | {"best": best})
+        row["best"] = best
+        position.history.append(row)
         if epoch_ends:
             position.epoch += 1
             position.step = 0

@@ -47,11 +47,11 @@ from itrpipe.training.distributed import AnyMatcher
 MODEL = "model.safetensors"
 CONFIG = "config.json"
 ABOUT, SETTINGS = "itrpipe", "settings"
-"""Keys of the `config.json` of an export: what building the model does not need, and in it, where the file is that of a
-joint model, all that does."""
+"""Keys of the `config.json` of an export: where the model comes from; and in it, where the file is that of a joint
+model, the settings that build it."""
 
 ADAPTERS = "adapter"
-"""Folder of what adapters have learned."""
+"""Folder of the weights of adapters."""
 FROZEN_ENCODER = "encoder"
 """Folder of a frozen encoder beside its vectors."""
 _MAY_DIFFER = ("phase", "augment")
@@ -91,8 +91,8 @@ def save_checkpoint(
 
     Args:
         path: of the file.
-        parts: name -> what has a state: the model, that of the method, an average of weights. A tensor that several of
-            them have is kept once.
+        parts: the modules that have a state by their names: the model, those of the method, an average of weights. A
+            tensor that several of them have is kept once.
         frozen: encoders that stay as they are opened, whose weights are not kept.
         optimizer: its moments are kept.
         position: of the training.
@@ -138,7 +138,8 @@ def load_checkpoint(
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         for name, own in states_of(parts, frozen).items():
             # The tensors that frozen encoders or earlier parts have stay as they are.
-            elsewhere = {key: tensor for key, tensor in parts[name].state_dict().items() if key not in own}
+            state = parts[name].state_dict()
+            elsewhere = {key: tensor for key, tensor in state.items() if key not in own}
             parts[name].load_state_dict(elsewhere | states[name])
     torch.set_rng_state(states["random"]["cpu"])
     if "cuda" in states["random"] and torch.cuda.is_available():
@@ -192,7 +193,10 @@ def load_weights(path: Path, model: nn.Module, digest: str) -> None:
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    on_host = {}
+    for name, tensor in tensors.items():
+        on_host[name] = tensor.detach().contiguous().cpu()
+    return on_host
 
 
 @dataclass(frozen=True)
@@ -278,7 +282,7 @@ def save_model(folder: Path, model: AnyMatcher, frozen: Mapping[str, Path]) -> N
 
 
 def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
-    """Write what adapters have learned as peft does, beside the model that they are to be merged into.
+    """Write the weights of adapters as peft does, beside the model that they are to be merged into.
 
     Args:
         folder: of the artifact; `ADAPTERS` in it is written anew, with a folder for each encoder where there are two.
@@ -325,7 +329,11 @@ def encoders_of(model: nn.Module) -> dict[str, Encoder]:
 def own_state(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of a model beside those of encoders of transformers."""
     encoders = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, Encoder))
-    return {name: weights for name, weights in model.state_dict().items() if not name.startswith(encoders)}
+    own = {}
+    for name, weights in model.state_dict().items():
+        if not name.startswith(encoders):
+            own[name] = weights
+    return own
 
 
 def save_description(
@@ -349,7 +357,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
     """Give a model the weights of a trained one.
 
     Raises:
-        UsageError: the trained model is of other settings that decide what its weights mean.
+        UsageError: settings that decide the meaning of its weights differ.
         DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
     config = read_json(folder / CONFIG)
@@ -370,7 +378,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
 
 
 def load_model(folder: Path) -> SavedModel:
-    """Read a trained model, or what `itrpipe export` wrote, in our layout or as a joint model of transformers.
+    """Read a trained or exported model, in our layout or as a joint model of transformers.
 
     Raises:
         DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.

@@ -113,7 +113,7 @@ class JudgeSettings(SearchSettings):
 
 
 class MineSettings(SearchSettings):
-    """Settings of mining: those of the search, and who has a say in what it finds.
+    """Settings of mining: those of the search, and the judges and decisions that count.
 
     Attributes:
         judges: names of those that say how likely each candidate is right after all.

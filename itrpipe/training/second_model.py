@@ -33,7 +33,7 @@ from itrpipe.training.settings import run_label
 _ROWS_PER_PASS = 256
 _COUNTED_ROWS = 8_192
 _COPIES = 2.5
-"""Copies of the vectors of a pair in memory while it is scored, with room for what is derived from them."""
+"""Copies of the vectors of a pair in memory while it is scored, with room for further arrays of their size."""
 _CPU_BATCH_BYTES = 32 * 2**20
 """A batch that fits into the processor's cache is up to twice as fast as one of 256 MiB."""
 
@@ -88,13 +88,15 @@ class KeptVectors:
         counts = self._counts[first : first + len(padded)]
         start = int(self._starts[first])
         real = torch.arange(padded.shape[1], device=counts.device) < counts[:, None]
-        self.vectors[start : start + int(counts.sum())] = padded.to(counts.device, torch.float32)[real]
+        end = start + int(counts.sum())
+        self.vectors[start:end] = padded.to(counts.device, torch.float32)[real]
 
     def take(self, rows: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the padded vectors [P, S, D] of items [P] and the number of real ones [P]."""
         items = torch.as_tensor(rows, dtype=torch.int64, device=self._counts.device)
         counts = self._counts[items]
-        places = self._starts[items, None] + torch.arange(int(counts.max()), device=items.device)
+        offsets = torch.arange(int(counts.max()), device=items.device)
+        places = self._starts[items, None] + offsets
         places = places.clamp_(max=len(self.vectors) - 1)  # behind the last item there is nothing to pad with
         return self.vectors[places].to(device), counts.to(device)
 
@@ -154,10 +156,12 @@ class PairScorer:
 
         for rows in blocks(data.num_images, _ROWS_PER_PASS):
             image = self._model.encode_images(data.images(rows).to(device))
-            self._images.put(int(rows[0]), image.embedding[:, None] if self._dual else image.regions)
+            vectors = image.embedding[:, None] if self._dual else image.regions
+            self._images.put(int(rows[0]), vectors)
         for rows in blocks(data.num_captions, _ROWS_PER_PASS):
             text = self._model.encode_texts(data.texts(rows).to(device))
-            self._texts.put(int(rows[0]), text.embedding[:, None] if self._dual else text.words)
+            vectors = text.embedding[:, None] if self._dual else text.words
+            self._texts.put(int(rows[0]), vectors)
 
     @torch.inference_mode()
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:

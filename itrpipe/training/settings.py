@@ -50,7 +50,12 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 """Programs that can follow a training; each is the name of its package too."""
 
 NOTHING = NO_AVERAGE = "none"
-FROZEN_SIDES = {NOTHING: (), "vision": ("vision",), "text": ("text",), "both": ("vision", "text")}
+FROZEN_SIDES = {
+    NOTHING: (),
+    "vision": ("vision",),
+    "text": ("text",),
+    "both": ("vision", "text"),
+}
 """Value of `freeze` -> the encoders that stay as they are."""
 EMA = "ema"
 WISE_FT = "wise-ft"
@@ -254,7 +259,9 @@ class TrainSettings(Settings):
 
     def counted(self) -> dict[str, Any]:
         """Return the values as the fingerprint sees them: those that are read, and of plug-ins name and version."""
-        values = self.model_dump(mode="json") | {"model": self.model.counted(), "loss": self.loss.counted()}
+        values = self.model_dump(mode="json")
+        values["model"] = self.model.counted()
+        values["loss"] = self.loss.counted()
         for name, value, mark in self.outside():
             seen = mark.seen(value)
             if seen != value:
@@ -349,7 +356,7 @@ class TrainSettings(Settings):
 
 
 class TrainExecution(MapExecution):
-    """Settings that change how training is executed, not what is computed.
+    """Settings that change how training is executed, not its results.
 
     What comes out still differs by rounding, and where a model has dropout by its draws: they depend on the device, the
     processes and the chunks of a batch, as they do on the seed.
@@ -413,7 +420,7 @@ def unread(settings: Mapping[str, Any]) -> frozenset[str]:
 
 
 def parsed_average(value: str) -> tuple[str, float]:
-    """Return kind and number of an average: the decay of `ema:DECAY`, the share of what was trained of `wise-ft:SHARE`.
+    """Return kind and number of an average: the decay of `ema:DECAY`, or the share of the trained weights of `wise-ft`.
 
     Raises:
         ValueError: it is none.
@@ -501,7 +508,7 @@ def _known(value: str, known: Iterable[str], what: str) -> str:
 
 
 class LoopSettings(TrainSettings, TrainExecution):
-    """All that the loop is told, of which it reads some; `precision` and `encode_chunk` are never `auto` here.
+    """The settings of a training that runs; `precision` and `encode_chunk` are never `auto` here.
 
     It is made of checked settings by `model_construct`. Without an epoch the model stays as it is.
     """

@@ -192,7 +192,8 @@ class Tracking:
 
     def _write_record(self) -> None:
         trackers = {name: asdict(sent) for name, sent in self._sent.items()}
-        write_stamped_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
+        record = {"folder": str(self._run.folder), "trackers": trackers}
+        write_stamped_json(self._run.work / RECORD, record)
 
 
 def metric_name(column: str) -> str:
