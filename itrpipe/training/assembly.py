@@ -184,7 +184,11 @@ class Refreshing:
 
 
 def method_inputs(
-    job: Any, names: tuple[str, ...], train: SplitData, tokens: CaptionTokens, model: Any
+    job: Any,
+    names: tuple[str, ...],
+    train: SplitData,
+    tokens: CaptionTokens,
+    model: Any,
 ) -> dict[str, Any]:
     """Read the inputs that a method declared, see `itrpipe.methods.declaration.INPUTS`.
 
@@ -286,7 +290,13 @@ def longest_used(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return cut
 
 
-def chunk_of(job: Any, model: AnyMatcher, data: SplitData, device: torch.device, precision: str) -> int:
+def chunk_of(
+    job: Any,
+    model: AnyMatcher,
+    data: SplitData,
+    device: torch.device,
+    precision: str,
+) -> int:
     """Return the `encode_chunk` of a job; `auto` becomes the largest that memory holds, printed and recorded."""
     settings = job.settings
     if isinstance(job.execution.encode_chunk, int):
@@ -304,7 +314,13 @@ def chunk_of(job: Any, model: AnyMatcher, data: SplitData, device: torch.device,
     return chunk
 
 
-def chosen_chunk(model: AnyMatcher, data: SplitData, pairs: int, device: torch.device, precision: str) -> int:
+def chosen_chunk(
+    model: AnyMatcher,
+    data: SplitData,
+    pairs: int,
+    device: torch.device,
+    precision: str,
+) -> int:
     """Return the rows of a chunk with which a step fits in the free memory of a GPU; 0 where the whole batch does.
 
     Models that look at the whole batch, and processors, take whole batches. The model is left as it was, on its device.
@@ -360,7 +376,13 @@ def fitting_chunk(pairs: int, room: float, bytes_of: Callable[[int], float]) -> 
     return 1 << max(1, int(rows)).bit_length() - 1
 
 
-def compile_for(job: Any, model: AnyMatcher, train: SplitData, device: torch.device, steps: int) -> bool:
+def compile_for(
+    job: Any,
+    model: AnyMatcher,
+    train: SplitData,
+    device: torch.device,
+    steps: int,
+) -> bool:
     """Compile the encoders where the settings say so, or it pays, and return whether they are.
 
     It pays for those of transformers on a GPU, in a long training.

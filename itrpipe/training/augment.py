@@ -56,7 +56,11 @@ class Changes(NamedTuple):
 
 
 def draw_changes(
-    sizes: np.ndarray, may_flip: np.ndarray, frame: tuple[int, int], augment: Any, rng: np.random.Generator
+    sizes: np.ndarray,
+    may_flip: np.ndarray,
+    frame: tuple[int, int],
+    augment: Any,
+    rng: np.random.Generator,
 ) -> Changes:
     """Draw changes of a batch, each image's independent of the others'.
 

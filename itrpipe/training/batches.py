@@ -63,7 +63,11 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
 
 
 def feed(
-    make: Callable[[Any], Any], items: Iterable[Any], depth: int, device: torch.device, readers: int = 1
+    make: Callable[[Any], Any],
+    items: Iterable[Any],
+    depth: int,
+    device: torch.device,
+    readers: int = 1,
 ) -> Generator[Any, None, None]:
     """Make batches in background threads, copy them to a device, and yield them in order.
 

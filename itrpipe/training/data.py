@@ -112,7 +112,13 @@ class PhraseTexts:
         cut: see `TokenTexts`.
     """
 
-    def __init__(self, phrases: CaptionPhrases, split: Split, vocabulary: Vocabulary, with_phrases: bool) -> None:
+    def __init__(
+        self,
+        phrases: CaptionPhrases,
+        split: Split,
+        vocabulary: Vocabulary,
+        with_phrases: bool,
+    ) -> None:
         self.phrases = phrases
         self.with_phrases = with_phrases
         self.graph_rows = phrases.rows(split.caption_ids.tolist())
@@ -135,7 +141,13 @@ class PhraseTexts:
             PhraseBatch(torch.from_numpy(kinds.astype(np.int64)), torch.from_numpy(tokens)),
         )
 
-    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> Tensor:
+    def matching(
+        self,
+        images: np.ndarray,
+        captions: np.ndarray,
+        num_phrases: int,
+        num_words: int,
+    ) -> Tensor:
         """Find which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
 
         Args:
@@ -242,7 +254,13 @@ class FeatureSplitData(SplitData):
         DataError: the features do not hold that.
     """
 
-    def __init__(self, split: Split, features: FeatureFile, texts: Any, read: str = "regions") -> None:
+    def __init__(
+        self,
+        split: Split,
+        features: FeatureFile,
+        texts: Any,
+        read: str = "regions",
+    ) -> None:
         arrays = features.arrays
         if read not in arrays:
             missing = "regions, which these backbones read; extract others"
@@ -288,7 +306,14 @@ class PixelSplitData(SplitData):
 
     mirrors = True
 
-    def __init__(self, split: Split, files: ImageFiles, texts: Any, reader: ImageReader, augment: Any) -> None:
+    def __init__(
+        self,
+        split: Split,
+        files: ImageFiles,
+        texts: Any,
+        reader: ImageReader,
+        augment: Any,
+    ) -> None:
         super().__init__(split, texts, image_dim=3)  # colours
         self._files = files
         self._reader = reader

@@ -296,7 +296,13 @@ def _take_own_rows(division: Division, norm: nn.Module, inputs: tuple[Tensor, ..
     return whole.split([vectors * count for count in division.counts])[division.processes.rank]
 
 
-def in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[int], rows: int, chunk: int) -> Any:
+def in_chunks(
+    function: Callable,
+    arguments: Sequence[Any],
+    places: Sequence[int],
+    rows: int,
+    chunk: int,
+) -> Any:
     """Return the result of a function, computed chunk by chunk; activations of chunks are not kept.
 
     Args:

@@ -126,7 +126,13 @@ class _RunningModel(Work[Worker]):
 
     in_one_thread = True
 
-    def __init__(self, trained: Path, sources: Sources, block: int, device: str) -> None:
+    def __init__(
+        self,
+        trained: Path,
+        sources: Sources,
+        block: int,
+        device: str,
+    ) -> None:
         self._trained = trained
         self._sources = sources
         self._block = block
@@ -245,7 +251,14 @@ class Scoring(_RunningModel[_OpenedSplit]):
 
     unit = "pairs"
 
-    def __init__(self, trained: Path, sources: Sources, block: int, device: str, split: str) -> None:
+    def __init__(
+        self,
+        trained: Path,
+        sources: Sources,
+        block: int,
+        device: str,
+        split: str,
+    ) -> None:
         super().__init__(trained, sources, block, device)
         self.title = f"scoring {split}"
         self._split = split

@@ -35,7 +35,13 @@ class FrozenEncoding(Work[OpenedEncoder]):
 
     in_one_thread = True
 
-    def __init__(self, settings: Any, inputs: Mapping[str, Path], block: int, device: str) -> None:
+    def __init__(
+        self,
+        settings: Any,
+        inputs: Mapping[str, Path],
+        block: int,
+        device: str,
+    ) -> None:
         self._settings = settings
         self._inputs = inputs
         self._sources = Sources(inputs["prepare"])

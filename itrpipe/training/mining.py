@@ -19,7 +19,13 @@ from itrpipe.mining.statistics import summary
 from itrpipe.training.search_settings import MineSettings
 
 
-def mine_again(images: np.ndarray, texts: np.ndarray, split: Split, job: Any, folder: Path) -> dict[str, np.ndarray]:
+def mine_again(
+    images: np.ndarray,
+    texts: np.ndarray,
+    split: Split,
+    job: Any,
+    folder: Path,
+) -> dict[str, np.ndarray]:
     """Mine other vectors of a training set as lists were mined before, and print the figures on the new lists.
 
     Args:

@@ -85,7 +85,11 @@ class Position:
 
 
 def save_checkpoint(
-    path: Path, parts: Mapping[str, nn.Module], frozen: nn.Module, optimizer: torch.optim.Optimizer, position: Position
+    path: Path,
+    parts: Mapping[str, nn.Module],
+    frozen: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    position: Position,
 ) -> None:
     """Write a checkpoint atomically.
 
@@ -337,7 +341,11 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save_description(
-    folder: Path, model: AnyMatcher, tokens: CaptionTokens, settings: Mapping[str, Any], sizes: Mapping[str, Any]
+    folder: Path,
+    model: AnyMatcher,
+    tokens: CaptionTokens,
+    settings: Mapping[str, Any],
+    sizes: Mapping[str, Any],
 ) -> None:
     """Write the reader of a model's captions beside its weights, and all that is needed to build it again.
 

@@ -120,7 +120,14 @@ class PairScorer:
     """
 
     @torch.inference_mode()
-    def __init__(self, model: AnyMatcher, data: SplitData, dim: int, device: torch.device, memory: int) -> None:
+    def __init__(
+        self,
+        model: AnyMatcher,
+        data: SplitData,
+        dim: int,
+        device: torch.device,
+        memory: int,
+    ) -> None:
         self._model = model.to(device)
         self._device = device
         self._dim = dim
@@ -212,7 +219,13 @@ def load_scoring_model(folder: Path) -> SavedModel:
     return saved
 
 
-def encoded_scorer(trained: Path, sources: Sources, embeddings: EmbeddingRows, device: str, memory: int) -> PairScorer:
+def encoded_scorer(
+    trained: Path,
+    sources: Sources,
+    embeddings: EmbeddingRows,
+    device: str,
+    memory: int,
+) -> PairScorer:
     """Return a scorer of the training images and captions that another model embedded, all of which it has encoded.
 
     Args:

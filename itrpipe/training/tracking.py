@@ -171,7 +171,13 @@ class Tracking:
                     self._send(name, values, step, epochs=1)
         self._before = (0.0, 0.0)
 
-    def _send(self, name: str, values: dict[str, float], step: int, epochs: int = 0) -> None:
+    def _send(
+        self,
+        name: str,
+        values: dict[str, float],
+        step: int,
+        epochs: int = 0,
+    ) -> None:
         """Send numbers to a tracker, unless it has failed, and record it."""
         tracker = self._trackers.get(name)
         if tracker is not None and self._attempt(name, tracker.log, values, step):
