@@ -1,4 +1,4 @@
-"""Put together model, method and data of a training, from the settings and inputs of its job: `assembled`.
+"""Put together model, method and data of a training, from the settings and inputs of its job: `assemble`.
 
 A method may read more than pairs, such as mined lists, also those that are mined again while it trains (`Refreshing`).
 The encoders are fitted to the device: they compute chunks that its memory holds (`chunk_of`), and are compiled where it
@@ -54,7 +54,7 @@ _COMPILED_FROM = 2_000
 _TOKENS_OF_A_TILE = 8
 
 
-def assembled(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], CaptionTokens]:
+def assemble(job: Any) -> tuple[AnyMatcher, Method, dict[str, SplitData], CaptionTokens]:
     """Return model, method, splits and the reader of captions, from the settings and inputs of a job.
 
     Raises:

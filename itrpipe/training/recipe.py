@@ -49,7 +49,7 @@ from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
-from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, feature_sizes, sources_of
+from itrpipe.training.assembly import Refreshing, assemble, chunk_of, compile_for, feature_sizes, sources_of
 from itrpipe.training.batches import epoch_batches, feed
 from itrpipe.training.data import SplitData, longer_captions
 from itrpipe.training.distributed import AnyMatcher, Processes, SharedModel, others_run
@@ -171,7 +171,7 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
     if execution.threads:
         torch.set_num_threads(execution.threads)
     torch.manual_seed(settings.seed)
-    model, method, splits, tokens = assembled(job)
+    model, method, splits, tokens = assemble(job)
     loss = settings.loss
     if loss.trains and (settings.adapts or settings.freeze != NOTHING):
         limit_training(model, settings)
