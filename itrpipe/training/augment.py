@@ -147,7 +147,10 @@ def apply_changes(frames: Tensor, changes: Changes) -> Tensor:
 
 
 def _warp(
-    images: Tensor, angle: float = 0.0, shift: tuple[float, float] = (0.0, 0.0), shear: tuple[float, float] = (0.0, 0.0)
+    images: Tensor,
+    angle: float = 0.0,
+    shift: tuple[float, float] = (0.0, 0.0),
+    shear: tuple[float, float] = (0.0, 0.0),
 ) -> Tensor:
     """Warp images [n, 3, H, W] uint8 around the middle; bilinear, and grey where they were not."""
     bilinear = image_functional.InterpolationMode.BILINEAR

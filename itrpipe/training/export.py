@@ -225,8 +225,9 @@ def write_open_clip(folder: Path, joint: JointModel) -> None:
         if open_clip_name in ("visual.proj", "text_projection"):
             tensors[open_clip_name] = weights.T
         elif "q_proj" in name:
-            joined = [state[name.replace("q_proj", projection)] for projection in ("q_proj", "k_proj", "v_proj")]
-            tensors[open_clip_name.replace("q_proj.", "in_proj_")] = torch.cat(joined)
+            key = state[name.replace("q_proj", "k_proj")]
+            value = state[name.replace("q_proj", "v_proj")]
+            tensors[open_clip_name.replace("q_proj.", "in_proj_")] = torch.cat([weights, key, value])
         elif "k_proj" not in name and "v_proj" not in name:
             tensors[open_clip_name] = weights
     save_weights(folder / OPEN_CLIP_MODEL, tensors)

@@ -138,7 +138,9 @@ class PairScorer:
             text_counts = np.ones(data.num_captions, dtype=np.int64)
         else:
             image_counts = data.region_counts
-            lengths = [data.texts(rows).lengths.numpy() for rows in blocks(data.num_captions, _COUNTED_ROWS)]
+            lengths = []
+            for rows in blocks(data.num_captions, _COUNTED_ROWS):
+                lengths.append(data.texts(rows).lengths.numpy())
             text_counts = np.concatenate(lengths)
         self._most_regions = int(image_counts.max())
         self._lengths = text_counts
