@@ -21,7 +21,7 @@ from itrpipe.training.search_settings import MineSettings
 from itrpipe.training.settings import TrainSettings, declared_encoders, method_of, usual_backbone
 
 TWINS = 0.5
-"""Of `--negatives twins`, for each pair of a batch."""
+"""Twins for each pair of a batch under `--negatives twins`."""
 _NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors"}
 _REMEDIES = {
     "regions": "add --features hog, which has regions and needs no weights",
@@ -172,10 +172,10 @@ def refuse_unread(settings: TrainSettings, origins: Mapping[str, str], conf: str
     """Refuse options of the command line that change nothing.
 
     Args:
-        settings, origins, conf: as of `require_encoders`.
+        settings, origins, conf: see `require_encoders`.
 
     Raises:
-        UsageError: there is one.
+        UsageError: the command line gives such an option.
     """
     for name in settings.unused_options():
         if origins.get(name) != COMMAND_LINE:
