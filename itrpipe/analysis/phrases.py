@@ -15,7 +15,8 @@ import torch
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.models.ssamt.network import SsamtEncoder, SsamtTexts
-from itrpipe.training.data import PhraseTexts, SplitData, blocks
+from itrpipe.training.batches import blocks
+from itrpipe.training.data import PhraseTexts, SplitData
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""

@@ -41,7 +41,8 @@ from itrpipe.models.captions import PieceIds
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.synthesis.language_model import LanguageModel, mean_perplexity
 from itrpipe.synthesis.tokens import Spelled, caption_masks, respell, special_tokens, token_captions
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.batches import blocks
+from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel
 
 THRESHOLD = 0.5
