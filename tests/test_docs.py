@@ -96,3 +96,12 @@ def test_the_drawing_of_right_answers_and_its_page_show_what_the_annotators_said
     page = (ROOT / "docs" / "flickr8k.md").read_text(encoding="utf-8")
     for ranks, (value, low, high) in shares.items():
         assert f"| {ranks} | {100 * value:.0f} % | {100 * low:.0f} to {100 * high:.0f} |" in page
+
+
+def test_tables_of_evidence_are_those_of_its_runs() -> None:
+    done = subprocess.run([sys.executable, ROOT / "docs" / "flickr8k.py"], capture_output=True, text=True, check=True)
+    tables = [block.strip() for block in done.stdout.split("\n\n") if block.startswith("|")]
+    page = (ROOT / "docs" / "flickr8k.md").read_text(encoding="utf-8")
+    assert tables
+    for table in tables:
+        assert table in page, "run docs/flickr8k.py"
