@@ -12,10 +12,12 @@ from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
-DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+DASH = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
 WIDTH = 80
 """Columns of a terminal that no line exceeds, but for a number that is wider."""
-_NAME, _INDENT = 24, 2
+_NAME = 24
+_INDENT = 2
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,17 @@ class Number:
 
     @classmethod
     def of(cls, measured: Mapping[str, float] | float | None, **shown: Any) -> Number | None:
-        """Return what an evaluation wrote: a number, or value, low and high; None where there was nothing to measure.
+        """Return the number that an evaluation wrote, alone or as value, low and high; None where it wrote None.
 
         Args:
-            measured: what it wrote.
+            measured: content of the file.
             shown: how it is shown, as attributes.
         """
         if measured is None:
             return None
-        if not isinstance(measured, Mapping):
-            return cls(measured, **shown)
-        return cls(measured["value"], measured.get("low"), measured.get("high"), **shown)
+        if isinstance(measured, Mapping):
+            return cls(measured["value"], measured.get("low"), measured.get("high"), **shown)
+        return cls(measured, **shown)
 
     @property
     def text(self) -> str:
@@ -67,13 +69,16 @@ class Number:
             return f"± {self.deviation:.{self.digits}f}"
         if self.low is None or self.high is None:
             return ""
+        low = self._digits(self.low)
+        high = self._digits(self.high)
         if self.signed:
-            return f"{self._digits(self.low)} to {self._digits(self.high)}"
-        return f"{self._digits(self.low)}{DASH}{self._digits(self.high)}"
+            return f"{low} to {high}"
+        return f"{low}{DASH}{high}"
 
     def _digits(self, value: float) -> str:
-        write = signed if self.signed else with_minus
-        return write(value, self.digits)
+        if self.signed:
+            return signed(value, self.digits)
+        return with_minus(value, self.digits)
 
 
 def with_minus(value: float, digits: int) -> str:
@@ -89,15 +94,17 @@ def signed(value: float, digits: int = 1) -> str:
     return text[1:]
 
 
-def mean(numbers: Sequence[Number | None]) -> Number | None:
+def mean_over_seeds(numbers: Sequence[Number | None]) -> Number | None:
     """Return the mean over seeds with its standard deviation; a single number as it is; None where one is missing."""
-    known = [each for each in numbers if each is not None]
-    if len(known) < len(numbers) or not known:
-        return None
-    if len(known) == 1:
-        return known[0]
-    values = [each.value for each in known]
-    return replace(known[0], value=fmean(values), low=None, high=None, deviation=stdev(values))
+    values = []
+    for number in numbers:
+        if number is None:
+            return None
+        values.append(number.value)
+    first = next(iter(numbers), None)
+    if first is None or len(values) == 1:
+        return first
+    return replace(first, value=fmean(values), low=None, high=None, deviation=stdev(values))
 
 
 Cell = Number | str | None
@@ -147,7 +154,10 @@ class Table:
         groups = []
         for group, count in self.spans or [("", len(self.columns))]:
             groups += [group] * count
-        return [f"{group} {own}".strip() for group, own in zip(groups, self.columns, strict=True)]
+        headings = []
+        for group, heading in zip(groups, self.columns, strict=True):
+            headings.append(f"{group} {heading}".strip())
+        return headings
 
 
 Cells = Mapping[tuple[str, str], Number | None]
@@ -175,56 +185,68 @@ class Measured:
     beside: tuple[str, Callable[[Any], Cells]] | None = None
     usual: bool = False
 
-    def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
+    def table(self, models: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
         """Return the table of several models, means over seeds.
 
         Args:
-            found: models by name, each with the content of the file of every seed.
+            models: names, each with the content of the file of every seed.
 
         Returns:
             None where no model has numbers.
         """
-        models = {}
+        cells_by_model = {}
         keys = dict[tuple[str, str], None]()
-        for name, contents in found:
-            cells = _over_seeds(self.cells, contents)
+        for name, contents in models:
+            cells = _mean_cells(self.cells, contents)
             if cells:
-                models[name] = cells
+                cells_by_model[name] = cells
                 keys |= dict.fromkeys(cells)
-        if not models:
+        if not cells_by_model:
             return None
         if self.beside:
             heading, cells_beside = self.beside
             shared = {}
-            for _, contents in reversed(found):
-                shared |= _over_seeds(cells_beside, contents)
-            models = {heading: shared} | models
+            for _, contents in reversed(models):
+                shared |= _mean_cells(cells_beside, contents)
+            cells_by_model = {heading: shared} | cells_by_model
+        rows = []
         if self.turned:
-            rows = []
             for group, heading in keys:
-                cells = [own.get((group, heading)) for own in models.values()]
-                rows.append(Row(f"{group} {heading}".strip(), cells))
-            return Table(self.title, list(models), rows, self.caption, head="")
-        rows = [Row(name, [own.get(key) for key in keys]) for name, own in models.items()]
+                numbers = [cells.get((group, heading)) for cells in cells_by_model.values()]
+                rows.append(Row(f"{group} {heading}".strip(), numbers))
+            return Table(self.title, list(cells_by_model), rows, self.caption, head="")
+
+        for name, cells in cells_by_model.items():
+            rows.append(Row(name, [cells.get(key) for key in keys]))
         groups = [group for group, _ in keys]
-        spans = ()
+        headings = [heading for _, heading in keys]
+        spans = []
         if any(groups):
-            spans = [(group, len(list(columns))) for group, columns in groupby(groups)]
-        return Table(self.title, [heading for _, heading in keys], rows, self.caption, spans)
+            for group, columns in groupby(groups):
+                spans.append((group, len(list(columns))))
+        return Table(self.title, headings, rows, self.caption, spans)
 
 
-def _over_seeds(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells:
-    """Return the means over seeds of what each of them wrote; those of the first that has some say what there is."""
-    seeds = [cells(content) for content in contents]
-    seeds = [seed for seed in seeds if seed]
-    return {key: mean([seed.get(key) for seed in seeds]) for key in next(iter(seeds), ())}
+def _mean_cells(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells:
+    """Return the means over seeds of the cells in their files; the first file with cells says which there are."""
+    seeds = []
+    for content in contents:
+        seed = cells(content)
+        if seed:
+            seeds.append(seed)
+    means = {}
+    for key in next(iter(seeds), ()):
+        means[key] = mean_over_seeds([seed.get(key) for seed in seeds])
+    return means
 
 
 def parts_of(cell: Cell) -> tuple[str, str]:
-    """Return what a cell shows first, and its uncertainty, which may be empty."""
+    """Return the text of a cell, and its uncertainty, which may be empty."""
+    if cell is None:
+        return DASH, ""
     if isinstance(cell, Number):
         return cell.text, cell.spread
-    return (DASH if cell is None else cell), ""
+    return cell, ""
 
 
 def whole_text(cell: Cell) -> str:
@@ -240,18 +262,24 @@ def whole_text(cell: Cell) -> str:
 def as_lines(table: Table) -> list[str]:
     """Return lines for a terminal: in blocks of as many columns as fit, uncertainties and long names on their own."""
     columns = []
-    for place, heading in enumerate(table.full_columns):
-        cells = [parts_of(row.cells[place]) for row in table.rows]
+    for index, heading in enumerate(table.full_columns):
+        cells = [parts_of(row.cells[index]) for row in table.rows]
         words = heading.split()
         for texts in cells:
             words += texts
-        columns.append((heading, cells, max(map(len, words))))
-    longest = sum(width for _, _, width in columns)
-    name = min(_NAME, 1 + max(len(table.head), *(len(row.name) for row in table.rows)))
-    # As narrow as it takes; names of wide tables have lines of their own.
-    for names, gap in ((name, 2), (name, 1), (_INDENT, 2)):
-        if names + longest + gap * len(columns) <= WIDTH:
-            break
+        width = max(map(len, words))
+        columns.append((heading, cells, width))
+
+    total = sum(width for _, _, width in columns)
+    longest = max(len(table.head), *(len(row.name) for row in table.rows))
+    names = min(_NAME, 1 + longest)
+    gap = 2
+    if names + total + gap * len(columns) > WIDTH:
+        gap = 1
+    if names + total + gap * len(columns) > WIDTH:
+        names = _INDENT  # names of wide tables have lines of their own
+        gap = 2
+
     blocks = []
     taken = WIDTH
     for heading, cells, width in columns:
@@ -266,21 +294,25 @@ def as_lines(table: Table) -> list[str]:
     for block in blocks:
         if block is not blocks[0]:
             lines.append("")
-        widths = [names, *(width for _, _, width in block)]
-        headings = [textwrap.wrap(heading, width - gap) or [""] for heading, _, width in block]
+        widths = [names]
+        headings = []
+        for heading, _, width in block:
+            widths.append(width)
+            headings.append(textwrap.wrap(heading, width - gap) or [""])
         height = max(map(len, headings))
-        padded = [[""] * (height - len(words)) + words for words in headings]
         heads = [""] * height
         if len(table.head) <= names:
             heads[-1] = table.head
-        lines += [_line(texts, widths) for texts in zip(heads, *padded, strict=True)]
+        padded = [[""] * (height - len(words)) + words for words in headings]
+        for texts in zip(heads, *padded, strict=True):
+            lines.append(_line(texts, widths))
         lines.append("-" * sum(widths))
-        for number, row in enumerate(table.rows):
+        for index, row in enumerate(table.rows):
             name = row.name
             if len(name) >= names:
                 lines += wrapped(name)
                 name = ""
-            texts, spreads = zip(*(cells[number] for _, cells, _ in block), strict=True)
+            texts, spreads = zip(*(cells[index] for _, cells, _ in block), strict=True)
             lines.append(_line([name, *texts], widths))
             if any(spreads):
                 lines.append(_line(["", *spreads], widths))
@@ -289,10 +321,10 @@ def as_lines(table: Table) -> list[str]:
 
 def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
     """Return a line of cells: the first to the left, others to the right."""
-    name, *cells = texts
-    first, *others = widths
-    columns = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
-    return "".join([name.ljust(first), *columns]).rstrip()
+    line = texts[0].ljust(widths[0])
+    for text, width in zip(texts[1:], widths[1:], strict=True):
+        line += text.rjust(width)
+    return line.rstrip()
 
 
 def wrapped(text: str) -> list[str]:
@@ -302,17 +334,20 @@ def wrapped(text: str) -> list[str]:
 
 def as_markdown(table: Table) -> str:
     """Return a table in the Markdown of GitHub."""
-    lines = [[table.head, *table.full_columns], ["---", *["---:"] * len(table.columns)]]
+    rows = [
+        [table.head, *table.full_columns],
+        ["---", *["---:"] * len(table.columns)],
+    ]
     for row in table.rows:
         name = row.name
         if row.note:
             name += f" ({row.note})"
-        lines.append([name, *map(whole_text, row.cells)])
-    text = []
-    for line in lines:
-        escaped = [cell.replace("|", r"\|") for cell in line]
-        text.append(f"| {' | '.join(escaped)} |")
-    return "\n".join(text)
+        rows.append([name, *map(whole_text, row.cells)])
+    lines = []
+    for cells in rows:
+        escaped = [cell.replace("|", r"\|") for cell in cells]
+        lines.append(f"| {' | '.join(escaped)} |")
+    return "\n".join(lines)
 
 
 def as_json(table: Table) -> dict[str, Any]:
@@ -323,8 +358,11 @@ def as_json(table: Table) -> dict[str, Any]:
         for heading, cell in zip(table.full_columns, row.cells, strict=True):
             cells[heading] = cell
             if isinstance(cell, Number):
-                facts = {"value": cell.value, "low": cell.low, "high": cell.high, "deviation": cell.deviation}
-                cells[heading] = {name: value for name, value in facts.items() if value is not None}
+                cells[heading] = {}
+                for fact in ("value", "low", "high", "deviation"):
+                    value = getattr(cell, fact)
+                    if value is not None:
+                        cells[heading][fact] = value
         rows.append({"name": row.name, "note": row.note, "quoted": row.quoted, "cells": cells})
     return {"title": table.title, "rows": rows}
 

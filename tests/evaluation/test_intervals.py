@@ -84,8 +84,8 @@ def test_the_mean_over_groups_leaves_out_those_that_a_test_set_has_nothing_of() 
 def test_folds_are_resampled_apart() -> None:
     """With every fold drawn for itself, the mean over three varies less than one fold by the root of three."""
     folds = [synthetic(60, seed) for seed in range(3)]
-    found = fold_intervals(folds, 2000)["rsum"]
-    widths = [high - low for _, low, high in (fold_intervals([each], 2000)["rsum"] for each in folds)]
+    found = fold_intervals(folds, 2000, 0.95)["rsum"]
+    widths = [high - low for _, low, high in (fold_intervals([each], 2000, 0.95)["rsum"] for each in folds)]
     assert found.high - found.low == pytest.approx(np.sqrt(np.mean(np.square(widths)) / 3), rel=0.1)
     assert found.value == pytest.approx(np.mean([metrics(each)["rsum"] for each, _ in folds]))
 
