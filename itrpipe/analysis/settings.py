@@ -33,10 +33,10 @@ BENCHMARKS = Outside(
 
 def _judge_digests(name: str, judges: Sequence[str], cache: DigestCache) -> dict[str, str]:
     """Return the digests of the models of judges that are folders."""
-    found = {}
+    digests = {}
     for judge in judges:
-        found |= LOCAL_JUDGE.digests(f"judge {len(found)}", judge, cache)
-    return found
+        digests |= LOCAL_JUDGE.digests(f"judge {len(digests)}", judge, cache)
+    return digests
 
 
 class EvaluateSettings(Settings):
@@ -126,7 +126,9 @@ class EvaluateSettings(Settings):
 def models_label(settings: EvaluateSettings) -> str:
     """Return the name of the run and of those averaged with it: `aoq.vsrn`, `aoq.bfan+scan`, `ssamt.ssamt.rerank64`."""
     name = "+".join((settings.models[0].label, *settings.ensemble_with))
-    return f"{name}.rerank{settings.rerank}" if settings.rerank else name
+    if settings.rerank:
+        name += f".rerank{settings.rerank}"
+    return name
 
 
 def check_asked(settings: EvaluateSettings) -> None:
@@ -143,15 +145,17 @@ def check_asked(settings: EvaluateSettings) -> None:
             "`pip install itrpipe[eccv]`, or leave --eccv out"
         )
     given = is_given(settings.backbone)
-    trained_alone = not given and not settings.ensemble_with
-    if settings.rerank and not (trained_alone and settings_of(settings.backbone).reads_phrases):
+    ranks_in_two_steps = False
+    corrects_sentences = False
+    if not given and not settings.ensemble_with:
+        ranks_in_two_steps = settings_of(settings.backbone).reads_phrases
+        corrects_sentences = "words" in training_settings.method_of(settings.method).answers
+    if settings.rerank and not ranks_in_two_steps:
         raise UsageError(
             f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; "
             "leave it out"
         )
-    if settings.language_model and not (
-        trained_alone and "words" in training_settings.method_of(settings.method).answers
-    ):
+    if settings.language_model and not corrects_sentences:
         raise UsageError(
             f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
             "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
@@ -165,7 +169,10 @@ def check_asked(settings: EvaluateSettings) -> None:
         raise UsageError(
             f"--benchmark {JUDGEMENTS} compares judges with people; name one with --judge, such as captions"
         )
-    for option, values in (("discriminate", settings.discriminate), ("benchmark", settings.benchmark)):
+    for option, values in (
+        ("discriminate", settings.discriminate),
+        ("benchmark", settings.benchmark),
+    ):
         if values and settings.ensemble_with:
             raise UsageError(f"--{option} looks at the scores of one model; leave --ensemble-with out and test each")
         if values and given:
@@ -183,15 +190,18 @@ def check_photographs(settings: EvaluateSettings, features: Mapping[str, Feature
         UsageError: the features were imported, or come from a detector of drawings.
     """
     of_photographs = [name for name in settings.benchmark if benchmarks.named(name).folder]
+    if not of_photographs:
+        return
+    option = f"--benchmark {of_photographs[0]}"
     for part in features.values():
-        if of_photographs and part.imported:
+        if part.imported:
             raise UsageError(
-                f"--benchmark {of_photographs[0]}: the features of this dataset were imported ({part.kind}), so those "
+                f"{option}: the features of this dataset were imported ({part.kind}), so those "
                 "of other photographs cannot be made alike; evaluate a model that was trained on extracted features"
             )
-        if of_photographs and part.drawings_only:
+        if part.drawings_only:
             raise UsageError(
-                f"--benchmark {of_photographs[0]}: the features of this dataset come from the detector of "
+                f"{option}: the features of this dataset come from the detector of "
                 f"`{part.kind}`, which knows synthetic images and no photographs; evaluate a model that was trained on "
                 "other features, such as --backbone dual-encoder, or give --benchmark scenes"
             )
