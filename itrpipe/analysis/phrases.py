@@ -58,7 +58,7 @@ class PhraseModel:
 
 
 @torch.inference_mode()
-def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, float | int | None]]]:
+def matching_accuracy(opened: PhraseModel) -> dict[str, Any]:
     """Return how often a pair beats its negative, and phrases that hold beat those that do not (Table 4).
 
     Every caption with its image is compared with a negative caption (`i2t`) and with a negative image (`t2i`), drawn
@@ -75,7 +75,7 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
     """
     data = opened.data
     model = opened.model
-    is_right: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
+    is_right = defaultdict(list)
     order = np.random.default_rng(0).permutation(data.num_captions)
     generator = torch.Generator().manual_seed(0)
     for rows in blocks(len(order), BATCH):

@@ -102,7 +102,7 @@ class EvaluateSettings(Settings):
         if not {"method", "backbone", "seed"} <= info.data.keys():
             return value  # one of these is refused already
         first = Model(info.data["method"], info.data["backbone"], info.data["seed"])
-        members: list[Model] = []
+        members = []
         for name in value:
             member = first.named_by(name)
             if member == first:

@@ -161,7 +161,7 @@ class WordReader:
         scores = self._model.rank_score(states[:, 0]).cpu().numpy()
         match_logits = self._model.word_match_logits(states).float()
         mismatch = match_logits.softmax(dim=-1)[..., 0].cpu().numpy()
-        words = self._words(rows, tokens)
+        words = self.words(rows, tokens)
         mismatch[words == NO_WORD] = 0.0
         corrections = tokens.copy()
         if self.corrects:
@@ -188,7 +188,7 @@ class WordReader:
         """Return the sentences as text with their words and what these should be; the arguments are those of `read`."""
         is_wrong = read.mismatch > THRESHOLD
         corrected_tokens = np.where(is_wrong, read.corrections, tokens)
-        words = self._words(rows, tokens)
+        words = self.words(rows, tokens)
         mismatch = word_maxima(read.mismatch, words)
         sentences = []
         for number, row in enumerate(rows.tolist()):
@@ -227,7 +227,7 @@ class WordReader:
         """Return the states [M, d] of some positions bool [N, W]."""
         return states[torch.from_numpy(positions).to(self._device)]
 
-    def _words(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    def words(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Return the number of the word that each token of sentences is part of, [N, W]; `NO_WORD` for others."""
         return self.captions.words[rows, : tokens.shape[1]]
 
@@ -295,10 +295,10 @@ class WordTest:
         split = reader.captions.split
         rng = np.random.default_rng(0)
         chosen = np.sort(rng.permutation(len(split.caption_ids))[:captions])
-        drawn = Counter[str]()
-        right = Counter[str]()
-        counted = Counter[str]()
-        texts: dict[str, list[str]] = {"captions": [], "written": [], "corrected": []}
+        drawn = Counter()
+        right = Counter()
+        counted = Counter()
+        texts = {"captions": [], "written": [], "corrected": []}
         for part in blocks(len(chosen), BLOCK):
             block = chosen[part]
             images = reader.embed(self._data.images(split.caption_image[block]))
@@ -311,7 +311,7 @@ class WordTest:
             read = reader.read(images, owners, rows, tokens, masked)
             own_scores = reader.read(images, np.arange(len(block)), block, own).scores
 
-            is_word = reader.captions.words[rows, :width] != NO_WORD
+            is_word = reader.words(rows, tokens) != NO_WORD
             is_wrong = (tokens != own[owners]) & is_word
             is_flagged = (read.mismatch > THRESHOLD) & is_word
             is_mended = read.corrections == own[owners]
@@ -403,7 +403,7 @@ class WordTest:
         return numbers, sentences[is_kept].cpu().numpy(), masked
 
 
-def _share(right: int, counted: int, unit: str) -> dict[str, float | int | None]:
+def _share(right: int, counted: int, unit: str) -> dict[str, Any]:
     percent = None
     if counted:
         percent = 100.0 * right / counted

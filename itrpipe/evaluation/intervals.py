@@ -127,7 +127,8 @@ def mean_intervals(
         samples, level: as for `fold_intervals`.
     """
     images, rows = np.unique(query_image, return_inverse=True)
-    draws = _resampled_means(values, rows, len(images), len(rows), samples)
+    weights = _image_weights(len(images), len(rows), samples)
+    draws = _resampled_means(values, rows, len(images), weights)
     intervals = {}
     for name, numbers in values.items():
         intervals[name] = _interval(np.mean(numbers), draws[name], level)
@@ -194,7 +195,8 @@ def _resampled_metrics(
         for k in CUTOFFS:
             values[f"{side}_r{k}"] = 100.0 * (side_ranks < k)
         values[mean_rank] = side_ranks
-        resampled |= _resampled_means(values, query_image[side], images, captions, samples, seed)
+        weights = _image_weights(images, captions, samples, seed)
+        resampled |= _resampled_means(values, query_image[side], images, weights)
         resampled[mean_rank] += 1.0
     resampled[RSUM] = np.sum([resampled[name] for name in RECALLS], axis=0)
     return resampled
@@ -204,19 +206,15 @@ def _resampled_means(
     values: Mapping[str, np.ndarray],
     query_image: np.ndarray,
     images: int,
-    most: int,
-    samples: int,
-    seed: np.random.SeedSequence = _SEED,
+    weights: Iterator[np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Return means [samples] over the queries of every resampled test set; `most` bounds the memory."""
+    """Return means [samples] over the queries of every resampled test set; weights are those of `_image_weights`."""
     sums = [np.bincount(query_image, minlength=images)]
     for numbers in values.values():
         sums.append(np.bincount(query_image, numbers, images))
     per_image = np.stack(sums, axis=1)  # [N, 1 + values]
 
-    blocks = []
-    for weights in _image_weights(images, most, samples, seed):
-        blocks.append(weights @ per_image)
+    blocks = [block @ per_image for block in weights]
     count, *totals = np.concatenate(blocks).T
     means = {}
     for name, total in zip(values, totals, strict=True):
@@ -230,7 +228,7 @@ def _image_weights(
     samples: int,
     seed: np.random.SeedSequence = _SEED,
 ) -> Iterator[np.ndarray]:
-    """Yield how often each image occurs in each resampled test set: blocks [s, N]."""
+    """Yield how often each image occurs in each resampled test set: blocks [s, N]; `most` bounds their memory."""
     generator = np.random.default_rng(seed)
     height = max(1, _BLOCK_VALUES // max(images, most))
     for start in range(0, samples, height):
@@ -323,7 +321,7 @@ def paired_differences(
         samples: number of resampled test sets.
         level: share of them, and of seeds, inside the intervals, 0..1.
     """
-    by_seed: dict[str, list[float]] = {name: [] for name in COMPARED}
+    by_seed = {name: [] for name in COMPARED}
     draws = dict.fromkeys(COMPARED, np.zeros(samples))
     for first, second in pairs:
         before = metrics(first)

@@ -195,7 +195,7 @@ class Measured:
             None where no model has numbers.
         """
         cells_by_model = {}
-        keys = dict[tuple[str, str], None]()
+        keys = {}
         for name, contents in models:
             cells = _mean_cells(self.cells, contents)
             if cells:

@@ -68,12 +68,16 @@ class EvaluatedModel:
     @property
     def backbone(self) -> type[BackboneSettings]:
         """Return what the backbone declares; of given embeddings what all have, since nothing more is known."""
-        return BackboneSettings if is_given(self.settings.backbone) else settings_of(self.settings.backbone)
+        if is_given(self.settings.backbone):
+            return BackboneSettings
+        return settings_of(self.settings.backbone)
 
     @property
     def method(self) -> type[MethodSettings]:
         """Return what the method declares; of given embeddings what all have."""
-        return MethodSettings if is_given(self.settings.backbone) else method_of(self.settings.method)
+        if is_given(self.settings.backbone):
+            return MethodSettings
+        return method_of(self.settings.method)
 
     @functools.cached_property
     def place(self) -> str:
@@ -108,7 +112,9 @@ class EvaluatedModel:
         """
         from itrpipe.training.data import Sources
 
-        extracted = self.existing("extract") if "extract" in self.manifest.inputs else None
+        extracted = None
+        if "extract" in self.manifest.inputs:
+            extracted = self.existing("extract")
         return Sources(self.existing("prepare"), extracted, parse)
 
     def data(self, parse: Path | None = None) -> Any:
@@ -133,9 +139,11 @@ BESIDE = (
 )
 
 
-def blind_number(found: Any) -> Number | None:
-    """Return what models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
-    return None if found is None else Number.of(found, marked=found["guessed"])
+def blind_number(accuracy: Any) -> Number | None:
+    """Return the number that models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
+    if accuracy is None:
+        return None
+    return Number.of(accuracy, marked=accuracy["guessed"])
 
 
 def trigrams_of(evaluation: EvaluatedModel, split: SplitScores) -> Trigrams:
@@ -154,14 +162,16 @@ def trigrams_of(evaluation: EvaluatedModel, split: SplitScores) -> Trigrams:
     train = dataset.split("train").share(evaluation.manifest.settings["train_share"])
     if evaluation.settings.split != train.name:
         return Trigrams(train.captions["tokens"])
-    judged = train.without(np.setdiff1d(train.image_ids, split.image_ids).tolist())
+    others = np.setdiff1d(train.image_ids, split.image_ids)
+    judged = train.without(others.tolist())
     return Trigrams(judged.captions["tokens"], judged.caption_image)
 
 
 @functools.cache
 def questions() -> tuple[ModuleType, ...]:
     """Return all questions, by name."""
-    names = {path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "base"}
+    names = {path.stem for path in Path(__file__).parent.glob("*.py")}
+    names -= {"__init__", "base"}
     return tuple(importlib.import_module(f"{__package__}.{name}") for name in sorted(names))
 
 

@@ -34,10 +34,11 @@ def _perplexities(found: Any) -> Cells:
     fluency = found.get("fluency")
     if fluency is None:
         return {}
+    name = fluency["name"]
     return {
-        (fluency["name"], "captions"): Number.of(fluency["captions"]),
-        (fluency["name"], "with wrong words"): Number.of(fluency["written"]),
-        (fluency["name"], "corrected"): Number.of(fluency["corrected"]),
+        (name, "captions"): Number.of(fluency["captions"]),
+        (name, "with wrong words"): Number.of(fluency["written"]),
+        (name, "corrected"): Number.of(fluency["corrected"]),
     }
 
 
