@@ -14,7 +14,7 @@ import torch
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.models.ssamt.network import SsamtEncoder, SsamtTexts
+from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.training.data import PhraseTexts, SplitData, blocks
 
 BATCH = 128
@@ -101,17 +101,9 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, Any]:
                 phrases = cast(PhraseTexts, data.captions)
                 shape = texts.phrase_tokens.shape[1:]
                 holds = phrases.matching(image_rows, caption_rows, *shape).to(opened.device)
-                held = holds & negative.fragments_real
-                wrong = ~holds & negative.fragments_real
-                has_both = usable & held.any(dim=1) & wrong.any(dim=1)
-                above_whole = positive.whole > negative.whole
-                positive_local = positive.text_fragments + positive.regions
-                above_local = positive_local > negative.text_fragments + negative.regions
-                held_mean = _masked_mean(negative.fragments, held)
-                above_wrong = held_mean > _masked_mean(negative.fragments, wrong)
-                is_right[choice, side, "global"] += above_whole[usable].tolist()
-                is_right[choice, side, "local"] += above_local[usable].tolist()
-                is_right[choice, side, "phrase"] += above_wrong[has_both].tolist()
+                compared = _compare(positive, negative, holds, usable)
+                for score, pairs in compared.items():
+                    is_right[choice, side, score] += pairs.tolist()
 
     accuracy: dict[str, Any] = {"uniform": {}, "hardest": {}}
     for (choice, side, score), pairs in is_right.items():
@@ -122,6 +114,36 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, Any]:
         count = "phrase_pairs" if score == "phrase" else "pairs"
         figures[count] = len(pairs)
     return accuracy
+
+
+def _compare(
+    positive: Relevance,
+    negative: Relevance,
+    holds: torch.Tensor,
+    usable: torch.Tensor,
+) -> dict[str, torch.Tensor]:
+    """Return whether each pair that counts beats its negative, bool, by the name of the score.
+
+    Args:
+        positive, negative: B pairs each.
+        holds: bool [B, fragments], whether a fragment of the negative pair's caption holds for its image.
+        usable: bool [B], pairs that have a negative.
+    """
+    held = holds & negative.fragments_real
+    wrong = ~holds & negative.fragments_real
+    has_both = usable & held.any(dim=1) & wrong.any(dim=1)
+    whole = positive.whole > negative.whole
+    positive_local = positive.text_fragments + positive.regions
+    negative_local = negative.text_fragments + negative.regions
+    local = positive_local > negative_local
+    held_mean = _masked_mean(negative.fragments, held)
+    wrong_mean = _masked_mean(negative.fragments, wrong)
+    phrase = held_mean > wrong_mean
+    return {
+        "global": whole[usable],
+        "local": local[usable],
+        "phrase": phrase[has_both],
+    }
 
 
 def _masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -76,7 +76,13 @@ def _model_scores(job: Any, name: str) -> SplitScores:
         folders[source] = open_input(model.folder, manifest, source).absolute()
     sources = Sources(**folders, train_share=manifest.settings["train_share"])
     execution = job.execution
-    work = Scoring(model.folder.absolute(), sources, execution.encode_block, execution.device, split)
+    work = Scoring(
+        model.folder.absolute(),
+        sources,
+        execution.encode_block,
+        execution.device,
+        split,
+    )
     scores = work.join(job.made(work).paths)
     path = job.folder / SCORES
     path.unlink(missing_ok=True)  # of an interrupted run

@@ -16,7 +16,7 @@ import torch
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
-from itrpipe.models.base import ImageEncoding
+from itrpipe.models.base import ImageEncoding, TextBatch
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
@@ -103,13 +103,18 @@ def compared(
     for part in blocks(len(owners), evaluation.block):
         own = data.texts(place[owner[part]])
         other = data.texts(place[len(used) + part])
-        width = min(own.tokens.shape[1], other.tokens.shape[1])
-        is_other_token = own.tokens[:, :width] != other.tokens[:, :width]
-        is_token = torch.arange(width) < own.lengths[:, None]
-        is_alike = own.lengths == other.lengths
-        is_alike &= ~(is_other_token & is_token).any(dim=1)
-        scores[part] = np.where(is_alike.numpy(), caption_scores[part], scores[part])
+        is_alike = _are_alike(own, other).numpy()
+        scores[part] = np.where(is_alike, caption_scores[part], scores[part])
     return scores, caption_scores
+
+
+def _are_alike(first: TextBatch, second: TextBatch) -> torch.Tensor:
+    """Return which texts [n] have the tokens of their counterpart, bool."""
+    width = min(first.tokens.shape[1], second.tokens.shape[1])
+    is_token = torch.arange(width) < first.lengths[:, None]
+    is_other = first.tokens[:, :width] != second.tokens[:, :width]
+    differs = (is_other & is_token).any(dim=1)
+    return (first.lengths == second.lengths) & ~differs
 
 
 def _open_texts(

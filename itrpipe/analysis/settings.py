@@ -83,7 +83,11 @@ class EvaluateSettings(Settings):
     blind_encoder: Annotated[str, LOCAL_MODEL] = ""
     benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
     decisions: Annotated[str, decisions_file(training=False)] = ""
-    judges: Annotated[tuple[str, ...], Outside(_judge_digests, LOCAL_JUDGES.seen), AfterValidator(judge_names)] = ()
+    judges: Annotated[
+        tuple[str, ...],
+        Outside(_judge_digests, LOCAL_JUDGES.seen),
+        AfterValidator(judge_names),
+    ] = ()
     protocols: tuple[Literal["full", "coco-1k", "coco-5k"], ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)

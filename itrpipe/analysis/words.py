@@ -339,28 +339,37 @@ class WordTest:
                 texts["written"].append(sentence.sentence.text)
                 if reader.corrects:
                     texts["corrected"].append(sentence.corrected.text)
-        for counts in (right, counted):
-            counts["all"] = counts["matching"] + counts["mismatching"]
 
         figures: dict[str, Any] = {
             "captions": len(chosen),
             "mask": self._trained.mask,
             "drawn": dict(sorted(drawn.items())),
-            "discrimination": {},
+            **self._shares(right, counted),
         }
-        for name in ("all", "matching", "mismatching"):
-            figures["discrimination"][name] = _share(right[name], counted[name], "words")
-        for name in ("correction", "correction_masked"):
-            figures[name] = None
-            if reader.corrects:
-                figures[name] = _share(right[name], counted[name], "words")
-        figures["below_caption"] = _share(right["below_caption"], counted["below_caption"], "sentences")
         if language_model is not None:
             fluency: dict[str, Any] = {"sentences": len(texts["written"])}
             for kind, lines in texts.items():
                 fluency[kind] = mean(language_model.perplexities(lines))
             figures["fluency"] = fluency
         return figures
+
+    def _shares(self, right: Counter[str], counted: Counter[str]) -> dict[str, Any]:
+        """Return the figures of `run` that are shares of words or sentences, of their counts by name."""
+        for counts in (right, counted):
+            counts["all"] = counts["matching"] + counts["mismatching"]
+        shares: dict[str, Any] = {}
+        for name in ("all", "matching", "mismatching", "correction", "correction_masked", "below_caption"):
+            unit = "words"
+            if name == "below_caption":
+                unit = "sentences"
+            shares[name] = {"percent": None, unit: counted[name]}
+            if counted[name]:
+                shares[name]["percent"] = 100.0 * right[name] / counted[name]
+        if not self._reader.corrects:
+            shares["correction"] = None
+            shares["correction_masked"] = None
+        discrimination = {name: shares.pop(name) for name in ("all", "matching", "mismatching")}
+        return {"discrimination": discrimination, **shares}
 
     def _write(
         self,
@@ -401,10 +410,3 @@ class WordTest:
         numbers, places = is_kept.cpu().numpy().nonzero()
         masked = labelled.reshape(count, COPIES, width)[numbers, places // DRAWS]
         return numbers, sentences[is_kept].cpu().numpy(), masked
-
-
-def _share(right: int, counted: int, unit: str) -> dict[str, Any]:
-    percent = None
-    if counted:
-        percent = 100.0 * right / counted
-    return {"percent": percent, unit: counted}

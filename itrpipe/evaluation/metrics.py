@@ -320,7 +320,9 @@ _CAPTIONS = 5
 PROTOCOLS = {
     "full": Protocol("every image and caption of the split"),
     "coco-1k": Protocol(
-        "mean over five folds of 1,000 images with their first five captions, from the first 5,000", 5000, folds=5
+        "mean over five folds of 1,000 images with their first five captions, from the first 5,000",
+        5000,
+        folds=5,
     ),
     "coco-5k": Protocol("the first 5,000 images at once, with their first five captions", 5000),
 }

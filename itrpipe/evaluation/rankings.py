@@ -57,8 +57,9 @@ def _best(scores: np.ndarray, k: int, ids: Sequence[str]) -> Best:
         is_above = block > threshold
         is_tied = block == threshold
         free = k - is_above.sum(axis=1, keepdims=True)  # places for some of the tied ones
-        is_chosen = is_above | is_tied & (np.cumsum(is_tied, axis=1) <= free)
-        columns = np.nonzero(is_chosen)[1].reshape(-1, k)
+        has_place = np.cumsum(is_tied, axis=1) <= free
+        _, columns = np.nonzero(is_above | is_tied & has_place)
+        columns = columns.reshape(-1, k)
         chosen = np.take_along_axis(block, columns, axis=1)
         order = np.argsort(-chosen, axis=1, kind="stable")
         indices[rows] = np.take_along_axis(by_id[columns], order, axis=1)

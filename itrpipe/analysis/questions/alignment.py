@@ -84,7 +84,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     device = torch.device(evaluation.place)
     encoder = SplitEncoder(evaluation.saved.model, device, evaluation.block)
     images, texts = mean_vectors(encoder, data)
-    return {"vectors": VECTORS, **alignment_and_uniformity(images, texts, data.caption_image)}
+    figures = alignment_and_uniformity(images, texts, data.caption_image)
+    return {"vectors": VECTORS, **figures}
 
 
 def mean_vectors(encoder: SplitEncoder, data: SplitData) -> tuple[np.ndarray, np.ndarray]:

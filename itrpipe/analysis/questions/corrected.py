@@ -33,7 +33,10 @@ _SHOWN = {
     "i2t_map_at_r": "captions mAP@R",
     "t2i_map_at_r": "images mAP@R",
 }
-_FIRST = {"i2t": "wrong first captions of this split", "t2i": "wrong first images of this split"}
+_FIRST = {
+    "i2t": "wrong first captions of this split",
+    "t2i": "wrong first images of this split",
+}
 
 
 def _cells(found: Any) -> Cells:

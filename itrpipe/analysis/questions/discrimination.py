@@ -33,10 +33,12 @@ def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
     for name, whole in found.items():
         conf, *written = name.split(".")  # by whom, and the seed
         title = ", ".join([conf_title("synthesize", conf) or conf, *written])
-        yield ("", f"{title} ({whole['sentences']:,} sentences)"), whole
+        row = "", f"{title} ({whole['sentences']:,} sentences)"
+        yield row, whole
         for kind, figures in whole.get("kinds", {}).items():
             words = TITLES.get(kind, kind)
-            yield ("", f"{title}: {words} ({figures['sentences']:,} sentences)"), figures
+            row = "", f"{title}: {words} ({figures['sentences']:,} sentences)"
+            yield row, figures
 
 
 def _cells(found: Any) -> Cells:
@@ -163,7 +165,14 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         caption_scores = scores
         if len(sentences):
             scores, caption_scores = compared(
-                evaluation, parse, captions, pictures, sentences, owners, name, embeddings
+                evaluation,
+                parse,
+                captions,
+                pictures,
+                sentences,
+                owners,
+                name,
+                embeddings,
             )
         images = captions.caption_image[owners]
         own_texts = [captions.texts[row] for row in owners.tolist()]

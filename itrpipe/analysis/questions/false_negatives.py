@@ -21,7 +21,10 @@ from itrpipe.storage.artifact import FALSE_NEGATIVES
 if TYPE_CHECKING:
     from itrpipe.learning.false_negatives import Gaussians
 
-DIRECTIONS = {"texts_for_images": "Captions for images", "images_for_texts": "Images for captions"}
+DIRECTIONS = {
+    "texts_for_images": "Captions for images",
+    "images_for_texts": "Images for captions",
+}
 ANCHORS = 500
 DEPTH = 20
 """Anchors of each direction, and the hardest candidates of each."""
