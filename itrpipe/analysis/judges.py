@@ -57,7 +57,13 @@ def split_material(evaluation: EvaluatedModel, split: SplitScores) -> Material:
     if EMBEDDINGS in evaluation.manifest.outputs:
         embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, settings.split)
         vectors = HeldRows(embeddings.images[:]), HeldRows(embeddings.texts[:])
-    return Material(texts, split.caption_image, len(split.image_ids), photographs, vectors=vectors)
+    return Material(
+        texts,
+        split.caption_image,
+        len(split.image_ids),
+        photographs,
+        vectors=vectors,
+    )
 
 
 def ask_judges(
@@ -87,7 +93,13 @@ def ask_judges(
     """
     log_odds = np.empty((len(images), len(judges)))
     for column, judge in enumerate(judges):
-        work = JudgedPairs(judge_name(judge), partial(replace, material), images, captions, device)
+        work = JudgedPairs(
+            judge_name(judge),
+            partial(replace, material),
+            images,
+            captions,
+            device,
+        )
         parts = made(work, f"{folder}-{column}").paths
         scores, scale = work.join(parts)
         log_odds[:, column] = scale.log_odds(scores)

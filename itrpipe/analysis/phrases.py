@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.features.embeddings import SplitScores
@@ -50,11 +51,13 @@ class PhraseModel:
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
         """Return encoded captions at the given rows."""
-        return self.model.encode_texts(self.data.texts(rows).to(self.device))
+        batch = self.data.texts(rows).to(self.device)
+        return self.model.encode_texts(batch)
 
     def images(self, rows: np.ndarray) -> Any:
         """Return encoded images at the given rows."""
-        return self.model.encode_images(self.data.images(rows).to(self.device))
+        batch = self.data.images(rows).to(self.device)
+        return self.model.encode_images(batch)
 
 
 @torch.inference_mode()
@@ -92,11 +95,11 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, Any]:
             candidates = scores.masked_fill(is_same, float("-inf"))
             text = candidates.argmax(dim=1)
             image = candidates.argmax(dim=0)
-            other_captions = captions[text.cpu().numpy()]
-            other_images = owners[image.cpu().numpy()]
+            with_text = model.relevance(images, texts[text])
+            with_image = model.relevance(images[image], texts)
             for side, negative, image_rows, caption_rows in (
-                ("i2t", model.relevance(images, texts[text]), owners, other_captions),
-                ("t2i", model.relevance(images[image], texts), other_images, captions),
+                ("i2t", with_text, owners, captions[text.cpu().numpy()]),
+                ("t2i", with_image, owners[image.cpu().numpy()], captions),
             ):
                 phrases = cast(PhraseTexts, data.captions)
                 shape = texts.phrase_tokens.shape[1:]
@@ -119,9 +122,9 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, Any]:
 def _compare(
     positive: Relevance,
     negative: Relevance,
-    holds: torch.Tensor,
-    usable: torch.Tensor,
-) -> dict[str, torch.Tensor]:
+    holds: Tensor,
+    usable: Tensor,
+) -> dict[str, Tensor]:
     """Return whether each pair that counts beats its negative, bool, by the name of the score.
 
     Args:
@@ -146,7 +149,7 @@ def _compare(
     }
 
 
-def _masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     count = mask.sum(dim=1).clamp(min=1)
     return (values * mask).sum(dim=1) / count
 
@@ -176,14 +179,17 @@ def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:
     text_parts = []
     for rows in blocks(data.num_captions, evaluation.block):
         text_parts.append(opened.texts(rows).pooled)
-    intra = (torch.cat(image_parts) @ torch.cat(text_parts).T).float()  # [N, T]
+    images = torch.cat(image_parts)
+    texts = torch.cat(text_parts)
+    intra = (images @ texts.T).float()  # [N, T]
 
     is_chosen = torch.zeros_like(intra, dtype=torch.bool)
     for along in (0, 1):
         depth = min(evaluation.settings.rerank, intra.shape[along])
         best = intra.topk(depth, dim=along).indices
         is_chosen.scatter_(along, best, True)
-    scores = intra - 2.0 * (1.0 + model.settings.mu1 + 2.0 * model.settings.mu2)  # below every full score
+    widest = 1.0 + model.settings.mu1 + 2.0 * model.settings.mu2
+    scores = intra - 2.0 * widest  # below every full score
 
     rows, columns = is_chosen.nonzero(as_tuple=True)
     order = columns.argsort(stable=True)  # pairs of one caption together, so that a batch encodes few captions
@@ -191,10 +197,10 @@ def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:
         for part in order.split(PAIRS_AT_ONCE):
             pair_images = rows[part]
             pair_captions = columns[part]
-            images, image_at = pair_images.unique(return_inverse=True)
-            captions, caption_at = pair_captions.unique(return_inverse=True)
-            encoded_images = opened.images(images.cpu().numpy())
-            encoded_texts = opened.texts(captions.cpu().numpy())
+            used_images, image_at = pair_images.unique(return_inverse=True)
+            used_captions, caption_at = pair_captions.unique(return_inverse=True)
+            encoded_images = opened.images(used_images.cpu().numpy())
+            encoded_texts = opened.texts(used_captions.cpu().numpy())
             full = model.score_pairs(encoded_images[image_at], encoded_texts[caption_at])
             scores[pair_images, pair_captions] = full.float()
             task.advance(len(part))

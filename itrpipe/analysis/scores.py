@@ -90,7 +90,11 @@ def _model_scores(job: Any, name: str) -> SplitScores:
     return scores
 
 
-def caveats(prepared: Any, settings: EvaluateSettings, truth_is_known: bool) -> Iterator[str]:
+def caveats(
+    prepared: Any,
+    settings: EvaluateSettings,
+    truth_is_known: bool,
+) -> Iterator[str]:
     """Yield warnings about scores on a split: repeated captions, leaks, and protocols that do not apply.
 
     Args:

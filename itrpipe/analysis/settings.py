@@ -31,7 +31,11 @@ BENCHMARKS = Outside(
 )
 
 
-def _judge_digests(name: str, judges: Sequence[str], cache: DigestCache) -> dict[str, str]:
+def _judge_digests(
+    name: str,
+    judges: Sequence[str],
+    cache: DigestCache,
+) -> dict[str, str]:
     """Return the digests of the models of judges that are folders."""
     digests = {}
     for judge in judges:
@@ -102,7 +106,11 @@ class EvaluateSettings(Settings):
 
     @field_validator("ensemble_with")
     @classmethod
-    def _different_models(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _different_models(
+        cls,
+        value: tuple[str, ...],
+        info: ValidationInfo,
+    ) -> tuple[str, ...]:
         if not {"method", "backbone", "seed"} <= info.data.keys():
             return value  # one of these is refused already
         first = Model(info.data["method"], info.data["backbone"], info.data["seed"])
@@ -183,7 +191,10 @@ def check_asked(settings: EvaluateSettings) -> None:
             raise UsageError(f"--{option} {values[0]} scores other pairs, and {NOT_HERE}; leave it out")
 
 
-def check_photographs(settings: EvaluateSettings, features: Mapping[str, FeatureSettings]) -> None:
+def check_photographs(
+    settings: EvaluateSettings,
+    features: Mapping[str, FeatureSettings],
+) -> None:
     """Refuse benchmarks of photographs for a model whose features those cannot have.
 
     Args:

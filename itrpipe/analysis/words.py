@@ -119,7 +119,12 @@ class WordReader:
         unknown_id: token id of words that the model does not know; None where its tokenizer spells every word.
     """
 
-    def __init__(self, saved: SavedModel, split: Split, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        saved: SavedModel,
+        split: Split,
+        device: torch.device | str,
+    ) -> None:
         self._model: UniterEncoder = saved.model.to(device)
         self._device = torch.device(device)
         self.captions = token_captions(split, saved.tokens, self.max_tokens)
@@ -166,7 +171,8 @@ class WordReader:
         corrections = tokens.copy()
         if self.corrects:
             wanted = (mismatch > THRESHOLD) | asked
-            logits = self._model.correction_logits(self._select(states, wanted)).float()
+            positions = torch.from_numpy(wanted).to(self._device)
+            logits = self._model.correction_logits(states[positions]).float()
             logits[:, list(self.specials.all)] = float("-inf")
             corrections[wanted] = logits.argmax(dim=1).cpu().numpy()
         return ReadTokens(scores, mismatch, corrections)
@@ -182,9 +188,15 @@ class WordReader:
     ) -> Tensor:
         """Return logits float32 [M, V] of labelled positions bool [N, W], by sentence; others are as for `read`."""
         states = self._states(images, image_rows, rows, tokens)
-        return self._model.masked_word_logits(self._select(states, labelled)).float()
+        positions = torch.from_numpy(labelled).to(self._device)
+        return self._model.masked_word_logits(states[positions]).float()
 
-    def corrected(self, rows: np.ndarray, tokens: np.ndarray, read: ReadTokens) -> list[CorrectedSentence]:
+    def corrected(
+        self,
+        rows: np.ndarray,
+        tokens: np.ndarray,
+        read: ReadTokens,
+    ) -> list[CorrectedSentence]:
         """Return the sentences as text with their words and what these should be; the arguments are those of `read`."""
         is_wrong = read.mismatch > THRESHOLD
         corrected_tokens = np.where(is_wrong, read.corrections, tokens)
@@ -222,10 +234,6 @@ class WordReader:
             tokens.shape[1],
             lambda states: states,
         )
-
-    def _select(self, states: Tensor, positions: np.ndarray) -> Tensor:
-        """Return the states [M, d] of some positions bool [N, W]."""
-        return states[torch.from_numpy(positions).to(self._device)]
 
     def words(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Return the number of the word that each token of sentences is part of, [N, W]; `NO_WORD` for others."""
@@ -265,7 +273,13 @@ class WordTest:
         DataError: a caption has no scene graph.
     """
 
-    def __init__(self, saved: SavedModel, data: SplitData, device: str, graphs: Path | None) -> None:
+    def __init__(
+        self,
+        saved: SavedModel,
+        data: SplitData,
+        device: str,
+        graphs: Path | None,
+    ) -> None:
         self._reader = WordReader(saved, data.split, device)
         self._data = data
         self._device = torch.device(device)
@@ -273,7 +287,11 @@ class WordTest:
         self._masks = caption_masks(self._reader.captions, saved.tokens, graphs, self._trained.compare)
 
     @torch.inference_mode()
-    def run(self, captions: int = CAPTIONS, language_model: LanguageModel | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        captions: int = CAPTIONS,
+        language_model: LanguageModel | None = None,
+    ) -> dict[str, Any]:
         """Write sentences and read them.
 
         Args:
@@ -294,7 +312,8 @@ class WordTest:
         reader = self._reader
         split = reader.captions.split
         rng = np.random.default_rng(0)
-        chosen = np.sort(rng.permutation(len(split.caption_ids))[:captions])
+        shuffled = rng.permutation(len(split.caption_ids))
+        chosen = np.sort(shuffled[:captions])
         drawn = Counter()
         right = Counter()
         counted = Counter()
@@ -330,15 +349,11 @@ class WordTest:
             _, first = np.unique(owners[order], return_index=True)
             best = order[first]
             best_read = ReadTokens(read.scores[best], read.mismatch[best], read.corrections[best])
-            for row, sentence in zip(
-                rows[best].tolist(),
-                reader.corrected(rows[best], tokens[best], best_read),
-                strict=True,
-            ):
-                texts["captions"].append(split.texts[row])
-                texts["written"].append(sentence.sentence.text)
-                if reader.corrects:
-                    texts["corrected"].append(sentence.corrected.text)
+            sentences = reader.corrected(rows[best], tokens[best], best_read)
+            texts["captions"] += [split.texts[row] for row in rows[best].tolist()]
+            texts["written"] += [sentence.sentence.text for sentence in sentences]
+            if reader.corrects:
+                texts["corrected"] += [sentence.corrected.text for sentence in sentences]
 
         figures: dict[str, Any] = {
             "captions": len(chosen),
@@ -358,7 +373,14 @@ class WordTest:
         for counts in (right, counted):
             counts["all"] = counts["matching"] + counts["mismatching"]
         shares: dict[str, Any] = {}
-        for name in ("all", "matching", "mismatching", "correction", "correction_masked", "below_caption"):
+        for name in (
+            "all",
+            "matching",
+            "mismatching",
+            "correction",
+            "correction_masked",
+            "below_caption",
+        ):
             unit = "words"
             if name == "below_caption":
                 unit = "sentences"

@@ -76,12 +76,12 @@ def check_options(samples: int, level: float) -> None:
     raise UsageError(f"samples is {samples} and level {level}; give 100 or more, and a share between 0 and 1")
 
 
-def fold_intervals(
+def fold_figures(
     folds: Sequence[tuple[Ranks, np.ndarray]],
     samples: int,
     level: float,
-) -> dict[str, Interval]:
-    """Return the percentile interval of every metric's mean over folds; the images of each fold are resampled apart.
+) -> dict[str, dict[str, float]]:
+    """Measure the mean of every metric over folds with its percentile interval; the images of each are resampled apart.
 
     Args:
         folds: of `itrpipe.evaluation.metrics.protocol_folds`: ranks, and the row of the image of each caption.
@@ -89,7 +89,8 @@ def fold_intervals(
         level: share of them inside the interval, 0..1.
 
     Returns:
-        Interval of each metric of `itrpipe.evaluation.metrics.metrics` but the median ranks, by its name.
+        `value`, `low` and `high` of each metric of `itrpipe.evaluation.metrics.metrics`, by its name; of median ranks,
+        which have no interval, the value alone.
     """
     seeds = [_SEED]
     if len(folds) > 1:
@@ -105,7 +106,12 @@ def fold_intervals(
         value = np.mean([fold[name] for fold in measured])
         draws = np.mean([fold[name] for fold in resampled], axis=0)
         intervals[name] = _interval(value, draws, level)
-    return intervals
+    figures = as_figures(intervals)
+    for name in measured[0]:
+        if name not in figures:
+            total = sum(fold[name] for fold in measured)
+            figures[name] = {"value": total / len(folds)}
+    return figures
 
 
 def as_figures(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
@@ -124,7 +130,7 @@ def mean_intervals(
     Args:
         values: name -> one number [Q] of every query, such as its average precision.
         query_image: [Q] number of the image each query is or belongs to.
-        samples, level: as for `fold_intervals`.
+        samples, level: as for `fold_figures`.
     """
     images, rows = np.unique(query_image, return_inverse=True)
     weights = _image_weights(len(images), len(rows), samples)
@@ -150,7 +156,7 @@ def group_mean_interval(
         values: [Q] one number of every query.
         query_image: [Q] number of the image each query belongs to.
         query_group: [Q] its group.
-        samples, level: as for `fold_intervals`.
+        samples, level: as for `fold_figures`.
     """
     images, rows = np.unique(query_image, return_inverse=True)
     groups, columns = np.unique(query_group, return_inverse=True)

@@ -74,7 +74,11 @@ def ranks(scores: np.ndarray, caption_image: np.ndarray) -> Ranks:
     return ranks_of_matches(scores, caption_image, np.arange(scores.shape[1]))
 
 
-def ranks_of_matches(scores: np.ndarray, match_image: np.ndarray, match_caption: np.ndarray) -> Ranks:
+def ranks_of_matches(
+    scores: np.ndarray,
+    match_image: np.ndarray,
+    match_caption: np.ndarray,
+) -> Ranks:
     """Ranks where the correct matches are any list of distinct image-caption pairs.
 
     Where all images that a caption truly describes are known, these ranks tell how much of a model's error is in the
@@ -175,7 +179,10 @@ def _negatives_ahead(
     return ahead
 
 
-def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, np.ndarray]:
+def cross_retrieval(
+    scores: np.ndarray,
+    caption_image: np.ndarray,
+) -> dict[str, np.ndarray]:
     """Rank every positive pair against the pairs that share its caption and those that share its image.
 
         r_i = 1 + #{images n != i : S(n, t) >= S(i, t)}
@@ -295,7 +302,10 @@ def remedy_of_chance(images: int) -> str:
     return REMEDY
 
 
-def reaches_chance(figures: Mapping[str, Mapping[str, float]], chance: Mapping[str, float]) -> bool:
+def reaches_chance(
+    figures: Mapping[str, Mapping[str, float]],
+    chance: Mapping[str, float],
+) -> bool:
     """Return whether the interval of RSum, from its `low` on, reaches down to the RSum of a random order."""
     return figures[RSUM]["low"] <= chance[RSUM]
 

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.truth import PairSet
+from itrpipe.evaluation.intervals import fold_figures
 from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, cross_retrieval, protocol_folds, ranks, ranks_of_matches
-from itrpipe.evaluation.results import FULL, ORACLE, Figures, recall_figures, with_matches
+from itrpipe.evaluation.results import FULL, ORACLE, Figures, with_matches
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.storage.disk import reading, write_json
@@ -25,7 +26,12 @@ Best = tuple[np.ndarray, np.ndarray]
 """The k best candidates of each query, best first: int32 [Q, k], rows or columns of the score matrix, and scores."""
 
 
-def rankings(scores: np.ndarray, k: int, image_ids: Sequence[str], caption_ids: Sequence[str]) -> tuple[Best, Best]:
+def rankings(
+    scores: np.ndarray,
+    k: int,
+    image_ids: Sequence[str],
+    caption_ids: Sequence[str],
+) -> tuple[Best, Best]:
     """Return the k best captions of each image and the k best images of each caption.
 
     Candidates with equal scores come in the order of their ids, so that a ranking does not depend on the order
@@ -97,11 +103,11 @@ def write_results(
     scores = split.matrix
     owners = split.caption_image
     own_ranks = ranks(scores, owners)
-    results = {FULL: recall_figures([(own_ranks, owners)], samples, level)}
+    results = {FULL: fold_figures([(own_ranks, owners)], samples, level)}
     for name in protocols:
         if name != FULL and PROTOCOLS[name].images <= len(scores):
             folds = protocol_folds(name, scores, owners)
-            results[name] = recall_figures(folds, samples, level)
+            results[name] = fold_figures(folds, samples, level)
     oracle = None
     if matches is not None:
         pairs = matches.image_rows, matches.caption_rows
@@ -194,7 +200,8 @@ def read_rankings(
             if np.any(query_rows < 0) or np.any(candidate_rows < 0):
                 raise ValueError("it names images or captions that the split lacks")
             shape = len(rows), len(scores) // max(1, len(rows))
-            directions.append((query_rows, candidate_rows.reshape(shape), scores.reshape(shape)))
+            candidate_rows = candidate_rows.reshape(shape)
+            directions.append((query_rows, candidate_rows, scores.reshape(shape)))
     return directions
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import as_figures, check_options, fold_intervals, mean_intervals
+from itrpipe.evaluation.intervals import as_figures, check_options, fold_figures, mean_intervals
 from itrpipe.evaluation.metrics import (
     COMPARED,
     CUTOFFS,
     RSUM,
     SIDES,
     Ranks,
-    metrics,
     precision_of_matches,
     random_recalls,
     ranks,
@@ -134,9 +133,9 @@ def with_matches(
         caption_image: [T] row of the image each caption belongs to, with which it is resampled.
         ranks: of the best match of every query.
         pairs: rows [M] of the image, and of the caption, of every match.
-        samples, level: as for `itrpipe.evaluation.intervals.fold_intervals`.
+        samples, level: as for `itrpipe.evaluation.intervals.fold_figures`.
     """
-    figures = recall_figures([(ranks, caption_image)], samples, level)
+    figures = fold_figures([(ranks, caption_image)], samples, level)
     images, captions = pairs
     for side, scores, queries, candidates, query_image in (
         ("i2t", matrix, images, captions, np.arange(len(matrix))),
@@ -151,22 +150,11 @@ def with_matches(
     return figures
 
 
-def recall_figures(
-    folds: Sequence[tuple[Ranks, np.ndarray]],
-    samples: int,
+def results_text(
+    results: Mapping[str, Figures],
     level: float,
-) -> Figures:
-    """Return the means over folds with their intervals; of median ranks, which have none, the mean alone."""
-    figures = as_figures(fold_intervals(folds, samples, level))
-    measured = [metrics(ranks) for ranks, _ in folds]
-    for name in measured[0]:
-        if name not in figures:
-            total = sum(fold[name] for fold in measured)
-            figures[name] = {"value": total / len(folds)}
-    return figures
-
-
-def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, int]) -> str:
+    size: tuple[int, int],
+) -> str:
     """Return recalls and RSum under every protocol, below them their intervals, and what chance gives, as lines.
 
     Args:

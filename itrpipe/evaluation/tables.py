@@ -44,7 +44,11 @@ class Number:
     marked: bool = False
 
     @classmethod
-    def of(cls, measured: Mapping[str, float] | float | None, **shown: Any) -> Number | None:
+    def of(
+        cls,
+        measured: Mapping[str, float] | float | None,
+        **shown: Any,
+    ) -> Number | None:
         """Return the number that an evaluation wrote, alone or as value, low and high; None where it wrote None.
 
         Args:
@@ -54,7 +58,12 @@ class Number:
         if measured is None:
             return None
         if isinstance(measured, Mapping):
-            return cls(measured["value"], measured.get("low"), measured.get("high"), **shown)
+            return cls(
+                measured["value"],
+                measured.get("low"),
+                measured.get("high"),
+                **shown,
+            )
         return cls(measured, **shown)
 
     @property
@@ -363,7 +372,14 @@ def as_json(table: Table) -> dict[str, Any]:
                     value = getattr(cell, fact)
                     if value is not None:
                         cells[heading][fact] = value
-        rows.append({"name": row.name, "note": row.note, "quoted": row.quoted, "cells": cells})
+        rows.append(
+            {
+                "name": row.name,
+                "note": row.note,
+                "quoted": row.quoted,
+                "cells": cells,
+            }
+        )
     return {"title": table.title, "rows": rows}
 
 

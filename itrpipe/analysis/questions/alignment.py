@@ -88,7 +88,10 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     return {"vectors": VECTORS, **figures}
 
 
-def mean_vectors(encoder: SplitEncoder, data: SplitData) -> tuple[np.ndarray, np.ndarray]:
+def mean_vectors(
+    encoder: SplitEncoder,
+    data: SplitData,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
 
     Args:
@@ -105,7 +108,9 @@ def mean_vectors(encoder: SplitEncoder, data: SplitData) -> tuple[np.ndarray, np
         texts = []
         for block in encoder.texts(data, np.arange(data.num_captions)):
             texts.append(model.embed_texts(block))
-        return torch.cat(images).float().cpu().numpy(), torch.cat(texts).float().cpu().numpy()
+        image_vectors = torch.cat(images).float().cpu().numpy()
+        text_vectors = torch.cat(texts).float().cpu().numpy()
+    return image_vectors, text_vectors
 
 
 def alignment_and_uniformity(
@@ -145,7 +150,10 @@ def _normalised(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(lengths, _TINY)
 
 
-def _distances_within(texts: np.ndarray, caption_image: np.ndarray) -> Iterator[np.ndarray]:
+def _distances_within(
+    texts: np.ndarray,
+    caption_image: np.ndarray,
+) -> Iterator[np.ndarray]:
     """Yield the distances of all pairs of captions of one image, each pair once."""
     order = np.argsort(caption_image, kind="stable")
     owners = caption_image[order]

@@ -8,7 +8,7 @@ Shapes: P pairs, E examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,7 +57,7 @@ _MEASURES = {
 }
 
 
-def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
+def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Any]]:
     """Yield the name of each row, the measure in it, and the figures that have it."""
     for name, whole in found.items():
         title = _TITLES.get(name) or name
@@ -68,8 +68,8 @@ def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]
         for category, figures in categories.items():
             for measure, words in _MEASURES.items():
                 if measure in figures:
-                    row = title, f"{category}{words} ({figures['pairs']:,} pairs)"
-                    yield row, measure, figures
+                    heading = f"{category}{words} ({figures['pairs']:,} pairs)"
+                    yield (title, heading), measure, figures
 
 
 def _cells(found: Any) -> Cells:
@@ -131,7 +131,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
             measures = SUITES[name].measures
             pairs = benchmark.pairs
             ids, pictures = pictures_of(benchmark, name, evaluation, sources.extract)
-            images = np.unique([pair.file for pair in pairs], return_inverse=True)[1]
+            files = [pair.file for pair in pairs]
+            _, images = np.unique(files, return_inverse=True)
         else:
             measures = ("pairs",)
             pairs = pairs_of_scenes(evaluation, split, trigrams)
@@ -169,7 +170,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     return figures
 
 
-def _summary(figures: Mapping[str, Any]) -> str:
+def _summary(figures: Any) -> str:
     """Return the measures of a benchmark for tables of artifacts: `61.2 %, macro 60.4 %`."""
     parts = []
     for measure in _MEASURES:
@@ -182,11 +183,24 @@ def _summary(figures: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-_TEXTS = ("id", "file", "category", "group", "caption", "negative")
-_PAIRS = pa.schema(dict.fromkeys(_TEXTS, pa.string()) | {"box": pa.list_(pa.int32())})
+_PAIRS = pa.schema(
+    {
+        "id": pa.string(),
+        "file": pa.string(),
+        "category": pa.string(),
+        "group": pa.string(),
+        "caption": pa.string(),
+        "negative": pa.string(),
+        "box": pa.list_(pa.int32()),
+    }
+)
 
 
-def pairs_of_scenes(evaluation: EvaluatedModel, split: SplitScores, trigrams: Trigrams) -> list[Pair]:
+def pairs_of_scenes(
+    evaluation: EvaluatedModel,
+    split: SplitScores,
+    trigrams: Trigrams,
+) -> list[Pair]:
     """Return hard negatives of captions of a split of the embedded dataset, one of an image and category.
 
     They are refined against models without images, and of every category as many as of the rarest, but for `FEWEST`.
@@ -241,7 +255,8 @@ def _split_of(image_ids: Sequence[str], prepare: Path, split: str) -> Split:
 
 def _rows_of(image_ids: Sequence[str], split: SplitScores) -> np.ndarray:
     """Return the rows of images in a split; int64."""
-    return rows_of(pa.array(image_ids, pa.string()), pa.array(split.image_ids, pa.string()))
+    ids = pa.array(image_ids, pa.string())
+    return rows_of(ids, pa.array(split.image_ids, pa.string()))
 
 
 def pictures_of(
@@ -404,7 +419,9 @@ def benchmark_figures(
 
     categories = {}
     guessed = []
-    for name in np.unique(pairs.categories[pairs.categories != ""]).tolist():
+    for name in np.unique(pairs.categories).tolist():
+        if not name:
+            continue
         categories[name] = figures(pairs.only(pairs.categories == name))
         if categories[name]["blind"]["guessed"]:
             guessed.append(name)

@@ -162,7 +162,8 @@ def _by_people(
     judged = {}
     unjudged = []
     for side, place in places.items():
-        is_decided = fits.has(place.captions, place.images) | differs.has(place.captions, place.images)
+        rows = place.captions, place.images
+        is_decided = fits.has(*rows) | differs.has(*rows)
         wrong = max(1, place.is_wrong.sum())
         share = float((is_decided & place.is_wrong).sum() / wrong)
         judged[side] = round(100 * share, 3)
@@ -253,10 +254,7 @@ def _by_judges(
             shares[side] = estimates.share(first).percent()
             own = 100 * float((ranks == 0).mean())
             wrong_share = len(first) / len(rows)
-            r1 = {}
-            for name, value in shares[side].items():
-                r1[name] = own + wrong_share * value
-            recalls[f"{side}_r1"] = r1
+            recalls[f"{side}_r1"] = {name: own + wrong_share * value for name, value in shares[side].items()}
     recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}
     return {
         "calibration": asdict(calibration),
@@ -266,7 +264,11 @@ def _by_judges(
     }
 
 
-def _figures(evaluation: EvaluatedModel, split: SplitScores, *added: np.ndarray) -> Figures:
+def _figures(
+    evaluation: EvaluatedModel,
+    split: SplitScores,
+    *added: np.ndarray,
+) -> Figures:
     """Return every metric with all correct matches counted: the own ones and those added, rows [2, n] each."""
     own = np.stack([np.arange(len(split.caption_image)), split.caption_image])
     captions, images = np.concatenate([own, *added], axis=1)

@@ -8,7 +8,7 @@ Source: TAGS-DC (Fan et al., Findings of NAACL 2022), Table 4 and section 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
 from itrpipe.synthesis.sentences import SentenceFile
 
 
-def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Any]]:
     """Yield the name of each row and its figures: of all sentences of a generator, and of each kind of edit."""
     for name, whole in found.items():
         conf, *written = name.split(".")  # by whom, and the seed
@@ -67,8 +67,8 @@ _GAIN = 10.0
 
 
 def gained_and_lost(
-    own: Sequence[Mapping[str, Any]],
-    others: Sequence[Mapping[str, Any]],
+    own: Sequence[Any],
+    others: Sequence[Any],
 ) -> tuple[list[str], list[str]]:
     """Return kinds of edits that one model tells from captions better than another, and those that it tells worse.
 
@@ -102,18 +102,19 @@ def gained_and_lost(
     return gains, losses
 
 
-def _percentages(contents: Sequence[Mapping[str, Any]], name: str, kind: str) -> list[Mapping[str, float]]:
+def _percentages(contents: Sequence[Any], name: str, kind: str) -> list[Any]:
     """Return the percentage of a kind by seed; none where a seed has no sentences of it."""
     percentages = []
     for content in contents:
-        figures = content.get(name, {}).get("kinds", {}).get(kind)
+        kinds = content.get(name, {}).get("kinds", {})
+        figures = kinds.get(kind)
         if not figures or not figures["sentences"]:
             return []
         percentages.append(figures["percent"])
     return percentages
 
 
-def _lies_above(upper: Sequence[Mapping[str, float]], lower: Sequence[Mapping[str, float]]) -> bool:
+def _lies_above(upper: Sequence[Any], lower: Sequence[Any]) -> bool:
     lowest = min(interval["low"] for interval in upper)
     highest = max(interval["high"] for interval in lower)
     return lowest > highest
@@ -200,7 +201,11 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     return dict(sorted(results.items()))
 
 
-def _figures(columns: Sequence[np.ndarray], rows: np.ndarray, sampling: tuple[int, float]) -> dict[str, Any]:
+def _figures(
+    columns: Sequence[np.ndarray],
+    rows: np.ndarray,
+    sampling: tuple[int, float],
+) -> dict[str, Any]:
     """Return the figures of some sentences: see `discrimination`, and `blind`, the accuracy without images."""
     owners, images, scores, caption_scores, blind = (column[rows] for column in columns)
     figures = discrimination(owners, images, scores, caption_scores, *sampling)

@@ -30,7 +30,7 @@ Truth = Mapping[str, Mapping[int, Sequence[int]]]
 _TITLES = {"map_at_r": "mAP@R", "r_precision": "R-P", "r1": "R@1"}
 
 
-def _cells(part: str, titles: Mapping[str, str], found: Mapping[str, Any]) -> Cells:
+def _cells(part: str, titles: Mapping[str, str], found: Any) -> Cells:
     cells = {}
     for side, side_title in SIDES.items():
         for name, title in titles.items():
@@ -113,7 +113,9 @@ def eccv_caption_metrics(
     images = _positions(image_ids, own["i2t"], "image")
     captions = _positions(caption_ids, own["t2i"], "caption")
     if (len(images), len(captions)) != scores.shape:
-        scores = scores[np.ix_(list(images.values()), list(captions.values()))]
+        rows = list(images.values())
+        columns = list(captions.values())
+        scores = scores[np.ix_(rows, columns)]
         images = {name: row for row, name in enumerate(images)}
         captions = {name: row for row, name in enumerate(captions)}
     by_eccv = {}
@@ -162,9 +164,16 @@ def _matches(
     return np.array(query_rows), queries, candidates
 
 
-def _positions(ids: Sequence[str], wanted: Mapping[int, Any], what: str) -> dict[int, int]:
+def _positions(
+    ids: Sequence[str],
+    wanted: Mapping[int, Any],
+    what: str,
+) -> dict[int, int]:
     """Return COCO id -> position among `ids`, of the ids that are wanted."""
-    position = {int(name): number for number, name in enumerate(ids) if name.isdecimal()}
+    position = {}
+    for number, name in enumerate(ids):
+        if name.isdecimal():
+            position[int(name)] = number
     missing = [name for name in wanted if name not in position]
     if missing:
         raise DataError(

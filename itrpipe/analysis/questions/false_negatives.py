@@ -123,8 +123,10 @@ def _hardest_candidates(
         (queries, query_owners), (others, other_owners) = images, texts
     else:
         (queries, query_owners), (others, other_owners) = texts, images
-    anchors = np.sort(np.random.default_rng(0).permutation(len(queries))[:ANCHORS])
-    similarities = torch.from_numpy(queries[anchors]) @ torch.from_numpy(others[:]).T  # [A, M]
+    shuffled = np.random.default_rng(0).permutation(len(queries))
+    anchors = np.sort(shuffled[:ANCHORS])
+    vectors = torch.from_numpy(queries[anchors])
+    similarities = vectors @ torch.from_numpy(others[:]).T  # [A, M]
     is_match = torch.from_numpy(query_owners[anchors, None] == other_owners)
     similarities.masked_fill_(is_match, float("-inf"))
 

@@ -159,7 +159,12 @@ def judges_scores(
         from itrpipe.features.photographs import GivenPhotographs
 
         photographs = GivenPhotographs(files)
-    material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
+    material = Material(
+        judgements.captions,
+        judgements.owners,
+        len(judgements.files),
+        photographs,
+    )
     log_odds = ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
     scores = dict(zip(judges, log_odds.T, strict=True))
     if len(judges) > 1:
@@ -167,7 +172,10 @@ def judges_scores(
     return scores
 
 
-def agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def agreement(
+    judgements: Judgements,
+    scores: Mapping[str, np.ndarray],
+) -> dict[str, Any]:
     """Measure how far scores agree with people.
 
     Args:
@@ -187,11 +195,18 @@ def agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict[
             value = tau.b
             if kind == "experts":
                 value = tau.c
-            figures[name][kind] = {"tau": 100 * value, "auc": _area(own, part.fits)}
+            figures[name][kind] = {
+                "tau": 100 * value,
+                "auc": _area(own, part.fits),
+            }
     return figures
 
 
-def wrong_answer_ranks(judgements: Judgements, split: SplitScores, texts: Sequence[str]) -> np.ndarray:
+def wrong_answer_ranks(
+    judgements: Judgements,
+    split: SplitScores,
+    texts: Sequence[str],
+) -> np.ndarray:
     """Return the rank [P] of each pair's caption among all captions of other photographs by the model's scores.
 
     It is 0 where the split has no such photograph or caption. Captions are found by photograph and words, as the files
@@ -249,8 +264,12 @@ def figures_by_rank(
             if not chosen.any():
                 continue
             fits = part.fits[chosen]
-            figures = {"pairs": len(fits), "auc": _area(own_scores[chosen], fits)}
-            figures |= as_figures(mean_intervals({"right": 100.0 * fits}, part.images[chosen], *sampling))
+            figures = {
+                "pairs": len(fits),
+                "auc": _area(own_scores[chosen], fits),
+            }
+            percent = {"right": 100.0 * fits}
+            figures |= as_figures(mean_intervals(percent, part.images[chosen], *sampling))
             by_rank.setdefault(f"ranks {first} to {end - 1}", {})[kind] = figures
     return by_rank
 
@@ -264,11 +283,16 @@ def _area(scores: np.ndarray, fits: np.ndarray) -> dict[str, float] | None:
     return {"value": 100 * area, "low": 100 * low, "high": 100 * high}
 
 
-def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, files: Sequence[str]) -> np.ndarray:
+def _model_scores(
+    evaluation: EvaluatedModel,
+    judgements: Judgements,
+    files: Sequence[str],
+) -> np.ndarray:
     """Return the scores [P] of the evaluated model, kind after kind."""
     from itrpipe.analysis.sentences import compared, sentence_parser
 
-    benchmark = Benchmark(judgements.root, [Pair(file, file, "", "") for file in files])
+    pairs = [Pair(file, file, "", "") for file in files]
+    benchmark = Benchmark(judgements.root, pairs)
     _, pictures = pictures_of(benchmark, JUDGEMENTS, evaluation, evaluation.sources().extract)
     ids = np.arange(len(judgements.files)).astype(str)
     texts = np.array(judgements.captions)
