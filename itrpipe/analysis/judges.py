@@ -32,7 +32,7 @@ LOOKING = ("dual", "itm", "vlm")
 
 
 def split_material(evaluation: EvaluatedModel, split: SplitScores) -> Material:
-    """Return what judges read of the evaluated split.
+    """Return the captions, photographs and vectors of the evaluated split that judges read.
 
     Raises:
         UsageError: the given files hold no text of captions.
@@ -79,7 +79,7 @@ def ask_judges(
 
     Args:
         judges: names, see `itrpipe.judging.declaration.judge_name`.
-        material: what they read.
+        material: texts and pictures that they read.
         images, captions: int64 [P] rows.
         made: makes a map, such as `itrpipe.stages.base.Job.made`.
         folder: for the parts of the maps.

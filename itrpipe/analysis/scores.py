@@ -26,7 +26,7 @@ from itrpipe.training.encoding import Scoring
 
 
 def evaluated_scores(job: Any) -> SplitScores:
-    """Return the scores of the evaluated model, or the mean of those of several as they are, in single precision.
+    """Return the scores of the evaluated model, or the mean over several models, in single precision.
 
     Args:
         job: the `itrpipe.stages.base.Job` of the evaluation.
@@ -53,7 +53,7 @@ def evaluated_scores(job: Any) -> SplitScores:
 
 
 def _model_scores(job: Any, name: str) -> SplitScores:
-    """Return the scores of one model: of its embeddings, or those that its own evaluation has written, or computed."""
+    """Return the scores of one model: from its own evaluation, from its embeddings, or computed."""
     split = job.settings.split
     evaluated = job.inputs.get(f"{SCORED}{name}")
     if evaluated is not None:

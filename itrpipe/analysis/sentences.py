@@ -57,10 +57,10 @@ def compared(
         evaluation: of the model.
         parse: see `sentence_parser`.
         split: captions and their images.
-        pictures: what the model reads of these images.
+        pictures: features or photographs of these images, as the model reads them.
         sentences: S rows with image_id, that of their caption, and text.
-        owners: [S] row of each one's caption among those of the split.
-        what: is scored, for the progress.
+        owners: [S] row of each sentence's caption in the split.
+        what: name of the sentences, for the progress.
         embeddings: float32 [N, D] of the images of the split by the model; None where they are not there yet.
 
     Returns:

@@ -44,7 +44,7 @@ def _judge_digests(
 
 
 class EvaluateSettings(Settings):
-    """Models that are evaluated, and what is asked of them.
+    """Models that are evaluated, and the questions asked of them.
 
     Attributes:
         method: configuration of `train` (triplet, aoq).
@@ -144,7 +144,7 @@ def models_label(settings: EvaluateSettings) -> str:
 
 
 def check_asked(settings: EvaluateSettings) -> None:
-    """Refuse what cannot be asked of these models.
+    """Refuse options that do not apply to these models.
 
     Raises:
         UsageError: `rerank` is set and the model does not rank in two steps; sentences or benchmarks are named and

@@ -48,8 +48,9 @@ THRESHOLD = 0.5
 """Probability of a mismatch above which a word counts as wrong. Source: TAGS-DC, section 4.4."""
 CAPTIONS = 500
 COPIES = 4
+"""Masked copies of a caption."""
 DRAWS = 4
-"""Sentences of a caption before the filters: masked copies, and refills of each."""
+"""Refills of each copy."""
 BLOCK = 32
 """Captions at a time. What is drawn depends on it."""
 
@@ -75,7 +76,7 @@ class CorrectedSentence(NamedTuple):
     Attributes:
         sentence: as it is given.
         mismatch: float32 [words], probability that a word does not belong to the image; of the words that are read.
-        corrected: the sentence with what should stand at its wrong words.
+        corrected: the sentence with its wrong words replaced.
         corrected_tokens: int64 [W], the same as tokens.
         score: probability that the sentence matches the image, 0..1.
     """
@@ -197,7 +198,7 @@ class WordReader:
         tokens: np.ndarray,
         read: ReadTokens,
     ) -> list[CorrectedSentence]:
-        """Return the sentences as text with their words and what these should be; the arguments are those of `read`."""
+        """Return sentences as text beside their correction; rows and tokens are the arguments of `read`."""
         is_wrong = read.mismatch > THRESHOLD
         corrected_tokens = np.where(is_wrong, read.corrections, tokens)
         words = self.words(rows, tokens)

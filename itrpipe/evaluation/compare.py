@@ -114,7 +114,7 @@ def compare(
 
     Args:
         baseline: its evaluation, or one of each seed.
-        model: its own, of the same seeds in the same order; or those of several models by their names.
+        model: evaluations of the model, of the same seeds in the same order; or of several models by their names.
         samples: resampled test sets behind an interval over images.
         level: share of seeds, or of test sets, that an interval holds, 0..1.
         trained: False where no model has a seed, such as pretrained ones; then the images alone decide. Give the

@@ -101,12 +101,11 @@ def fold_figures(
         measured.append(metrics(ranks))
         resampled.append(_resampled_metrics(ranks, caption_image, samples, seed))
 
-    intervals = {}
+    figures = {}
     for name in resampled[0]:
         value = np.mean([fold[name] for fold in measured])
         draws = np.mean([fold[name] for fold in resampled], axis=0)
-        intervals[name] = _interval(value, draws, level)
-    figures = as_figures(intervals)
+        figures[name] = _interval(value, draws, level)._asdict()
     for name in measured[0]:
         if name not in figures:
             total = sum(fold[name] for fold in measured)

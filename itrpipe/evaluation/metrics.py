@@ -79,7 +79,7 @@ def ranks_of_matches(
     match_image: np.ndarray,
     match_caption: np.ndarray,
 ) -> Ranks:
-    """Ranks where the correct matches are any list of distinct image-caption pairs.
+    """Rank by any list of distinct image-caption pairs as the correct matches.
 
     Where all images that a caption truly describes are known, these ranks tell how much of a model's error is in the
     annotation.
@@ -296,7 +296,7 @@ def random_recalls(images: int, captions: int) -> dict[str, float]:
 
 
 def remedy_of_chance(images: int) -> str:
-    """Return what to do about a model that cannot be told from chance on so many test images."""
+    """Return the advice about a model that cannot be told from chance on so many test images."""
     if images < ENOUGH_IMAGES:
         return f"{images} images tell little: test on more (`itrpipe prepare --set test_fraction=0.3`), or {REMEDY}"
     return REMEDY

@@ -170,7 +170,7 @@ def read_rankings(
     image_ids: np.ndarray,
     caption_ids: np.ndarray,
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return what `write_rankings` wrote, as rows: of images as queries, then of captions.
+    """Read the file of `write_rankings` as rows of the split: of images as queries, then of captions.
 
     Args:
         path: the file.

@@ -155,7 +155,7 @@ def results_text(
     level: float,
     size: tuple[int, int],
 ) -> str:
-    """Return recalls and RSum under every protocol, below them their intervals, and what chance gives, as lines.
+    """Return recalls and RSum under every protocol with their intervals, and those of chance, as lines.
 
     Args:
         results: of an evaluation.

@@ -25,7 +25,7 @@ class Number:
     """A number as a table holds it, unrounded.
 
     Attributes:
-        value: of it.
+        value: the measured value.
         low, high: its interval, or None.
         deviation: standard deviation over seeds, or None.
         digits: shown behind the point.
@@ -46,7 +46,7 @@ class Number:
     @classmethod
     def of(
         cls,
-        measured: Mapping[str, float] | float | None,
+        measured: Measurement,
         **shown: Any,
     ) -> Number | None:
         """Return the number that an evaluation wrote, alone or as value, low and high; None where it wrote None.
@@ -55,8 +55,8 @@ class Number:
             measured: content of the file.
             shown: how it is shown, as attributes.
         """
-        if measured is None:
-            return None
+        if measured is None or isinstance(measured, Number):
+            return measured
         if isinstance(measured, Mapping):
             return cls(
                 measured["value"],
@@ -122,13 +122,13 @@ Cell = Number | str | None
 
 @dataclass(frozen=True)
 class Row:
-    """One line: a model, or what was published for it.
+    """One line: a model, or a published result of it.
 
     Attributes:
-        name: of it.
+        name: name of the model.
         cells: one for each column.
         note: below the name, or empty.
-        quoted: not measured here: published, or what chance gives.
+        quoted: not measured here: published, or expected by chance.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Table:
     Attributes:
         title: above it.
         columns: their headings.
-        rows: of it.
+        rows: lines below the headings.
         caption: below it.
         spans: headings of groups of columns, each with how many it covers; empty where columns stand alone.
         head: of the column of names.
@@ -169,20 +169,22 @@ class Table:
         return headings
 
 
-Cells = Mapping[tuple[str, str], Number | None]
-"""By the heading of a group of columns, empty where they stand alone, and their own."""
+Measurement = Number | Mapping[str, float] | float | None
+"""A number, or what an evaluation wrote of it: see `Number.of`."""
+Cells = Mapping[tuple[str, str], Measurement]
+"""Numbers by the heading of a group of columns, empty where they stand alone, and their own."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The rows and columns by which a table shows what evaluations wrote.
+    """A table of numbers in the files of evaluations.
 
     Attributes:
-        title, caption: of the table.
+        title, caption: text above and below the table.
         file: JSON in the folder of an evaluation.
-        cells: of its content; none where it does not hold them.
+        cells: function that returns the cells of the file's content, none where it lacks them.
         turned: models are columns, and what was measured is rows; else the other way round.
-        beside: heading and cells of a first column that is no model's, of a turned table.
+        beside: heading and cells of a first column, of a turned table, that belongs to no model.
         usual: every evaluation has it, so that only the report shows it.
     """
 
@@ -236,7 +238,7 @@ class Measured:
         return Table(self.title, headings, rows, self.caption, spans)
 
 
-def _mean_cells(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells:
+def _mean_cells(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> dict[tuple[str, str], Number | None]:
     """Return the means over seeds of the cells in their files; the first file with cells says which there are."""
     seeds = []
     for content in contents:
@@ -245,7 +247,7 @@ def _mean_cells(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells
             seeds.append(seed)
     means = {}
     for key in next(iter(seeds), ()):
-        means[key] = mean_over_seeds([seed.get(key) for seed in seeds])
+        means[key] = mean_over_seeds([Number.of(seed.get(key)) for seed in seeds])
     return means
 
 

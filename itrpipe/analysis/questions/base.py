@@ -67,14 +67,14 @@ class EvaluatedModel:
 
     @property
     def backbone(self) -> type[BackboneSettings]:
-        """Return what the backbone declares; of given embeddings what all have, since nothing more is known."""
+        """Return the declaration of the backbone; for given embeddings the base class, since nothing more is known."""
         if is_given(self.settings.backbone):
             return BackboneSettings
         return settings_of(self.settings.backbone)
 
     @property
     def method(self) -> type[MethodSettings]:
-        """Return what the method declares; of given embeddings what all have."""
+        """Return the declaration of the method; for given embeddings the base class."""
         if is_given(self.settings.backbone):
             return MethodSettings
         return method_of(self.settings.method)
@@ -102,7 +102,7 @@ class EvaluatedModel:
         return open_input(self.trained, self.manifest, name)
 
     def sources(self, parse: Path | None = None) -> Sources:
-        """Return what the model was trained on.
+        """Return the folders of the data that the model was trained on.
 
         Args:
             parse: folder of scene graphs, for models that read phrases.
@@ -147,7 +147,7 @@ def blind_number(accuracy: Any) -> Number | None:
 
 
 def trigrams_of(evaluation: EvaluatedModel, split: SplitScores) -> Trigrams:
-    """Return trigrams of the captions that the model was trained on; captions of these are judged by those of others.
+    """Return trigrams of the training captions; a training caption is judged by those of other images.
 
     Args:
         evaluation: of the model.
@@ -176,7 +176,7 @@ def questions() -> tuple[ModuleType, ...]:
 
 
 def answer_questions(evaluation: EvaluatedModel, split: SplitScores) -> str:
-    """Answer all questions that can be asked of a model, and return what they found, as lines.
+    """Answer all questions that can be asked of a model, and return their tables as lines.
 
     Args:
         evaluation: of the model.

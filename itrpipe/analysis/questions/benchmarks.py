@@ -22,7 +22,7 @@ from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import Interval, as_figures, group_mean_interval, mean_intervals
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.declaration import feature_settings, passes_of
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -75,7 +75,7 @@ def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Any]]:
 def _cells(found: Any) -> Cells:
     cells = {}
     for row, measure, figures in _rows(found):
-        cells[row] = Number.of(figures[measure])
+        cells[row] = figures[measure]
     return cells
 
 
@@ -269,7 +269,7 @@ def pictures_of(
 
     Args:
         benchmark: as read.
-        name: of it.
+        name: name of the benchmark.
         evaluation: of the model.
         extract: features that the model was trained on; None where it reads photographs.
 
@@ -321,7 +321,7 @@ def _features_of(
 
     Args:
         images: of the benchmark; their ids are their rows.
-        name: of the benchmark.
+        name: name of the benchmark.
         evaluation: of the model.
         extract: features that the model was trained on.
 

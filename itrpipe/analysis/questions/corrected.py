@@ -17,7 +17,7 @@ from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RSUM, ranks_of_matches
 from itrpipe.evaluation.metrics import ranks as own_ranks
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import Figures, with_matches
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import LEAST
 from itrpipe.mining.judged import LIKELY
@@ -43,11 +43,11 @@ def _cells(found: Any) -> Cells:
     cells = {}
     if "judged_percent" in found:
         judged = min(found["judged_percent"].values())
-        cells["", f"of the first {DEPTH} places judged by people, %"] = Number(judged)
+        cells["", f"of the first {DEPTH} places judged by people, %"] = judged
         for name, title in _SHOWN.items():
-            cells[title, "with pairs that fit"] = Number.of(found["corrected"][name])
+            cells[title, "with pairs that fit"] = found["corrected"][name]
             if name in COMPARED:  # which no further match can lower
-                cells[title, "at most"] = Number.of(found["at_most"][name])
+                cells[title, "at most"] = found["at_most"][name]
     if "by_judges" not in found:
         return cells
 
@@ -57,11 +57,11 @@ def _cells(found: Any) -> Cells:
     if not is_calibrated:
         by = "by the judge's default curve, mean probability"
     for side, title in _FIRST.items():
-        cells[title, f"right after all {by}, %"] = Number.of(by_judges["right_after_all"][side])
+        cells[title, f"right after all {by}, %"] = by_judges["right_after_all"][side]
     if is_calibrated:
         for name, title in _SHOWN.items():
             if name in COMPARED:
-                cells[title, by] = Number.of(by_judges["recalls"][name])
+                cells[title, by] = by_judges["recalls"][name]
     return cells
 
 

@@ -20,7 +20,7 @@ from itrpipe.config import conf_title
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import as_figures, mean_intervals
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import EMBEDDINGS, SplitScores, read_embeddings
 from itrpipe.storage.artifact import DISCRIMINATION
 from itrpipe.storage.tables import rows_of
@@ -44,7 +44,7 @@ def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Any]]:
 def _cells(found: Any) -> Cells:
     cells = {}
     for row, figures in _rows(found):
-        cells[row] = Number.of(figures["percent"])
+        cells[row] = figures["percent"]
     return cells
 
 
@@ -103,7 +103,7 @@ def gained_and_lost(
 
 
 def _percentages(contents: Sequence[Any], name: str, kind: str) -> list[Any]:
-    """Return the percentage of a kind by seed; none where a seed has no sentences of it."""
+    """Return the percentage of a kind by seed; empty where a seed has no such sentences."""
     percentages = []
     for content in contents:
         kinds = content.get(name, {}).get("kinds", {})

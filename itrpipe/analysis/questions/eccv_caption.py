@@ -21,7 +21,7 @@ from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.settings import ECCV_PACKAGE
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, SIDES, precision_of_matches, query_ranks, recall
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import ECCV_CAPTION
 
@@ -34,7 +34,7 @@ def _cells(part: str, titles: Mapping[str, str], found: Any) -> Cells:
     cells = {}
     for side, side_title in SIDES.items():
         for name, title in titles.items():
-            cells[side_title, title] = Number.of(found[part][f"{side}_{name}"])
+            cells[side_title, title] = found[part][f"{side}_{name}"]
     return cells
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.truth import PairSet, known_pairs
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.storage.artifact import FALSE_NEGATIVES
@@ -26,16 +26,17 @@ DIRECTIONS = {
     "images_for_texts": "Images for captions",
 }
 ANCHORS = 500
+"""Anchors of each direction."""
 DEPTH = 20
-"""Anchors of each direction, and the hardest candidates of each."""
+"""Hardest candidates of each anchor."""
 
 
 def _cells(found: Any) -> Cells:
     cells = {}
     for direction, title in DIRECTIONS.items():
         hardest = found["hardest"][direction]
-        cells[title, "likely, %"] = Number.of(hardest["likely_percent"])
-        cells[title, "true, %"] = Number.of(hardest["true_percent"])
+        cells[title, "likely, %"] = hardest["likely_percent"]
+        cells[title, "true, %"] = hardest["true_percent"]
     return cells
 
 

@@ -43,8 +43,9 @@ from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import AGREEMENT
 
 MODEL = "model"
+"""Name of the evaluated model among judges."""
 TOGETHER = "judges together"
-"""Names of the evaluated model, and of all judges, among judges."""
+"""Name of the mean of all judges among them."""
 FIRST_RANKS = (1, 2, 6, 21, 101)
 """The first rank of each group; those from the last on are in none."""
 
