@@ -48,7 +48,7 @@ from itrpipe.judging.shares import (
 )
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
-from itrpipe.training.settings import JUDGE_INPUT
+from itrpipe.training.search_settings import JUDGE_INPUT
 
 CALIBRATION, SAMPLE, DOUBTFUL, HARMFUL = ORDERS = ("calibration", "sample", "doubtful", "harmful")
 SEARCH = "mine_negatives"

@@ -22,7 +22,7 @@ from itrpipe.pipeline.recipes import load_recipe, recipe_files
 from itrpipe.pipeline.reproduction import Options, run_recipe
 from itrpipe.report.published import RECALLS, RSUM
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.settings import Model
+from itrpipe.training.settings import ModelName
 from tests.chains import Invoke, done, only, planned, refused
 from tests.conftest import write_source
 
@@ -96,7 +96,7 @@ def test_every_recipe_names_methods_backbones_and_metrics_that_exist(name: str) 
         assert run.method in load_declaration("train").confs
         assert run.backbone in backbone_names()
         for seed in run.seeds:
-            model = Model(run.method, run.backbone, seed)
+            model = ModelName(run.method, run.backbone, seed)
             assert model not in [model.named_by(name) for name in run.ensemble_with]
         for published in run.published:
             assert published.protocol in PROTOCOLS

@@ -16,7 +16,8 @@ from torch import Tensor
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
-from itrpipe.training.data import PhraseTexts, SplitData, blocks
+from itrpipe.training.batches import blocks
+from itrpipe.training.data import PhraseTexts, SplitData
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""

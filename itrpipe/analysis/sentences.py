@@ -20,7 +20,8 @@ from itrpipe.models.base import ImageEncoding, TextBatch
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.data import SplitData, SplitImages, blocks, longer_captions, open_split
+from itrpipe.training.batches import blocks
+from itrpipe.training.data import SplitData, SplitImages, longer_captions, open_split
 
 ParseTexts = Callable[[pa.Table], Path]
 """Rows with caption_id, image_id and text to a folder with their scene graphs."""

@@ -18,7 +18,8 @@ from itrpipe.models.declaration import canonical_backbone, settings_of
 from itrpipe.storage.artifact import LOCAL_MODEL, DigestCache
 from itrpipe.synthesis.generators import generator_names
 from itrpipe.training import settings as training_settings
-from itrpipe.training.settings import Model, decisions_file
+from itrpipe.training.search_settings import decisions_file
+from itrpipe.training.settings import ModelName
 
 ECCV_PACKAGE = "eccv_caption"
 SCORED = "scored_"
@@ -113,7 +114,7 @@ class EvaluateSettings(Settings):
     ) -> tuple[str, ...]:
         if not {"method", "backbone", "seed"} <= info.data.keys():
             return value  # one of these is refused already
-        first = Model(info.data["method"], info.data["backbone"], info.data["seed"])
+        first = ModelName(info.data["method"], info.data["backbone"], info.data["seed"])
         members = []
         for name in value:
             member = first.named_by(name)
@@ -129,9 +130,9 @@ class EvaluateSettings(Settings):
         return names
 
     @property
-    def models(self) -> list[Model]:
+    def models(self) -> list[ModelName]:
         """Return the evaluated model and those that its scores are averaged with."""
-        first = Model(self.method, self.backbone, self.seed)
+        first = ModelName(self.method, self.backbone, self.seed)
         return [first, *map(first.named_by, self.ensemble_with)]
 
 

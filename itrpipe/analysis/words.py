@@ -39,9 +39,10 @@ from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.base import ImageBatch, RegionEncoding, TextBatch
 from itrpipe.models.captions import PieceIds
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.synthesis.language_model import LanguageModel, mean
+from itrpipe.synthesis.language_model import LanguageModel, mean_perplexity
 from itrpipe.synthesis.tokens import Spelled, caption_masks, respell, special_tokens, token_captions
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.batches import blocks
+from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel
 
 THRESHOLD = 0.5
@@ -365,7 +366,7 @@ class WordTest:
         if language_model is not None:
             fluency: dict[str, Any] = {"sentences": len(texts["written"])}
             for kind, lines in texts.items():
-                fluency[kind] = mean(language_model.perplexities(lines))
+                fluency[kind] = mean_perplexity(language_model.perplexities(lines))
             figures["fluency"] = fluency
         return figures
 

@@ -38,9 +38,9 @@ def run_together(command: Callable[[], object]) -> None:
         return
     # Before torch is loaded, which would tell every user that no gradient of a model is unused.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from itrpipe.training.distributed import together
+    from itrpipe.training.distributed import run_in_first_process
 
-    together(command)
+    run_in_first_process(command)
 
 
 def restart_with(devices: int | None) -> None:

@@ -103,7 +103,7 @@ def signed(value: float, digits: int = 1) -> str:
     return text[1:]
 
 
-def mean_over_seeds(numbers: Sequence[Number | None]) -> Number | None:
+def mean(numbers: Sequence[Number | None]) -> Number | None:
     """Return the mean over seeds with its standard deviation; a single number as it is; None where one is missing."""
     values = []
     for number in numbers:
@@ -247,7 +247,7 @@ def _mean_cells(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> dict[
             seeds.append(seed)
     means = {}
     for key in next(iter(seeds), ()):
-        means[key] = mean_over_seeds([Number.of(seed.get(key)) for seed in seeds])
+        means[key] = mean([Number.of(seed.get(key)) for seed in seeds])
     return means
 
 

@@ -17,7 +17,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
 from itrpipe.stages.base import Step
 from itrpipe.storage.artifact import DEFINITION, folders_in
-from itrpipe.training.settings import Model, TrainExecution, TrainSettings
+from itrpipe.training.settings import ModelName, TrainExecution, TrainSettings
 
 NAMING = ("backbone", "features", "seed")
 """Settings by which every stage names the model that it reads."""
@@ -48,7 +48,7 @@ class NamedModel:
     @property
     def backbone(self) -> str:
         """Return the canonical name of its backbone."""
-        return Model.defined_by(self.definition, 0).backbone
+        return ModelName.defined_by(self.definition, 0).backbone
 
     def overrides(self, *, read: bool) -> list[Override]:
         """Return its settings as overrides of a plan.

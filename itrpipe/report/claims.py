@@ -28,7 +28,7 @@ from itrpipe.evaluation.metrics import (
     remedy_of_chance,
 )
 from itrpipe.evaluation.results import FULL, ORACLE
-from itrpipe.evaluation.tables import Number, mean_over_seeds
+from itrpipe.evaluation.tables import Number, mean
 from itrpipe.report.names import shown, some
 from itrpipe.report.runs import (
     DECLARED,
@@ -168,7 +168,7 @@ def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Run, Run]
 
 def score_of(series: Series, metric: str = RSUM) -> Number:
     """Return the mean of a metric over seeds; of one seed with its interval over images."""
-    score = mean_over_seeds([Number.of(run.metrics[FULL][metric]) for run in by_seed(series).values()])
+    score = mean([Number.of(run.metrics[FULL][metric]) for run in by_seed(series).values()])
     assert score is not None
     return score
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.config import conf_title, leaves
-from itrpipe.evaluation.tables import DASH, Number, Row, Table, mean_over_seeds
+from itrpipe.evaluation.tables import DASH, Number, Row, Table, mean
 from itrpipe.exporting.places import judge_without_place
 from itrpipe.features.declaration import first_model
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
@@ -284,7 +284,7 @@ def hardness(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
         statistics = [read_json(mining.opened / STATISTICS) for mining in known]
         beaten = []
         for direction in _LISTS:
-            beaten.append(mean_over_seeds([Number.of(beaten_percent(one, direction)) for one in statistics]))
+            beaten.append(mean([Number.of(beaten_percent(one, direction)) for one in statistics]))
         caption, image = beaten
         if caption is None or image is None:
             continue

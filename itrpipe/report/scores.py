@@ -14,7 +14,7 @@ from itrpipe.evaluation.compare import AT_CHANCE, TOO_FEW
 from itrpipe.evaluation.intervals import Difference
 from itrpipe.evaluation.metrics import COMPARED, PROTOCOLS, RSUM, SIDES, random_recalls
 from itrpipe.evaluation.results import FULL, ORACLE
-from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean_over_seeds
+from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
 from itrpipe.printable import quantity
 from itrpipe.report.claims import Comparison, is_at_chance, rsum_of, score_of
 from itrpipe.report.names import listed
@@ -218,9 +218,9 @@ def cost_table(series: Sequence[Series]) -> Table:
             history = run.members[0].history
             values = [row[name] for row in history for name in _SHARES if row.get(name) is not None]
             shares.append(Number(100 * float(np.mean(values))) if values else None)
-        total = mean_over_seeds(seconds)
+        total = mean(seconds)
         time = None if total is None else duration(total.value)
-        rows.append(Row(each.name, [mean_over_seeds(epochs), time, mean_over_seeds(shares)]))
+        rows.append(Row(each.name, [mean(epochs), time, mean(shares)]))
     caption = (
         "Means over seeds, each with the models, mined lists and sentences that it was made from. Correct matches: "
         "percent of the gradient of all negatives that went to captions and images that match in truth, where the "

@@ -10,7 +10,7 @@ from typing import Any
 
 from itrpipe.scene_graph.chunks import Chunk, Chunker, Lists
 from itrpipe.scene_graph.graph import Link
-from itrpipe.scene_graph.tag import Sentence
+from itrpipe.scene_graph.tag import TaggedWords
 from itrpipe.scene_graph.words import lists
 
 VERB_KINDS = frozenset({"V", "VBG", "VBN"})
@@ -18,14 +18,6 @@ PARTICIPLES = frozenset({"Pg", "Pv", "Mg", "Mv"})
 """Links of active (g) and passive (v) participles, with a form of be (P) or after a noun (M)."""
 Number = int | None
 """Number of a token; None where there is none."""
-
-
-def find_links(sentence: Sentence) -> list[Link]:
-    """Find the links between the words of a tagged caption, in any order."""
-    chunker = Chunker(sentence)
-    attacher = Attacher(sentence, chunker.chunks())
-    attacher.attach()
-    return attacher.links + chunker.links
 
 
 @dataclass(slots=True)
@@ -77,9 +69,7 @@ class Clause:
     @property
     def last(self) -> Number:
         """Return the head of the last noun phrase."""
-        if self.nouns:
-            return self.nouns[-1]
-        return None
+        return self.nouns[-1] if self.nouns else None
 
     @property
     def follows_object(self) -> bool:
@@ -88,40 +78,49 @@ class Clause:
 
     def close_verb(self) -> None:
         """Let nothing wait for a noun or predicate any more."""
-        self.be = self.open_verb = self.preposition = None
+        self.be = None
+        self.open_verb = None
+        self.preposition = None
 
     def forget_verb(self) -> None:
         """Begin a new clause."""
         self.close_verb()
-        self.verb = self.actor = self.main_verb = None
+        self.verb = None
+        self.actor = None
+        self.main_verb = None
 
 
 class Attacher:
-    """One pass over the chunks of a caption.
+    """One pass over the chunks of a tagged caption.
 
     Attributes:
-        links: found so far.
+        links: between the chunks, found so far.
     """
 
-    def __init__(self, sentence: Sentence, chunks: list[Chunk]) -> None:
-        self.words, self.tags, self.lemmas = sentence.words, sentence.tags, sentence.lemmas
-        self.chunks, self.lists = chunks, Lists(sentence.lemmas, chunks)
+    def __init__(self, sentence: TaggedWords) -> None:
+        self.words = sentence.words
+        self.tags = sentence.tags
+        self.lemmas = sentence.lemmas
+        self._chunker = Chunker(sentence)
+        self.chunks = self._chunker.chunks()
+        self.lists = Lists(sentence.lemmas, self.chunks)
         self.kinds = self.lists.kinds
         self.links: list[Link] = []
         self._governor: dict[Number, Link] = {}
         self.clause = Clause()
 
-    def attach(self) -> None:
-        """Finds the links between the chunks."""
+    def attach(self) -> list[Link]:
+        """Return the links between and inside the chunks, in any order."""
         for index, chunk in enumerate(self.chunks):
-            clause, head = self.clause, chunk.head
+            clause = self.clause
+            head = chunk.head
             match chunk.kind:
                 case "NP":
-                    self._noun(index, chunk)
+                    self._attach_noun(index, chunk)
                 case "J":
-                    self._adjective(index, chunk)
+                    self._attach_adjective(index, chunk)
                 case "V":
-                    self._finite(index, head)
+                    self._attach_finite_verb(index, head)
                 case "BE":
                     self._take_subject(head)
                     clause.be = head
@@ -131,11 +130,12 @@ class Attacher:
                     elif not self._share_subject(head, "Mg"):
                         self._modify("Mg", head, self._doer(head))
                     clause.close_verb()
-                    clause.verb = clause.open_verb = head
+                    clause.verb = head
+                    clause.open_verb = head
                 case "VBN":
-                    self._passive(index, head)
+                    self._attach_passive(index, head)
                 case "P":
-                    self._preposition(index, head)
+                    self._attach_preposition(index, head)
                 case "SUB":
                     clause.forget_verb()
                     clause.relative = None
@@ -151,8 +151,14 @@ class Attacher:
                 case ".":
                     self.clause = Clause()
             self.clause.after = chunk.kind
+        return self.links + self._chunker.links
 
-    def _link(self, kind: str, head: int, dependent: int) -> None:
+    def _link(
+        self,
+        kind: str,
+        head: int,
+        dependent: int,
+    ) -> None:
         link = Link(kind, head, dependent)
         self.links.append(link)
         self._governor[dependent] = link
@@ -167,14 +173,14 @@ class Attacher:
 
     # -- nouns ---------------------------------------------------------------------------------------------------------
 
-    def _noun(self, index: int, chunk: Chunk) -> None:
-        clause, noun = self.clause, chunk.head
+    def _attach_noun(self, index: int, chunk: Chunk) -> None:
+        clause = self.clause
+        noun = chunk.head
         if index in self.lists.place:
             # A further member of a list of noun phrases.
             conjunction, first = self.lists.place[index]
-            side = "SJl" if noun < conjunction else "SJr"
             self._link("SJl", conjunction, first)
-            self._link(side, conjunction, noun)
+            self._link("SJl" if noun < conjunction else "SJr", conjunction, noun)
             self._copy_role(noun, first)
         elif clause.after == "CC" and clause.main_verb is not None and self.lists.clause_follows(index):
             self._new_subject(chunk)
@@ -183,25 +189,30 @@ class Attacher:
             left = clause.last
             if self.lemmas[noun] in lists.ANIMATE:
                 left = self._nearest(lists.ANIMATE)
-            if left is None or (self.lemmas[left] not in lists.ANIMATE and self.lists.is_new(index - 2, index)):
+            is_new = self.lists.is_new(index - 2, index)
+            if left is None or (is_new and self.lemmas[left] not in lists.ANIMATE):
                 left = clause.nouns[0]
             conjunction = self.chunks[index - 1].head
             self._link("SJl", conjunction, left)
             self._link("SJr", conjunction, noun)
             if left not in clause.objects and left != clause.nouns[-1]:
-                clause.verb = clause.actor = None
+                clause.verb = None
+                clause.actor = None
             self._copy_role(noun, left)
         elif clause.preposition is not None:
             preposition = self.words[clause.preposition]
             self._link("J", clause.preposition, noun)
             clause.prepositions[noun] = preposition
             group = clause.homes.get(noun)
-            members = group is not None and preposition == "of" and self.lemmas[group] in lists.COLLECTIVES
-            if members and group == clause.subject:  # what a group of people does, the people do
-                clause.subject = clause.main_subject = noun
+            is_group = group is not None and self.lemmas[group] in lists.COLLECTIVES
+            if is_group and preposition == "of" and group == clause.subject:
+                # What a group of people does, the people do.
+                clause.subject = noun
+                clause.main_subject = noun
             if clause.main_verb is not None and clause.verb in clause.bare_participles:
                 # After "filled with hay", a further preposition belongs to the main verb.
-                clause.verb, clause.actor = clause.main_verb, clause.main_subject
+                clause.verb = clause.main_verb
+                clause.actor = clause.main_subject
         elif clause.be is not None:
             self._link("O", clause.be, noun)
             clause.predicate = noun
@@ -219,15 +230,16 @@ class Attacher:
         clause.close_verb()
         clause.nouns.append(noun)
 
-    def _copy_role(self, noun: int, model: int) -> None:
-        """Gives a noun the object and preposition of another one in its list."""
+    def _copy_role(self, noun: int, other: int) -> None:
+        """Gives a noun the verb and preposition of another one in its list."""
         role: dict[Number, Any]
         for role in (self.clause.objects, self.clause.homes, self.clause.prepositions):
-            if model in role:
-                role[noun] = role[model]
+            if other in role:
+                role[noun] = role[other]
 
     def _new_subject(self, chunk: Chunk) -> None:
-        clause, noun = self.clause, chunk.head
+        clause = self.clause
+        noun = chunk.head
         if clause.relative is not None:
             clause.gap = clause.last
             clause.relative = None
@@ -238,16 +250,18 @@ class Attacher:
         if clause.after == "," and clause.subject is not None and clause.main_verb is None and clause.verb is None:
             return  # an insertion: a photographer, camera in hand, kneels
         clause.forget_verb()
-        clause.subject = clause.main_subject = noun
+        clause.subject = noun
+        clause.main_subject = noun
         for kind, participle in clause.dangling:
             self._link(kind, noun, participle)
         clause.dangling.clear()
 
-    def _adjective(self, index: int, chunk: Chunk) -> None:
-        clause, word = self.clause, chunk.head
+    def _attach_adjective(self, index: int, chunk: Chunk) -> None:
+        clause = self.clause
+        word = chunk.head
         is_colour = self.words[word] in lists.COLOURS
         if clause.preposition is not None or (clause.open_verb is not None and is_colour):
-            self._noun(index, chunk)
+            self._attach_noun(index, chunk)
         elif clause.be is not None:
             self._link("Pa", clause.be, word)
         elif clause.open_verb is not None:
@@ -261,7 +275,7 @@ class Attacher:
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    def _finite(self, index: int, verb: int) -> None:
+    def _attach_finite_verb(self, index: int, verb: int) -> None:
         clause = self.clause
         self._take_subject(verb)
         clause.open_verb = verb
@@ -270,13 +284,15 @@ class Attacher:
             clause.gap = None
 
     def _take_subject(self, verb: int) -> None:
-        clause, last, subject = self.clause, self.clause.last, self.clause.subject
+        clause = self.clause
+        last = clause.last
+        subject = clause.subject
         if clause.after == "TO":
             if clause.actor is not None:
                 subject = clause.actor
         elif clause.after == "NP" and last in clause.objects:
-            watched = self.lemmas[clause.objects[last]] in lists.PERCEPTION_VERBS
-            if watched and self.lemmas[verb] == self.words[verb]:
+            is_watched = self.lemmas[clause.objects[last]] in lists.PERCEPTION_VERBS
+            if is_watched and self.lemmas[verb] == self.words[verb]:
                 subject = last
         clause.close_verb()
         if clause.relative is not None and last is not None:
@@ -294,13 +310,14 @@ class Attacher:
             clause.main_verb = verb
         clause.verb = verb
 
-    def _passive(self, index: int, verb: int) -> None:
+    def _attach_passive(self, index: int, verb: int) -> None:
         clause = self.clause
-        verbless = clause.main_verb is None and clause.subject is not None and clause.after in {"NP", "WH", "CC", "SUB"}
+        is_verbless = clause.main_verb is None and clause.subject is not None
+        has_object = clause.after in {"NP", "WH", "CC", "SUB"} and self.kinds[index + 1] == "NP"
         if clause.be is not None:
             self._link("Pv", clause.be, verb)
-        elif verbless and self.kinds[index + 1] == "NP":
-            self._finite(index, verb)  # a boy kicked the ball
+        elif is_verbless and has_object:
+            self._attach_finite_verb(index, verb)  # a boy kicked the ball
             return
         elif not self._share_subject(verb, "Mv"):
             # The nearest noun suffers, unless it is said of people alone.
@@ -322,7 +339,9 @@ class Attacher:
         if clause.after == "CC" and previous is not None and previous.kind in PARTICIPLES:
             self._link(previous.kind[0] + kind[1], previous.head, verb)
             return True
-        if clause.after in {"NP", "J", ""} or (clause.after == "P" and clause.preposition is None):
+        if clause.after in {"NP", "J", ""}:
+            return False
+        if clause.after == "P" and clause.preposition is None:
             return False
         subject = clause.subject
         if subject is None:
@@ -336,7 +355,12 @@ class Attacher:
         clause.actor = subject
         return True
 
-    def _modify(self, kind: str, participle: int, noun: Number) -> None:
+    def _modify(
+        self,
+        kind: str,
+        participle: int,
+        noun: Number,
+    ) -> None:
         if noun is None:
             self.clause.dangling.append((kind, participle))
             return
@@ -345,61 +369,66 @@ class Attacher:
 
     def _doer(self, verb: int) -> Number:
         """Return the noun that a bare active participle speaks of: people and animals act, things mostly do not."""
-        clause, last, lemma = self.clause, self.clause.last, self.lemmas[verb]
+        clause = self.clause
+        last = clause.last
         if last is None or self.tags[last] == "PRP":
             return last
+        lemma = self.lemmas[verb]
         noun = self.lemmas[last]
         if lemma in lists.PERSON_VERBS and noun not in lists.PERSONS:
             return self._nearest(lists.PERSONS, lists.ANIMATE, lists.VEHICLES)
-        told = clause.main_verb is not None and clause.prepositions.get(last) == "with"
-        driven = noun in lists.VEHICLES and lemma in lists.VEHICLE_VERBS
-        if told or driven or noun in lists.ANIMATE or lemma in lists.THING_VERBS:
+        if noun in lists.ANIMATE or lemma in lists.THING_VERBS:
+            return last
+        if noun in lists.VEHICLES and lemma in lists.VEHICLE_VERBS:
+            return last
+        if clause.main_verb is not None and clause.prepositions.get(last) == "with":
             return last
         return self._nearest(lists.ANIMATE, lists.VEHICLES)
 
     # -- prepositions --------------------------------------------------------------------------------------------------
 
-    def _preposition(self, index: int, word: int) -> None:
-        clause, following, spelled = self.clause, self.kinds[index + 1], self.words[word]
-        if following == "VBG" and not (clause.after in VERB_KINDS and spelled in lists.LONE_PARTICLES):
+    def _attach_preposition(self, index: int, token: int) -> None:
+        clause = self.clause
+        word = self.words[token]
+        following = self.kinds[index + 1]
+        if following == "VBG" and not (clause.after in VERB_KINDS and word in lists.LONE_PARTICLES):
             if clause.verb is not None:
-                self._link("MVp", clause.verb, word)
-            clause.preposition = word
-        elif following not in {"NP", "J"}:
-            near = clause.after in VERB_KINDS or clause.follows_object
-            if clause.verb is not None and near and spelled in lists.PARTICLES:
-                self._link("K", clause.verb, word)
-        elif (
-            clause.open_verb is not None
-            and clause.after in {"V", "VBG"}
-            and following == "NP"
-            and (self.lemmas[clause.open_verb], spelled) in lists.PHRASAL_VERBS
-        ):
-            self._link("K", clause.open_verb, word)  # verb and particle take the noun together: puts on a hat
-        else:
-            target = self.chunks[index + 1].head
-            if spelled == "of" and clause.last is not None and clause.after not in VERB_KINDS:
-                self._link("OF", clause.last, word)
-                clause.homes[target] = clause.last
-            else:
-                noun = self._noun_of_preposition(index)
-                if noun is not None:
-                    # Members of a list share a place: a man and a woman on a bench; not a man and a woman in a dress.
-                    hosts = self.lists.heads.get(noun, [noun])
-                    is_place = spelled in lists.PLACES and self.lemmas[target] not in lists.CLOTHES
-                    if not is_place or hosts[0] != clause.subject:
-                        hosts = [noun]
-                    for host in hosts:
-                        self._link("Mp", host, word)
-                    clause.homes[target] = noun
-                elif clause.verb is not None:
-                    # Is ready for a guest: for belongs to the adjective; not so in "safe on a shelf", "blue with dots".
-                    after_is = clause.after == "J" and self.lemmas[clause.verb] == "be"
-                    if not (after_is and spelled in lists.ADJECTIVE_PREPOSITIONS):
-                        self._link("MVp", clause.verb, word)
-                        clause.homes[target] = clause.actor
-            clause.close_verb()
-            clause.preposition = word
+                self._link("MVp", clause.verb, token)
+            clause.preposition = token
+            return
+        if following not in {"NP", "J"}:
+            is_near = clause.after in VERB_KINDS or clause.follows_object
+            if clause.verb is not None and is_near and word in lists.PARTICLES:
+                self._link("K", clause.verb, token)
+            return
+        takes_object = clause.after in {"V", "VBG"} and following == "NP"
+        verb = clause.open_verb
+        if takes_object and verb is not None and (self.lemmas[verb], word) in lists.PHRASAL_VERBS:
+            self._link("K", verb, token)  # verb and particle take the noun together: puts on a hat
+            return
+
+        target = self.chunks[index + 1].head
+        noun = self._noun_of_preposition(index)
+        if word == "of" and clause.last is not None and clause.after not in VERB_KINDS:
+            self._link("OF", clause.last, token)
+            clause.homes[target] = clause.last
+        elif noun is not None:
+            # Members of a list share a place: a man and a woman on a bench; not a man and a woman in a dress.
+            hosts = self.lists.heads.get(noun, [noun])
+            is_place = word in lists.PLACES and self.lemmas[target] not in lists.CLOTHES
+            if not is_place or hosts[0] != clause.subject:
+                hosts = [noun]
+            for host in hosts:
+                self._link("Mp", host, token)
+            clause.homes[target] = noun
+        elif clause.verb is not None:
+            # Is ready for a guest: for belongs to the adjective; not so in "safe on a shelf", "blue with dots".
+            after_adjective = clause.after == "J" and self.lemmas[clause.verb] == "be"
+            if not (after_adjective and word in lists.ADJECTIVE_PREPOSITIONS):
+                self._link("MVp", clause.verb, token)
+                clause.homes[target] = clause.actor
+        clause.close_verb()
+        clause.preposition = token
 
     def _noun_of_preposition(self, index: int) -> Number:
         """Return the noun that a preposition belongs to, None for the last verb.
@@ -407,12 +436,14 @@ class Attacher:
         Args:
             index: number of the preposition's chunk; a noun follows it.
         """
-        clause, last = self.clause, self.clause.last
+        clause = self.clause
+        last = clause.last
         if last is None or clause.be is not None or clause.after in VERB_KINDS:
             if clause.verb is None:
                 return last
             return None
-        preposition, target = self.words[self.chunks[index].head], self.chunks[index + 1]
+        preposition = self.words[self.chunks[index].head]
+        target = self.chunks[index + 1]
         thing = self.lemmas[target.head]
         if preposition == "during":
             if clause.verb is None:
@@ -420,12 +451,14 @@ class Attacher:
             return None
         # With a stick in its mouth, with a leg in the air; a wall with drawings on it.
         if clause.prepositions.get(last) == "with":
-            if self.words[target.first] in lists.POSSESSIVE_PRONOUNS or self.words[target.head] == "air":
+            is_owned = self.words[target.first] in lists.POSSESSIVE_PRONOUNS
+            if is_owned or self.words[target.head] == "air":
                 return last
         elif preposition == "with" and self.kinds[index + 2 : index + 4] == ["P", "NP"]:
             pronoun = self.words[self.chunks[index + 3].head]
-            animate = pronoun in lists.PERSONAL_PRONOUNS and self.lemmas[last] in lists.ANIMATE
-            if pronoun == "it" or animate:
+            if pronoun == "it":
+                return last
+            if pronoun in lists.PERSONAL_PRONOUNS and self.lemmas[last] in lists.ANIMATE:
                 return last
         if preposition == "with" and thing in lists.FEATURES:
             return self._home(last, thing)
@@ -435,7 +468,9 @@ class Attacher:
             return last  # people behind him
         if clause.after == "," and clause.verb is None and clause.subject is not None:
             return clause.subject
-        if clause.verb is None or (clause.predicate is not None and self.tags[clause.verb] == "BE"):
+        if clause.verb is None:
+            return self._home(last, thing)
+        if clause.predicate is not None and self.tags[clause.verb] == "BE":
             return self._home(last, thing)
         if last in clause.objects:
             verb = self.lemmas[clause.verb]
@@ -450,9 +485,9 @@ class Attacher:
         clause = self.clause
         home = clause.homes.get(noun)
         while home is not None:
-            own = self.lemmas[noun] in lists.FEATURES or self.lemmas[noun] in lists.BODY_PARTS
-            held = self.lemmas[home] in lists.HOLDERS and clause.prepositions.get(noun) == "of"
-            if not held and not (own and thing not in lists.GARMENT_FEATURES):
+            is_held = self.lemmas[home] in lists.HOLDERS and clause.prepositions.get(noun) == "of"
+            is_part = self.lemmas[noun] in lists.FEATURES | lists.BODY_PARTS
+            if not is_held and (not is_part or thing in lists.GARMENT_FEATURES):
                 break
             noun = home
             home = clause.homes.get(noun)

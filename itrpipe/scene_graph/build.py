@@ -19,21 +19,24 @@ from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.attach import find_links
+from itrpipe.scene_graph.attach import Attacher
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.foreign import align
 from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Token
 from itrpipe.scene_graph.hanta import HantaTagger
 from itrpipe.scene_graph.settings import ParseSettings, parser_version
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
-from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
+from itrpipe.scene_graph.tag import TaggedWords, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import parsed_part, plain, tokenise
 from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.tables import read_arrow, write_arrow
 
 CHUNK = 1024
 OPEN_CHUNKS = 64
-OBJECT_STYLE, ATTRIBUTE_STYLE, RELATION_STYLE, KIND_STYLE = "bold cyan", "green", "magenta", "dim"
+OBJECT_STYLE = "bold cyan"
+ATTRIBUTE_STYLE = "green"
+RELATION_STYLE = "magenta"
+NOTE_STYLE = "dim"
 
 
 class RulesParser:
@@ -50,7 +53,9 @@ class RulesParser:
 
     def __init__(self, tagger: Literal["hanta", "lexicon"] = "hanta") -> None:
         parser_version(tagger)
-        self._hanta = HantaTagger() if tagger == "hanta" else None
+        self._hanta = None
+        if tagger == "hanta":
+            self._hanta = HantaTagger()
 
     def parse(self, item: Item) -> SceneGraph:
         """Return the graph of one caption; one that is given is aligned with the words."""
@@ -68,18 +73,30 @@ class RulesParser:
         part = parsed_part(text)
         places = tokenise(part)
         words = [word for word, _, _ in places]
-        sentence = Sentence(list(map(plain, words)))
+        sentence = TaggedWords([plain(word) for word in words])
         if self._hanta:
             self._hanta.tag(sentence, words)
         else:
             tag_by_lexicon(sentence)
         repair(sentence)
-        links = find_links(sentence)
+        links = Attacher(sentence).attach()
         tags = sentence.tags[: sentence.size]
-        tokens = [Token(*place, tag, lemma) for place, tag, lemma in zip(places, tags, sentence.lemmas, strict=True)]
+        tokens = []
+        for (word, start, end), tag, lemma in zip(places, tags, sentence.lemmas, strict=True):
+            tokens.append(
+                Token(
+                    word,
+                    start,
+                    end,
+                    tag,
+                    lemma,
+                )
+            )
 
         content = {number for number, tag in enumerate(tags) if tag in {"N", "V", "VBG", "VBN"}}
-        loose = content - {number for link in links for number in link[1:]}
+        loose = set(content)
+        for link in links:
+            loose -= {link.head, link.dependent}
         status = "ok"
         if "N" not in tags and not {",", "."}.issuperset(tags):
             status = "failed"
@@ -88,7 +105,10 @@ class RulesParser:
         return Analysis(tuple(tokens), tuple(links), status)
 
 
-def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[SceneGraph]:
+def parse_captions(
+    settings: ParseSettings,
+    captions: Sequence[str],
+) -> list[SceneGraph]:
     """Return the scene graphs of captions that belong to no dataset.
 
     Args:
@@ -113,11 +133,15 @@ class Parsing(Work[RulesParser]):
         build: makes the parser; it is pickled.
     """
 
-    title, unit, suffix, on_every_core = "parsing", "captions", ".arrow", True
+    title = "parsing"
+    unit = "captions"
+    suffix = ".arrow"
+    on_every_core = True
     untold = ("_items",)
 
     def __init__(self, items: Sequence[Item], build: Callable[[], RulesParser]) -> None:
-        self._items, self._build = items, build
+        self._items = items
+        self._build = build
 
     def parts(self) -> list[Part]:
         """Return chunks of captions."""
@@ -127,7 +151,12 @@ class Parsing(Work[RulesParser]):
         """Make the parser."""
         return self._build()
 
-    def make(self, worker: RulesParser, part: Part, path: Path) -> None:
+    def make(
+        self,
+        worker: RulesParser,
+        part: Part,
+        path: Path,
+    ) -> None:
         """Parses the captions of a chunk."""
         graphs = []
         for item in part.content:
@@ -139,7 +168,11 @@ class Parsing(Work[RulesParser]):
         write_arrow(path, graphs_table(graphs))
 
 
-def parsed_row_groups(paths: Sequence[Path], captions: pa.Table, rows: np.ndarray) -> Iterator[pa.Table]:
+def parsed_row_groups(
+    paths: Sequence[Path],
+    captions: pa.Table,
+    rows: np.ndarray,
+) -> Iterator[pa.Table]:
     """Yields the row groups of a file of scene graphs.
 
     Args:
@@ -159,8 +192,10 @@ def parsed_row_groups(paths: Sequence[Path], captions: pa.Table, rows: np.ndarra
         order = np.argsort(chunks, kind="stable")
         tables = []
         for chunk in np.unique(chunks).tolist():
-            tables.append(read_chunk(chunk).take(pa.array(items[chunks == chunk] % CHUNK)))
-        graphs = pa.concat_tables(tables).combine_chunks().take(pa.array(np.argsort(order)))
+            rows_of_chunk = items[chunks == chunk] % CHUNK
+            tables.append(read_chunk(chunk).take(pa.array(rows_of_chunk)))
+        graphs = pa.concat_tables(tables).combine_chunks()
+        graphs = graphs.take(pa.array(np.argsort(order)))
         yield with_ids(captions.slice(start, ROW_GROUP).combine_chunks(), graphs)
 
 
@@ -177,30 +212,47 @@ class SentenceParser:
         MissingInputError: the parser is not installed.
     """
 
-    def __init__(self, captions: Path, manifest: Manifest, work: Path, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        captions: Path,
+        manifest: Manifest,
+        work: Path,
+        reporter: Reporter,
+    ) -> None:
         settings = ParseSettings.model_validate(manifest.settings)
         if settings.file:
             raise UsageError(
                 f"{captions} holds graphs out of a file, and written sentences are in none; evaluate without "
                 "--discriminate and --benchmark, or a model trained on graphs of `itrpipe parse` without --from"
             )
-        before, version = manifest.sources["parser"], parser_version(settings.tagger)
+        before = manifest.sources["parser"]
+        version = parser_version(settings.tagger)
         if version != before:
             raise UsageError(
                 f"{captions} was made by the parser {before}, and this is {version}; train the model again, or "
                 "evaluate without --discriminate and --benchmark"
             )
-        self._settings, self._work, self._reporter = settings, work, reporter
+        self._settings = settings
+        self._work = work
+        self._reporter = reporter
 
     def __call__(self, sentences: pa.Table) -> Path:
         """Writes the graphs of sentences with caption_id, image_id and text, and returns the folder of the file."""
         texts = sentences["text"].to_pylist()
-        place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        folder = self._work / hashlib.sha256("\n".join(place).encode()).hexdigest()[:16]
-        work = Parsing([Item(text) for text in place], partial(RulesParser, self._settings.tagger))
-        made = make_parts(work, folder / "parts", MapExecution(), self._reporter, self._reporter.say)
-        rows = np.array([place[text] for text in texts], dtype=np.int64)
-        write_graphs(folder / SCENE_GRAPHS_FILE, parsed_row_groups(made.paths, sentences, rows))
+        row_of_text = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        digest = hashlib.sha256("\n".join(row_of_text).encode()).hexdigest()
+        folder = self._work / digest[:16]
+        items = [Item(text) for text in row_of_text]
+        work = Parsing(items, partial(RulesParser, self._settings.tagger))
+        parts = make_parts(
+            work,
+            folder / "parts",
+            MapExecution(),
+            self._reporter,
+            self._reporter.say,
+        )
+        rows = np.array([row_of_text[text] for text in texts], dtype=np.int64)
+        write_graphs(folder / SCENE_GRAPHS_FILE, parsed_row_groups(parts.paths, sentences, rows))
         return folder
 
 
@@ -210,14 +262,18 @@ def graph_tree(graph: SceneGraph) -> Tree:
     Lemmas are shown, and beside an element how the caption words it where that differs.
     """
 
-    def line(lemma: str, tokens: tuple[int, ...], style: str) -> Text:
+    def line(
+        lemma: str,
+        tokens: tuple[int, ...],
+        style: str,
+    ) -> Text:
         # Not Text(lemma, style), whose style all that follows would inherit.
         text = Text().append(lemma, style=style)
         words = " ".join(graph.tokens[token].text for token in tokens)
         if not tokens:
-            text.append("  (no words of the caption)", style=KIND_STYLE)
+            text.append("  (no words of the caption)", style=NOTE_STYLE)
         elif words.lower() != lemma:
-            text.append(f"  “{words}”", style=KIND_STYLE)
+            text.append(f"  “{words}”", style=NOTE_STYLE)
         return text
 
     tree = Tree(Text(graph.text or "(empty caption)", style="bold"))
@@ -226,14 +282,17 @@ def graph_tree(graph: SceneGraph) -> Tree:
         for attribute in graph.attributes:
             if attribute.object == thing.id:
                 text = line(attribute.lemma, attribute.tokens, ATTRIBUTE_STYLE)
-                branch.add(text.append(f"  {attribute.kind}", style=KIND_STYLE))
+                text.append(f"  {attribute.kind}", style=NOTE_STYLE)
+                branch.add(text)
         for relation in graph.relations:
             if relation.subject == thing.id:
-                text = line(relation.lemma, relation.tokens, RELATION_STYLE).append(" → ")
+                text = line(relation.lemma, relation.tokens, RELATION_STYLE)
+                text.append(" → ")
                 text.append(graph.objects[relation.object].lemma, style=OBJECT_STYLE)
-                branch.add(text.append(f"  {relation.kind}", style=KIND_STYLE))
+                text.append(f"  {relation.kind}", style=NOTE_STYLE)
+                branch.add(text)
     if not graph.objects:
-        tree.add(Text("no objects", style=KIND_STYLE))
+        tree.add(Text("no objects", style=NOTE_STYLE))
     if graph.status != "ok":
         tree.add(Text(f"status: {graph.status}", style="yellow"))
     return tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from itrpipe.scene_graph.graph import Link
-from itrpipe.scene_graph.tag import Sentence
+from itrpipe.scene_graph.tag import TaggedWords
 from itrpipe.scene_graph.words import lists
 
 LONGEST_IDIOM = max(map(len, lists.IDIOMS))
@@ -35,13 +35,15 @@ class Chunker:
         links: inside the chunks found so far.
     """
 
-    def __init__(self, sentence: Sentence) -> None:
-        self.size, self.words, self.tags = sentence.size, sentence.words, sentence.tags
+    def __init__(self, sentence: TaggedWords) -> None:
+        self.size = sentence.size
+        self.words = sentence.words
+        self.tags = sentence.tags
         self.links: list[Link] = []
 
     def chunks(self) -> list[Chunk]:
         """Return all chunks from left to right; adverbs, auxiliaries and quotation marks belong to none."""
-        found: list[Chunk] = []
+        chunks: list[Chunk] = []
         i = 0
         while i < self.size:
             chunk = self._expression(i) or self._noun_phrase(i)
@@ -51,9 +53,9 @@ class Chunker:
                     last += 1
                 chunk = Chunk(self.tags[i], i, i, last)
             if chunk.kind not in {"R", "AUX"} and not self._is_quote(i):
-                found.append(chunk)
+                chunks.append(chunk)
             i = chunk.last + 1
-        return found
+        return chunks
 
     def _expression(self, i: int) -> Chunk | None:
         """Return the preposition or the action of several words that starts at a word."""
@@ -69,8 +71,9 @@ class Chunker:
         return Chunk("VBG", i + 1, i, i + 1)
 
     def _is_incorporated(self, i: int) -> bool:
-        action = self.tags[i + 1] == "VBG" and self.tags[i + 2] != "N"
-        return action and tuple(self.words[i : i + 2]) in lists.INCORPORATED
+        if self.tags[i + 1] != "VBG" or self.tags[i + 2] == "N":
+            return False
+        return tuple(self.words[i : i + 2]) in lists.INCORPORATED
 
     def _is_quote(self, i: int) -> bool:
         return self.tags[i] == "," and self.words[i] in lists.QUOTES
@@ -88,7 +91,8 @@ class Chunker:
             thing = self._simple_phrase(mark + 1)
             if thing is None or thing.kind != "NP":
                 return Chunk("NP", phrase.head, phrase.first, mark)
-            self.links += (Link("YS", mark, phrase.head), Link("D", thing.head, mark))
+            self.links.append(Link("YS", mark, phrase.head))
+            self.links.append(Link("D", thing.head, mark))
             phrase = Chunk("NP", thing.head, phrase.first, thing.last)
         return phrase
 
@@ -104,9 +108,11 @@ class Chunker:
                 tags.append(self.tags[j])
         if not members:
             return None
-        head = last = members[-1]
+        last = members[-1]
+        head = last
         if "N" in tags:
-            head = max(j for j in members if self.tags[j] == "N")
+            while self.tags[head] != "N":
+                head -= 1
             if tags[-1] != "CD":
                 last = head
         elif tags[-1] == "R":
@@ -130,14 +136,18 @@ class Chunker:
                 return "N" not in seen
             case "D":
                 return set(seen) <= {"D", "CD"}
-            case "VBG":
-                return bool(seen) and following == "N" and tuple(self.words[i - 1 : i + 1]) in lists.INCORPORATED
+            case "VBG" if seen and following == "N":
+                return tuple(self.words[i - 1 : i + 1]) in lists.INCORPORATED
             case "J":
-                return "N" not in seen or (following == "N" and self.words[i] not in lists.COLOURS)
+                if "N" not in seen:
+                    return True
+                return following == "N" and self.words[i] not in lists.COLOURS
             case "R":
                 return "N" not in seen and following == "J"
-            case "CC" | ",":
-                return bool(seen) and (self._is_quote(i) or (seen[-1] == "J" and self._joins_adjectives(i)))
+            case "CC" | "," if seen:
+                if self._is_quote(i):
+                    return True
+                return seen[-1] == "J" and self._joins_adjectives(i)
         return False
 
     def _joins_adjectives(self, i: int) -> bool:
@@ -167,33 +177,40 @@ class Lists:
     """
 
     def __init__(self, lemmas: list[str], chunks: list[Chunk]) -> None:
-        self.lemmas, self.chunks = lemmas, chunks
-        self.kinds = [*(chunk.kind for chunk in chunks), "", "", ""]
+        self.lemmas = lemmas
+        self.chunks = chunks
+        self.kinds = [chunk.kind for chunk in chunks]
+        self.kinds += ["", "", ""]
         self.place: dict[int, tuple[int, int]] = {}
         self.heads: dict[int, list[int]] = {}
         for conjunction, chunk in enumerate(chunks):
-            if chunk.kind != "CC":
+            if chunk.kind != "CC" or self._opens_clause(conjunction):
                 continue
-            right, left = conjunction + 1, conjunction - 1
+            right = conjunction + 1
+            left = conjunction - 1
             if self.kinds[left] == ",":
                 left -= 1
-            joins = self.kinds[right] == self.kinds[left] == "NP" and self._alike(left, right)
-            if not joins or self._opens_clause(conjunction):
+            if not self._can_join(left, right):
                 continue
             members = [left, right]
-            while self.kinds[left - 1] == "," and self.kinds[left - 2] == "NP" and self._alike(left - 2, left):
+            while self.kinds[left - 1] == "," and self._can_join(left - 2, left):
                 left -= 2
                 members.insert(0, left)
             heads = [chunks[member].head for member in members]
-            self.heads.update(dict.fromkeys(heads, heads))
-            self.place.update(dict.fromkeys(members[1:], (chunk.head, heads[0])))
+            for head in heads:
+                self.heads[head] = heads
+            for member in members[1:]:
+                self.place[member] = (chunk.head, heads[0])
 
     def is_new(self, left: int, right: int) -> bool:
         """Return whether one phrase is somebody's part of the body and the other one nothing that bodies have."""
         part = self.chunks[left]
+        if self.lemmas[part.first] not in lists.POSSESSIVE_PRONOUNS:
+            return False
+        if self.lemmas[part.head] not in lists.BODY_PARTS:
+            return False
         thing = self.lemmas[self.chunks[right].head]
-        owned = self.lemmas[part.first] in lists.POSSESSIVE_PRONOUNS and self.lemmas[part.head] in lists.BODY_PARTS
-        return owned and thing not in lists.BODY_PARTS and thing not in lists.FEATURES
+        return thing not in lists.BODY_PARTS | lists.FEATURES
 
     def clause_follows(self, index: int) -> bool:
         """Return whether a noun phrase, with the prepositions after it, is the subject of a finite verb."""
@@ -211,13 +228,17 @@ class Lists:
                 return kind in {"V", "BE"}
         return False
 
-    def _alike(self, left: int, right: int) -> bool:
-        """Return whether a list may hold both.
+    def _can_join(self, left: int, right: int) -> bool:
+        """Return whether two chunks are noun phrases that a list may hold.
 
         A person does not join a thing while another person stands further left, nor does a new thing join a part of the
         body: a dog with a stick in its mouth and a puppy.
         """
-        if self.lemmas[self.chunks[right].head] not in lists.ANIMATE:
+        if self.kinds[left] != "NP" or self.kinds[right] != "NP":
+            return False
+        lemmas = [self.lemmas[chunk.head] for chunk in self.chunks]
+        if lemmas[right] not in lists.ANIMATE:
             return not self.is_new(left, right)
-        animate = [self.lemmas[chunk.head] in lists.ANIMATE for chunk in self.chunks[: left + 1]]
-        return animate[-1] or not any(animate)
+        if lemmas[left] in lists.ANIMATE:
+            return True
+        return lists.ANIMATE.isdisjoint(lemmas[:left])

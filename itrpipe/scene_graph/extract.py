@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, product
+from itertools import product
 
 from itrpipe.scene_graph.graph import Analysis, Attribute, Object, Relation, SceneGraph
 from itrpipe.scene_graph.words import lists, plain
@@ -29,34 +29,58 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
         Objects in the order of their heads; no relation joins an object to itself, no pronoun or quantity is an object,
         and nothing is said twice.
     """
-    rules = _Extraction(analysis)
-    rules.say_of_verbs()
-    rules.say_of_nouns()
+    extraction = _Extraction(analysis)
+    extraction.read_verbs()
+    extraction.read_nouns()
     # Nouns that only say what another one is are no objects, but where something else is said of them.
-    bare = {words[-1] for _, words, kind in rules.properties if kind == "copula"}
-    bare -= {noun for noun, _, kind in rules.properties if kind != "compound"}
-    for subject, _, thing, _ in rules.edges:
+    bare = {words[-1] for _, words, kind in extraction.properties if kind == "copula"}
+    bare -= {noun for noun, _, kind in extraction.properties if kind != "compound"}
+    for subject, _, thing, _ in extraction.edges:
         bare -= {subject, thing}
-    objects, number = [], {}
-    for noun in rules.nouns:
+
+    objects: dict[int, Object] = {}
+    for noun in extraction.nouns:
         if noun not in bare:
-            words = rules.named(noun)
-            number[noun] = len(objects)
-            objects.append(Object(len(objects), noun, words, rules.lemma(words)))
+            words = extraction.compound(noun)
+            objects[noun] = Object(
+                len(objects),
+                noun,
+                words,
+                extraction.lemma(words),
+            )
     attributes: dict[tuple[int, str], Attribute] = {}
-    for noun, words, kind in sorted(rules.properties):
-        if noun in number:
-            lemma = rules.lemma(words)
-            attribute = Attribute(len(attributes), number[noun], words, lemma, kind)
-            attributes.setdefault((noun, lemma), attribute)
+    for noun, words, kind in sorted(extraction.properties):
+        lemma = extraction.lemma(words)
+        if noun in objects and (noun, lemma) not in attributes:
+            attribute = Attribute(
+                len(attributes),
+                objects[noun].id,
+                words,
+                lemma,
+                kind,
+            )
+            attributes[noun, lemma] = attribute
     relations: dict[tuple[int, int, str], Relation] = {}
-    for subject, words, thing, kind in sorted(rules.edges):
-        if subject in number and thing in number and subject != thing:
-            lemma = kind if kind == "have" else rules.lemma(words)
-            relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
-            relations.setdefault((subject, thing, lemma), relation)
-    elements = tuple(objects), tuple(attributes.values()), tuple(relations.values())
-    return SceneGraph(text, analysis.tokens, *elements, analysis.status)
+    for subject, words, thing, kind in sorted(extraction.edges):
+        lemma = "have" if kind == "have" else extraction.lemma(words)
+        key = (subject, thing, lemma)
+        if subject in objects and thing in objects and subject != thing and key not in relations:
+            ends = objects[subject].id, objects[thing].id
+            relations[key] = Relation(
+                len(relations),
+                *ends,
+                words,
+                lemma,
+                kind,
+            )
+    return SceneGraph(
+        text,
+        analysis.tokens,
+        tuple(objects.values()),
+        tuple(attributes.values()),
+        tuple(relations.values()),
+        analysis.status,
+    )
 
 
 class _Extraction:
@@ -78,9 +102,9 @@ class _Extraction:
         self.lemmas = [token.lemma for token in analysis.tokens]
         self.properties: set[tuple[int, Words, str]] = set()
         self.edges: set[tuple[int, Words, int, str]] = set()
-        self.pairs: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        self.governed: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-        self.governing: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        self.pairs: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.governed: dict[tuple[str, int], list[int]] = defaultdict(list)
+        self.governing: dict[tuple[str, int], list[int]] = defaultdict(list)
         for kind, head, dependent in sorted(set(analysis.links)):
             self.pairs[kind].append((head, dependent))
             self.governed[kind, head].append(dependent)
@@ -89,17 +113,19 @@ class _Extraction:
         # Lists that share a noun are one.
         self._lists: dict[int, list[int]] = {}
         for conjunction, _ in self.pairs["SJl"] + self.pairs["SJr"]:
-            members = self.governed["SJl", conjunction] + self.governed["SJr", conjunction]
-            merged = sorted(set().union(*map(self._joined, members)))
-            self._lists.update(dict.fromkeys(merged, merged))
+            members: set[int] = set()
+            for noun in self.governed["SJl", conjunction] + self.governed["SJr", conjunction]:
+                members.update(self._members(noun))
+            for noun in members:
+                self._lists[noun] = sorted(members)
 
         # Rule 13: nouns that neither modify, nor count, nor only say where.
-        found = {i for i, token in enumerate(analysis.tokens) if token.tag == "N"}
+        nouns = {i for i, token in enumerate(analysis.tokens) if token.tag == "N"}
         for kind in NOUN_ROLES:
-            found.update(noun for _, noun in self.pairs[kind])
+            nouns.update(noun for _, noun in self.pairs[kind])
         for kind in ("AN", "IX", "K"):
-            found.difference_update(word for _, word in self.pairs[kind])
-        self.nouns = [noun for noun in sorted(found) if self._is_object(noun)]
+            nouns.difference_update(word for _, word in self.pairs[kind])
+        self.nouns = [noun for noun in sorted(nouns) if self._is_object(noun)]
 
     def lemma(self, words: Iterable[int]) -> str:
         """Return the lemmas of some tokens."""
@@ -109,22 +135,24 @@ class _Extraction:
 
     def _is_object(self, noun: int) -> bool:
         word = self.words[noun]
-        if word in lists.NEVER_OBJECTS or not word[0].isalnum() or word.isdecimal():
+        if word in lists.NEVER_OBJECTS or word.isdecimal() or not word[0].isalnum():
             return False
-        if word in lists.COLOURS and not (self.governing["O", noun] or self.governing["J", noun]):
-            return False  # a colour is one only where it is worn: a woman in blue
+        is_worn = self.governing["O", noun] or self.governing["J", noun]  # a woman in blue
+        if word in lists.COLOURS and not is_worn:
+            return False
         return self._counted(noun) == noun and not self._is_location(noun)
 
-    def _joined(self, noun: int) -> list[int]:
+    def _members(self, noun: int) -> list[int]:
         """Return all members of the list that a noun is in, rising; the noun alone where there is none."""
         return self._lists.get(noun, [noun])
 
     def _after_of(self, noun: int) -> list[tuple[int, int]]:
         """Return the nouns that follow a noun and "of", each with its "of"."""
-        found = []
+        things = []
         for of in self.governed["OF", noun]:
-            found += product([of], self.governed["J", of])
-        return found
+            for thing in self.governed["J", of]:
+                things.append((of, thing))
+        return things
 
     def _counted(self, noun: int) -> int:
         """Return the noun that a quantity counts (dogs in "a couple of dogs"), or the noun itself.
@@ -142,10 +170,10 @@ class _Extraction:
 
     def _is_location(self, noun: int) -> bool:
         """Return whether a noun only says where at something: side in "on the side of X"."""
-        if self.lemmas[noun] not in lists.LOCATIONS:
+        if self.lemmas[noun] not in lists.LOCATIONS or not self._after_of(noun):
             return False
-        before = {self.words[preposition] for preposition in self.governing["J", noun]}
-        return not before.isdisjoint(lists.LOCATION_PREPOSITIONS) and bool(self._after_of(noun))
+        prepositions = {self.words[i] for i in self.governing["J", noun]}
+        return not prepositions.isdisjoint(lists.LOCATION_PREPOSITIONS)
 
     def _targets(self, preposition: int) -> Iterator[tuple[Words, int]]:
         """Yields the nouns after a preposition, with all words that amount to the preposition.
@@ -160,33 +188,41 @@ class _Extraction:
             for of, thing in self._after_of(noun):
                 yield (*words, noun, of), thing
 
-    def _referents(self, noun: int, excluded: Sequence[int] = (), nearest: bool = False) -> list[int]:
+    def _referents(
+        self,
+        noun: int,
+        excluded: Sequence[int] = (),
+        nearest: bool = False,
+    ) -> list[int]:
         """Return the objects that a noun in some role stands for: its list, what it counts, what the pronoun means."""
-        found: list[int] = []
-        for member in self._joined(noun):
-            things = [member]
-            content = self._counted(member)
-            if content != member:
-                things = self._joined(content)
-            for thing in things:
-                if thing in self.nouns:
-                    found.append(thing)
-                    continue
-                meant = self._antecedent(thing, excluded, nearest)
-                if meant is not None:
-                    found += self._joined(meant)
-        return [noun for noun in dict.fromkeys(found) if noun in self.nouns]
+        things: list[int] = []
+        for member in self._members(noun):
+            counted = self._counted(member)
+            if counted == member:
+                things.append(member)
+            else:
+                things += self._members(counted)
+        referents: list[int] = []
+        for thing in things:
+            if thing in self.nouns:
+                referents.append(thing)
+                continue
+            meant = self._antecedent(thing, excluded, nearest)
+            if meant is not None:
+                referents += self._members(meant)
+        return [noun for noun in dict.fromkeys(referents) if noun in self.nouns]
 
-    def _content(self, noun: int) -> list[int]:
+    def _referent(self, noun: int) -> list[int]:
         """Return the object that one noun stands for, without the others of its list; nothing where it is none."""
-        content: int | None = self._counted(noun)
-        if content not in self.nouns:
-            content = self._antecedent(content)
-        if content is None:
+        counted = self._counted(noun)
+        if counted in self.nouns:
+            return [counted]
+        meant = self._antecedent(counted)
+        if meant is None:
             return []
-        return [content]
+        return [meant]
 
-    def named(self, noun: int) -> Words:
+    def compound(self, noun: int) -> Words:
         """Return a noun and the words before it that make a compound with it."""
         first = noun
         while first - 1 in self.governed["AN", noun]:
@@ -203,25 +239,30 @@ class _Extraction:
         Subjects of what happens to the thing are preferred where they agree.
         """
         word = self.words[pronoun]
-
-        def owners(nouns: Iterable[int]) -> list[int]:
-            return [noun for noun in nouns if noun < pronoun and noun != thing]
-
         if word == "whose":
-            return max(owners(self.nouns), default=None)
+            before = [noun for noun in self.nouns if noun < pronoun and noun != thing]
+            return max(before, default=None)
         verbs = list(self.governing["O", thing])
         for preposition in self.governing["J", thing]:
             verbs += self.governing["MVp", preposition]
             for noun in self.governing["Mp", preposition]:
                 verbs += self.governing["O", noun]
-        subjects = chain.from_iterable(map(self._subjects, verbs))
-        for candidates in (self._joined(thing), subjects, self.nouns):
-            meant = self._choose(word, owners(candidates))
-            if meant is not None:
-                return meant
+        subjects: list[int] = []
+        for verb in verbs:
+            subjects += self._subjects(verb)
+        for candidates in (self._members(thing), subjects, self.nouns):
+            before = [noun for noun in candidates if noun < pronoun and noun != thing]
+            owner = self._choose(word, before)
+            if owner is not None:
+                return owner
         return None
 
-    def _antecedent(self, pronoun: int, excluded: Sequence[int] = (), nearest: bool = False) -> int | None:
+    def _antecedent(
+        self,
+        pronoun: int,
+        excluded: Sequence[int] = (),
+        nearest: bool = False,
+    ) -> int | None:
         """Return the noun that a personal pronoun stands for; for "one", the nearest plural.
 
         Args:
@@ -229,13 +270,12 @@ class _Extraction:
             excluded: nouns it cannot mean, such as the subject of its own verb.
             nearest: look from right to left, as after a noun and its preposition: a shirt with a number on it.
         """
-        word = self.words[pronoun]
         before = [noun for noun in self.nouns if noun < pronoun and noun not in excluded]
-        if word == "one":
+        if self.words[pronoun] == "one":
             return max(filter(self._is_plural, before), default=None)
         if nearest:
             before.reverse()
-        return self._choose(word, before)
+        return self._choose(self.words[pronoun], before)
 
     def _choose(self, pronoun: str, nouns: list[int]) -> int | None:
         """Return the first of the most fitting nouns: people before animals before things, for "they" plurals first."""
@@ -248,134 +288,168 @@ class _Extraction:
 
     def _rank(self, pronoun: str, noun: int) -> int | None:
         """Return how far a noun is from the likeliest meaning of a pronoun; None where they do not agree."""
-        lemma, plural = self.lemmas[noun], self._is_plural(noun)
-        person, thing = lemma in lists.PERSONS, lemma not in lists.ANIMATE
+        lemma = self.lemmas[noun]
+        is_plural = self._is_plural(noun)
+        is_person = lemma in lists.PERSONS
+        is_thing = lemma not in lists.ANIMATE
         if pronoun in lists.PLURAL:
-            if plural:
-                return int(thing)
-            return 2 if person else None
-        if pronoun not in lists.REFERRING or (plural and len(self._joined(noun)) == 1):
+            if is_plural:
+                return int(is_thing)
+            return 2 if is_person else None
+        if pronoun not in lists.REFERRING:
+            return None
+        if is_plural and len(self._members(noun)) == 1:
             return None
         if pronoun in lists.MASCULINE:
             others = lists.FEMALES
         elif pronoun in lists.FEMININE:
             others = lists.MALES
-        elif person:
+        elif is_person:
             return None
         else:
-            return int(thing and pronoun not in lists.NEUTER)
-        if lemma in others or (thing and any(self.lemmas[noun] in lists.ANIMATE for noun in self.nouns)):
+            return int(is_thing and pronoun not in lists.NEUTER)
+        if lemma in others:
             return None
-        return thing + (not person)
+        if is_thing and any(self.lemmas[other] in lists.ANIMATE for other in self.nouns):
+            return None
+        return is_thing + (not is_person)
 
     def _is_plural(self, noun: int) -> bool:
         lemma = self.lemmas[noun]
-        return self.words[noun] != lemma or lemma in lists.MANY or len(self._joined(noun)) > 1
+        if lemma in lists.MANY or self.words[noun] != lemma:
+            return True
+        return len(self._members(noun)) > 1
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
     def _subjects(self, verb: int) -> list[int]:
         """Return the nouns that do, are or suffer what a verb says."""
-        found: list[int] = []
+        subjects: list[int] = []
         for subject in self.governed["S", verb]:
-            found += self._referents(subject)
+            subjects += self._referents(subject)
         for be in self.governing["Pg", verb] + self.governing["Pv", verb]:
             if be != verb:
-                found += self._subjects(be)
+                subjects += self._subjects(be)
         for pronoun in self.governing["RS", verb]:
             for head in self.governing["R", pronoun]:
-                found += self._content(head)
+                subjects += self._referent(head)
         for noun in self.governing["Mg", verb] + self.governing["Mv", verb]:
-            find = self._referents if self._is_tight(noun) else self._content
-            found += find(noun)
-        return list(dict.fromkeys(found))
+            if self._is_tight(noun):
+                subjects += self._referents(noun)
+            else:
+                subjects += self._referent(noun)
+        return list(dict.fromkeys(subjects))
 
     def _is_tight(self, noun: int) -> bool:
         """Return whether nothing but nouns and their modifiers lies within the list of a noun.
 
         What follows it is then said of all: a man and a woman sitting; not a man in a hat and a woman sitting.
         """
-        members = self._joined(noun)
+        members = self._members(noun)
         loose: set[int] = set()
         for kind in ("MVp", "Mp", "Mg", "Mv", "S"):
             loose.update(*self.pairs[kind])
-        return loose.difference(self.nouns).isdisjoint(range(members[0], members[-1]))
+        loose -= set(self.nouns)
+        return loose.isdisjoint(range(members[0], members[-1]))
 
-    def _say(self, noun: int, words: Iterable[int], kind: str) -> None:
+    def _add_property(
+        self,
+        noun: int,
+        words: Iterable[int],
+        kind: str,
+    ) -> None:
         self.properties.add((noun, tuple(sorted(words)), kind))
 
-    def _relate(self, subject: int, words: Iterable[int], thing: int, kind: str) -> None:
+    def _add_edge(
+        self,
+        subject: int,
+        words: Iterable[int],
+        thing: int,
+        kind: str,
+    ) -> None:
         self.edges.add((subject, tuple(sorted(words)), thing, kind))
 
-    def say_of_verbs(self) -> None:
+    def read_verbs(self) -> None:
         """Finds what verbs say of nouns."""
         verbs = {verb for verb, _ in self.pairs["S"]}
         for kind in ("Pg", "Pv", "Mg", "Mv", "RS"):
             verbs.update(verb for _, verb in self.pairs[kind])
         for verb in verbs:
-            lemma, subjects = self.lemmas[verb], self._subjects(verb)
+            subjects = self._subjects(verb)
             for subject, adjective in product(subjects, self.governed["Pa", verb]):
-                self._say(subject, [adjective], "adjective")
-            if lemma == "be":  # rules 4 and 6: what somebody is, and where
+                self._add_property(subject, [adjective], "adjective")
+            if self.lemmas[verb] == "be":  # rules 4 and 6: what somebody is, and where
                 for subject, noun in product(subjects, self.governed["O", verb]):
                     if noun in self.nouns:
-                        self._say(subject, self.named(noun), "copula")
+                        self._add_property(subject, self.compound(noun), "copula")
                 for subject, preposition in product(subjects, self.governed["MVp", verb]):
                     self._locate(subject, preposition)
-                continue
-            # Rules 1, 2, 3 and 9: whom and where an action meets, or the action alone.
-            words = (verb, *self.governed["K", verb])
-            met, places = [], []
-            for thing in self.governed["O", verb]:
-                met += self._referents(thing, subjects)
-            for preposition in self.governed["MVp", verb]:
-                for extra, target in self._targets(preposition):
-                    places += product([extra], self._referents(target, subjects))
-            passive = self.governing["Mv", verb] or self.governing["Pv", verb]
-            suffers = passive and self.words[verb] not in lists.STATIVE_PARTICIPLES
-            linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and self.governed["Pa", verb])
-            for subject, noun in product(subjects, met):
-                self._relate(subject, words, noun, "verb")
-            for subject, (extra, noun) in product(subjects, places):
-                if suffers and [self.words[i] for i in extra] == ["by"]:
-                    self._relate(noun, words, subject, "agent")
-                else:
-                    self._relate(subject, (*words, *extra), noun, "verb_prep")
-            if not (met or places or linking):
-                for subject in subjects:
-                    self._say(subject, words, "action")
+            else:
+                self._read_action(verb, subjects)
 
-    def _locate(self, subject: int, preposition: int, nearest: bool = False) -> None:
+    def _read_action(self, verb: int, subjects: list[int]) -> None:
+        """Finds whom and where an action meets, or the action alone: rules 1, 2, 3 and 9."""
+        words = (verb, *self.governed["K", verb])
+        lemma = self.lemmas[verb]
+        is_link = lemma in lists.LINKING_VERBS and self.governed["Pa", verb]
+        is_alone = not is_link and lemma not in lists.EMPTY_VERBS
+        for thing in self.governed["O", verb]:
+            for noun in self._referents(thing, subjects):
+                is_alone = False
+                for subject in subjects:
+                    self._add_edge(subject, words, noun, "verb")
+        is_passive = self.governing["Mv", verb] or self.governing["Pv", verb]
+        suffers = is_passive and self.words[verb] not in lists.STATIVE_PARTICIPLES
+        for preposition in self.governed["MVp", verb]:
+            for extra, target in self._targets(preposition):
+                by_somebody = suffers and [self.words[i] for i in extra] == ["by"]
+                for noun in self._referents(target, subjects):
+                    is_alone = False
+                    for subject in subjects:
+                        if by_somebody:
+                            self._add_edge(noun, words, subject, "agent")
+                        else:
+                            self._add_edge(subject, (*words, *extra), noun, "verb_prep")
+        if is_alone:
+            for subject in subjects:
+                self._add_property(subject, words, "action")
+
+    def _locate(
+        self,
+        subject: int,
+        preposition: int,
+        nearest: bool = False,
+    ) -> None:
         for words, target in self._targets(preposition):
             for noun in self._referents(target, [subject], nearest):
-                self._relate(subject, words, noun, "prep")
+                self._add_edge(subject, words, noun, "prep")
 
     # -- what nouns say ------------------------------------------------------------------------------------------------
 
-    def say_of_nouns(self) -> None:
+    def read_nouns(self) -> None:
         """Finds what nouns and the words at them say."""
         for noun, preposition in self.pairs["Mp"]:
-            for subject in self._content(noun):
+            for subject in self._referent(noun):
                 self._locate(subject, preposition, nearest=True)
         for noun, of in self.pairs["OF"]:
             if noun in self.nouns:
                 self._locate(noun, of)
             elif self._counted(noun) != noun:
-                for counted in self._content(noun):
-                    self._say(counted, [noun], "quantity")
+                for counted in self._referent(noun):
+                    self._add_property(counted, [noun], "quantity")
         for thing, word in self.pairs["D"]:  # rule 8: possession by 's or by a pronoun
             if self.words[word] in lists.POSSESSIVE_PRONOUNS:
                 owner = self._owner(word, thing)
                 if owner is not None:
-                    self._relate(owner, [word], thing, "have")
+                    self._add_edge(owner, [word], thing, "have")
                 continue
             for owner in self.governed["YS", word]:
                 for noun in self._referents(owner):
-                    self._relate(noun, [word], thing, "have")
+                    self._add_edge(noun, [word], thing, "have")
         for noun, adjective in self.pairs["A"]:
-            self._say(noun, [adjective], "adjective")
+            self._add_property(noun, [adjective], "adjective")
         for noun, number in self.pairs["Dmcn"]:
-            kind = "quantity" if self.words[number] in lists.VAGUE_NUMBERS else "number"
-            self._say(noun, [number], kind)
+            is_vague = self.words[number] in lists.VAGUE_NUMBERS
+            self._add_property(noun, [number], "quantity" if is_vague else "number")
         for noun, modifier in self.pairs["AN"]:
-            self._say(noun, [modifier], "compound")
+            self._add_property(noun, [modifier], "compound")

@@ -38,7 +38,11 @@ Tuples = list[list[str]]
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def read_foreign(path: Path, caption_ids: Sequence[str], texts: Sequence[str]) -> list[Item]:
+def read_foreign(
+    path: Path,
+    caption_ids: Sequence[str],
+    texts: Sequence[str],
+) -> list[Item]:
     """Finds the graph of every caption.
 
     Args:
@@ -66,14 +70,16 @@ def read_foreign(path: Path, caption_ids: Sequence[str], texts: Sequence[str]) -
             raise DataError(f"{path}: {key!r} has two different graphs; give every caption one")
 
     # Caption ids or captions, whichever the file has more of.
-    choices = [caption_ids, [_plain(text) for text in texts]]
-    keys = max(choices, key=lambda names: sum(map(graphs.__contains__, names)))
+    keys = list(caption_ids)
+    plain_texts = [_plain(text) for text in texts]
+    if sum(text in graphs for text in plain_texts) > sum(key in graphs for key in keys):
+        keys = plain_texts
     missing = [row for row, key in enumerate(keys) if key not in graphs]
     if missing:
-        first = missing[0]
+        row = missing[0]
         raise DataError(
             f"{path} has no graph for {len(missing):,} of {len(texts):,} captions (the first: "
-            f"{caption_ids[first]!r}, {texts[first][:60]!r}); add them, empty where there is none"
+            f"{caption_ids[row]!r}, {texts[row][:60]!r}); add them, empty where there is none"
         )
     return [Item(text, graphs[key]) for text, key in zip(texts, keys, strict=True)]
 
@@ -88,10 +94,8 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
         yield from content.items()
         return
     for number, record in enumerate(content, start=1):
-        key = graph = None
-        if isinstance(record, dict):
-            key = next((record[name] for name in CAPTION_KEYS if name in record), None)
-            graph = next((record[name] for name in GRAPH_KEYS if name in record), None)
+        key = _first_value(record, CAPTION_KEYS)
+        graph = _first_value(record, GRAPH_KEYS)
         if key is None or graph is None:
             raise DataError(
                 f"{path}: record {number} needs a key {' or '.join(CAPTION_KEYS)} and a key "
@@ -100,12 +104,21 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
         yield str(key), graph
 
 
+def _first_value(record: Any, keys: Sequence[str]) -> Any:
+    if isinstance(record, dict):
+        for key in keys:
+            if key in record:
+                return record[key]
+    return None
+
+
 def _tuples(graph: Any) -> Tuples | None:
     """Return the tuples of a graph, an empty one for each that cannot be read; None for a graph of no known format."""
     if isinstance(graph, str):
         tuples = []
         for group in _GROUP.findall(graph):
-            tuples.append(_names([_MARK.sub("", part.strip()) for part in group.split(",")]))
+            names = [_MARK.sub("", part.strip()) for part in group.split(",")]
+            tuples.append(_names(names))
         if _GROUP.sub("", graph).replace(",", "").strip():
             tuples.append([])  # text between the parentheses is one tuple that cannot be read
         return tuples
@@ -140,7 +153,11 @@ def _plain(text: str) -> str:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
+def align(
+    text: str,
+    tokens: tuple[Token, ...],
+    tuples: Tuples,
+) -> SceneGraph:
     """Makes a graph of tuples.
 
     Args:
@@ -161,10 +178,87 @@ def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
             second = names.setdefault((parts[2], parts[2] == parts[0]), len(names))
             pairs[first, parts[1], second] = None
 
-    free = [{token.lemma, token.text.lower()} for token in tokens]
-    used: dict[str, tuple[int, ...]] = {}
+    words = _FreeWords(tokens)
+    objects = []
+    for name, _ in names:
+        found = words.take(name)
+        head = found[-1] if found else -1
+        objects.append(
+            Object(
+                len(objects),
+                head,
+                found,
+                name,
+            )
+        )
+    # An attribute or predicate that is named again may share the words of the first.
+    attributes = []
+    for owner, name in properties:
+        kind = "adjective"
+        if name in lists.VAGUE_NUMBERS:
+            kind = "quantity"
+        elif name in lists.NUMERALS or name.isdigit():
+            kind = "number"
+        found = words.take(name) or words.taken.get(name, ())
+        attributes.append(
+            Attribute(
+                len(attributes),
+                owner,
+                found,
+                name,
+                kind,
+            )
+        )
+    relations = []
+    for subject, name, target in pairs:
+        parts = tuple(name.split())
+        kind = "verb"
+        if name in {"have", "has"}:
+            kind = "have"
+        elif parts in lists.IDIOMS or lists.PREPOSITIONS.issuperset(parts):
+            kind = "prep"
+        elif parts[-1] in lists.PREPOSITIONS:
+            kind = "verb_prep"
+        found = words.take(name, gaps=True) or words.taken.get(name, ())
+        relations.append(
+            Relation(
+                len(relations),
+                subject,
+                target,
+                found,
+                name,
+                kind,
+            )
+        )
 
-    def find(name: str, gaps: bool = False) -> tuple[int, ...]:
+    is_found = all(element.tokens for element in (*objects, *attributes, *relations))
+    status = "partial"
+    if tuples and not any(tuples):
+        status = "failed"
+    elif is_found and all(tuples) and parsed_part(text) == text:
+        status = "ok"
+    return SceneGraph(
+        text,
+        tokens,
+        tuple(objects),
+        tuple(attributes),
+        tuple(relations),
+        status,
+    )
+
+
+class _FreeWords:
+    """The words of a caption that no element of its graph has yet.
+
+    Attributes:
+        taken: token numbers of each name, as they were taken first.
+    """
+
+    def __init__(self, tokens: tuple[Token, ...]) -> None:
+        self._free = [{token.lemma, token.text.lower()} for token in tokens]
+        self.taken: dict[str, tuple[int, ...]] = {}
+
+    def take(self, name: str, gaps: bool = False) -> tuple[int, ...]:
         """Return the token numbers of the free words of a name, rising, which are then no more free; else none.
 
         Args:
@@ -176,12 +270,12 @@ def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
             word = lists.DIGITS.get(word, word)
             forms.append({word, lemma_of(word, "N"), lemma_of(word, "V")})
         found: list[int] = []
-        for start in range(len(free) - len(forms) + 1):
-            if not any(map(set.isdisjoint, forms, free[start:])):
+        for start in range(len(self._free) - len(forms) + 1):
+            if not any(map(set.isdisjoint, forms, self._free[start:])):
                 found = list(range(start, start + len(forms)))
                 break
         if gaps and not found:
-            words = iter(enumerate(free))
+            words = iter(enumerate(self._free))
             for form in forms:
                 for number, word in words:
                     if word & form:
@@ -190,42 +284,7 @@ def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
             if len(found) < len(forms):
                 return ()
         for number in found:
-            free[number] = set()
+            self._free[number] = set()
         if found:
-            used.setdefault(name, tuple(found))
+            self.taken.setdefault(name, tuple(found))
         return tuple(found)
-
-    objects = []
-    for name, _ in names:
-        words = find(name)
-        head = words[-1] if words else -1
-        objects.append(Object(len(objects), head, words, name))
-    # An attribute or predicate that is named again may have the words of the first.
-    attributes = []
-    for owner, name in properties:
-        kind = "adjective"
-        if name in lists.VAGUE_NUMBERS:
-            kind = "quantity"
-        elif name in lists.NUMERALS or name.isdigit():
-            kind = "number"
-        attributes.append(Attribute(len(attributes), owner, find(name) or used.get(name, ()), name, kind))
-    relations = []
-    for subject, name, target in pairs:
-        parts = tuple(name.split())
-        if name in {"have", "has"}:
-            kind = "have"
-        elif parts in lists.IDIOMS or lists.PREPOSITIONS.issuperset(parts):
-            kind = "prep"
-        elif parts[-1] in lists.PREPOSITIONS:
-            kind = "verb_prep"
-        else:
-            kind = "verb"
-        words = find(name, gaps=True) or used.get(name, ())
-        relations.append(Relation(len(relations), subject, target, words, name, kind))
-    status = "partial"
-    if all(tuples) and all(element.tokens for element in (*objects, *attributes, *relations)):
-        if parsed_part(text) == text:
-            status = "ok"
-    elif not any(tuples):
-        status = "failed"
-    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.scene_graph.tag import Sentence, tag_by_lexicon
-from itrpipe.scene_graph.words import describes, lists
+from itrpipe.scene_graph.tag import TaggedWords, tag_by_lexicon
+from itrpipe.scene_graph.words import is_hyphenated_adjective, lists
 from itrpipe.storage.disk import unavailable
 
 CUTOFF = 5
@@ -47,11 +47,12 @@ class HantaTagger:
         from HanTa.HanoverTagger import HanoverTagger
 
         # Given a name, HanTa would unpickle a file of that name in the working folder.
-        self.model = HanoverTagger(None, read_model(Path(inspect.getfile(HanoverTagger)).parent))
+        package = Path(inspect.getfile(HanoverTagger)).parent
+        self.model = HanoverTagger(None, read_hanta_model(package))
         self.model.strict = False  # as HanTa sets it for a model out of a file: unknown words are guessed
         self.readings: Callable[[str, bool], dict[int, float]] = lru_cache(maxsize=1 << 16)(self._readings)
 
-    def tag(self, sentence: Sentence, written: Sequence[str]) -> None:
+    def tag(self, sentence: TaggedWords, written: Sequence[str]) -> None:
         """Tags a caption.
 
         Args:
@@ -72,7 +73,11 @@ class HantaTagger:
             if not closed[i]:
                 sentence.tags[i] = _merged(sentence, i, by_lexicon[i - 1], name)
 
-    def most_likely(self, words: Sequence[str], allowed: Sequence[frozenset[str] | None]) -> list[str]:
+    def most_likely(
+        self,
+        words: Sequence[str],
+        allowed: Sequence[frozenset[str] | None],
+    ) -> list[str]:
         """Return the most likely tags of words, by Viterbi's algorithm over the trigram model.
 
         Args:
@@ -82,28 +87,33 @@ class HantaTagger:
         Returns:
             A C5 tag for each word.
         """
-        names, transitions = self.model.int2tag, self.model.LP_trans_word
+        names = self.model.int2tag
+        transitions = self.model.LP_trans_word
         row: Row = {(0, 1): (0.0, (0, 0))}
         steps = [row]
         for i, word in enumerate(words):
             if i == 0:
                 word = word.lower()
-            readings = choices = self.readings(word, i > 0)
-            own = allowed[i]
-            if own:
-                choices = {tag: readings[tag] for tag in readings if names[tag] in own} or readings
-            following: Row = {}
+            readings = self.readings(word, i > 0)
+            allowed_names = allowed[i]
+            if allowed_names:
+                choices = {tag: readings[tag] for tag in readings if names[tag] in allowed_names}
+                readings = choices or readings
+            next_row: Row = {}
             for state, (score, _) in row.items():
                 onward = transitions[state]
-                for tag, emission in choices.items():
+                for tag, emission in readings.items():
                     total = score + onward[tag] + emission
                     key = (state[1], tag)
-                    if key not in following or total > following[key][0]:
-                        following[key] = (total, state)
-            row = following
+                    if key not in next_row or total > next_row[key][0]:
+                        next_row[key] = (total, state)
+            row = next_row
             steps.append(row)
         end = self.model.tag2int["END"]
-        state = max(row, key=lambda key: row[key][0] + transitions[key].get(end, float("-inf")))
+        totals = {}
+        for state, (score, _) in row.items():
+            totals[state] = score + transitions[state].get(end, float("-inf"))
+        state = max(totals, key=totals.__getitem__)
         tags: list[str] = []
         for row in reversed(steps[1:]):
             tags.append(names[state[1]])
@@ -112,7 +122,8 @@ class HantaTagger:
 
     def _readings(self, word: str, cased: bool) -> dict[int, float]:
         """Return log p(word | tag) of the tags a word can have, up to a constant."""
-        numbers, scores = self.model.tag2int, self.model.LP_wtag
+        numbers = self.model.tag2int
+        scores = self.model.LP_wtag
         readings = {}
         for name, score in self.model.tag_word(word, cutoff=CUTOFF, casesensitive=cased):
             number = numbers.get(name)
@@ -121,7 +132,12 @@ class HantaTagger:
         return readings or {numbers["NN1"]: 0.0}
 
 
-def _merged(sentence: Sentence, i: int, previous: str, name: str) -> str:
+def _merged(
+    sentence: TaggedWords,
+    i: int,
+    previous: str,
+    name: str,
+) -> str:
     """Choose the tag of an open-class word.
 
     Args:
@@ -130,38 +146,44 @@ def _merged(sentence: Sentence, i: int, previous: str, name: str) -> str:
         previous: the lexicon's tag of the word before.
         name: HanTa's C5 tag of the word.
     """
-    tag, here = sentence.tags[i], sentence.entries[i]
-    noun, adjective, adverb = name.startswith("NN"), name.startswith("AJ"), name.startswith("AV")
-    if (
-        (tag == "N" and here.word in lists.ING_NOUNS and previous != "BE")
-        or (tag == "V" and noun and here.verb in lists.ACTION_VERBS and not here.bare)
-        or (tag == "J" and adverb and previous == "D")
-        or (tag == "J" and (here.word.endswith(("ing", "ed")) or describes(here.word)))
-        or (tag == "VBG" and previous in {"BE", "SUB"})
-    ):
-        return tag
+    tag = sentence.tags[i]
+    here = sentence.entries[i]
+    is_noun = name.startswith("NN")
+    is_adjective = name.startswith("AJ")
+    is_adverb = name.startswith("AV")
+    match tag:  # where the lexicon decides better
+        case "N" if here.word in lists.ING_NOUNS and previous != "BE":
+            return tag
+        case "V" if is_noun and here.verb in lists.ACTION_VERBS and not here.bare:
+            return tag
+        case "J" if is_adverb and previous == "D":
+            return tag
+        case "J" if here.word.endswith(("ing", "ed")) or is_hyphenated_adjective(here.word):
+            return tag
+        case "VBG" if previous in {"BE", "SUB"}:
+            return tag
     if name in lists.OPEN_CLASSES:
         return lists.OPEN_CLASSES[name]
     if name == "VVD" and tag in {"VBN", "J"}:
         return "VBN"
     if name.startswith("V"):
         return "V"
-    if (
-        (tag == "VBG" and previous == "N" and (adjective or noun))
-        or (tag == "N" and adjective and here.known and not here.adjective)
-        or (adverb and not here.adverb)
-    ):
+    if tag == "VBG" and previous == "N" and (is_adjective or is_noun):
         return tag
-    for start, ours in lists.OPEN_CLASSES.items():
+    if tag == "N" and is_adjective and here.known and not here.adjective:
+        return tag
+    if is_adverb and not here.adverb:
+        return tag
+    for start, open_class in lists.OPEN_CLASSES.items():
         if name.startswith(start):
-            return ours
+            return open_class
     return tag
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-def read_model(package: Path) -> tuple[Any, ...]:
+def read_hanta_model(package: Path) -> tuple[Any, ...]:
     """Read the tables of the model, which `HanoverTagger` takes in place of a file.
 
     Args:
@@ -179,13 +201,13 @@ def read_model(package: Path) -> tuple[Any, ...]:
         raise unavailable(error, path) or MissingInputError(
             f"{path}, the model of the tagger hanta, is not there; {REMEDY}"
         ) from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != SHA256:
-        raise DataError(f"{path} is not the model of HanTa 1.2.1 (sha256 {found[:12]}… for {SHA256[:12]}…); {REMEDY}")
-    return decode(gzip.decompress(content))
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != SHA256:
+        raise DataError(f"{path} is not the model of HanTa 1.2.1 (sha256 {digest[:12]}… for {SHA256[:12]}…); {REMEDY}")
+    return unpickle_data(gzip.decompress(content))
 
 
-def decode(content: bytes) -> tuple[Any, ...]:
+def unpickle_data(content: bytes) -> tuple[Any, ...]:
     """Read a pickle of builtin containers, text, numbers and NumPy's numbers, which become floats.
 
     Raises:
@@ -203,10 +225,9 @@ class _DataUnpickler(pickle.Unpickler):
     """Loads nothing by name but the two names that the model has: NumPy's types, and a function of this module."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        match f"{module_name}.{global_name}":
-            case "numpy.dtype":
-                return np.dtype
-            case "numpy._core.multiarray.scalar":
-                return _scalar
-            case name:
-                raise pickle.UnpicklingError(f"the model names {name}, which is no data")
+        name = f"{module_name}.{global_name}"
+        if name == "numpy.dtype":
+            return np.dtype
+        if name == "numpy._core.multiarray.scalar":
+            return _scalar
+        raise pickle.UnpicklingError(f"the model names {name}, which is no data")

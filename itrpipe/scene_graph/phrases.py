@@ -11,10 +11,11 @@ Source: SSAMT, Sec. 3.1, which does not say how many phrases a caption may have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,8 @@ from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
 from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import rows_of
 
-MAX_WORDS, MAX_PHRASES = 64, 32
+MAX_WORDS = 64
+MAX_PHRASES = 32
 COLUMNS = ("tokens", *ELEMENTS)
 LAST = np.iinfo(np.int64).max
 NONE = -1
@@ -56,7 +58,7 @@ class CaptionGroups:
         Raises:
             DataError: one of them has no graph.
         """
-        return _positions(self.caption_ids, caption_ids, "caption")
+        return _rows(self.caption_ids, caption_ids, "caption")
 
     def masks(self, rows: np.ndarray, width: int) -> np.ndarray:
         """Return the words of the groups of captions, bool [B, G, W], padded to the most groups.
@@ -65,12 +67,15 @@ class CaptionGroups:
             rows: int64 [B], of captions.
             width: W.
         """
-        own = self.groups.take(rows)
-        tokens = self.tokens.take(own.values)
+        groups = self.groups.take(rows)
+        tokens = self.tokens.take(groups.values)
+        most = int(groups.counts.max(initial=0))
+        masks = np.zeros((len(rows), most, width), dtype=bool)
         group = tokens.owners()
-        found = np.zeros((len(rows), int(own.counts.max(initial=0)), width), dtype=bool)
-        found[own.owners()[group], own.places()[group], tokens.values] = True
-        return found
+        caption = groups.owners()[group]
+        place = groups.places()[group]
+        masks[caption, place, tokens.values] = True
+        return masks
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,12 @@ class CaptionPhrases(CaptionGroups):
     longer: np.ndarray
 
     @classmethod
-    def read(cls, folder: Path, max_words: int = MAX_WORDS, max_phrases: int = MAX_PHRASES) -> CaptionPhrases:
+    def read(
+        cls,
+        folder: Path,
+        max_words: int = MAX_WORDS,
+        max_phrases: int = MAX_PHRASES,
+    ) -> CaptionPhrases:
         """Reads the artifact of `itrpipe parse`.
 
         Args:
@@ -115,26 +125,33 @@ class CaptionPhrases(CaptionGroups):
             DataError: it is damaged.
         """
         file = SceneGraphFile(folder)
-        numbers = {image_id: row for row, image_id in enumerate(dict.fromkeys(file.image_ids))}
-        caption_image = np.array([numbers[image_id] for image_id in file.image_ids], dtype=np.int64)
+        image_numbers: dict[str, int] = {}
+        for image_id in file.image_ids:
+            image_numbers.setdefault(image_id, len(image_numbers))
+        caption_image = np.array([image_numbers[image_id] for image_id in file.image_ids], dtype=np.int64)
+
         words: dict[str, int] = {}
         labels: dict[str, int] = {}
-        read = [_read_rows(table, words, labels, max_words, max_phrases) for table in file.row_groups(COLUMNS)]
-        word_ids, word_labels, said, phrase_labels, kinds, tokens = map(Ragged.joined, zip(*read, strict=True))
+        groups = []
+        for table in file.row_groups(COLUMNS):
+            groups.append(_read_rows(table, words, labels, max_words, max_phrases))
+        columns = map(Ragged.joined, zip(*groups, strict=True))
+        word_ids, word_labels, all_labels, phrase_labels, kinds, tokens = columns
+
         counts = np.minimum(word_ids.counts, max_words)
-        first = word_ids.places() < max_words
+        is_kept = word_ids.places() < max_words
         return cls(
             caption_ids=file.caption_ids,
             groups=Ragged.of_counts(kinds.counts),
             tokens=tokens,
-            image_ids=list(numbers),
+            image_ids=list(image_numbers),
             caption_image=caption_image,
             words=list(words),
-            word_ids=Ragged.of_counts(counts, word_ids.values[first]),
-            word_labels=Ragged.of_counts(counts, word_labels.values[first]),
+            word_ids=Ragged.of_counts(counts, word_ids.values[is_kept]),
+            word_labels=Ragged.of_counts(counts, word_labels.values[is_kept]),
             phrase_labels=phrase_labels,
             kinds=kinds,
-            held=_held(caption_image[said.owners()] << 32 | said.values, labels),
+            held=_held(caption_image[all_labels.owners()] << 32 | all_labels.values, labels),
             max_words=max_words,
             longer=word_ids.counts > max_words,
         )
@@ -145,7 +162,7 @@ class CaptionPhrases(CaptionGroups):
         Raises:
             DataError: one of them has no captions.
         """
-        return _positions(self.image_ids, image_ids, "image")
+        return _rows(self.image_ids, image_ids, "image")
 
     def batch(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Pads some captions, int64 [B], to the longest of them: B captions, W words, P phrases.
@@ -158,7 +175,11 @@ class CaptionPhrases(CaptionGroups):
         kinds = self.kinds.take(rows).padded(fill=NONE)
         return words, kinds, self.masks(rows, words.shape[1])
 
-    def positive(self, captions: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def positive(
+        self,
+        captions: np.ndarray,
+        images: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Tell which words and phrases of captions are labels of images, or contained in one.
 
         Args:
@@ -170,13 +191,14 @@ class CaptionPhrases(CaptionGroups):
 
         Source: SSAMT, Sec. 3.4; words are compared by their lemmas.
         """
-
-        def are_held(labels: Ragged) -> np.ndarray:
-            own = labels.take(captions)
-            keys = images[own.owners()] << 32 | own.values
-            return Ragged(own.offsets, self.held[np.searchsorted(self.held, keys)] == keys).padded()
-
-        return are_held(self.word_labels), are_held(self.phrase_labels)
+        masks = []
+        for all_labels in (self.word_labels, self.phrase_labels):
+            labels = all_labels.take(captions)
+            keys = images[labels.owners()] << 32 | labels.values
+            is_held = self.held[np.searchsorted(self.held, keys)] == keys
+            masks.append(Ragged(labels.offsets, is_held).padded())
+        of_words, of_phrases = masks
+        return of_words, of_phrases
 
 
 @dataclass(frozen=True)
@@ -211,20 +233,30 @@ class MaskCandidates(CaptionGroups):
             rows, words = flattened(table, "tokens")
             ends = np.stack([words.field("start"), words.field("end")], axis=1)
             spans.append(Ragged(rows.offsets, ends))
-            for row in table.select(ELEMENTS[::-1]).to_pylist():
-                before = len(candidates)
-                for element in chain.from_iterable(row.values()):
-                    if element["token_ids"]:
-                        candidates.append(element["token_ids"])
-                counts.append(len(candidates) - before)
-        groups, tokens = Ragged.of_counts(np.array(counts)), _ragged(candidates, pa.int16())
-        return cls(file.caption_ids, groups, tokens, Ragged.joined(spans))
+            for row in table.to_pylist():
+                elements = row["relations"] + row["attributes"] + row["objects"]
+                own_words = [element["token_ids"] for element in elements if element["token_ids"]]
+                counts.append(len(own_words))
+                candidates += own_words
+        groups = Ragged.of_counts(np.array(counts))
+        tokens = _ragged(candidates, pa.int16())
+        return cls(
+            file.caption_ids,
+            groups,
+            tokens,
+            Ragged.joined(spans),
+        )
 
     def batch(self, rows: np.ndarray) -> np.ndarray:
         """Return the candidates bool [B, P, W] of the captions of rows [B], padded to the largest counts."""
         return self.masks(rows, int(self.spans.counts[rows].max(initial=0)))
 
-    def words_at(self, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def words_at(
+        self,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+    ) -> np.ndarray:
         """Find the word that each piece of a caption is part of, however the caption was cut into pieces.
 
         Args:
@@ -235,7 +267,9 @@ class MaskCandidates(CaptionGroups):
             int64 [B, n], the first word that shares a character with the piece; -1 where none does.
         """
         spans = self.spans.take(rows).padded()[:, None]  # [B, 1, W, 2]
-        shares = (starts[..., None] < spans[..., 1]) & (spans[..., 0] < ends[..., None])  # [B, n, W]
+        begins_before = starts[..., None] < spans[..., 1]  # [B, n, W]
+        ends_behind = spans[..., 0] < ends[..., None]
+        shares = begins_before & ends_behind
         if not shares.shape[2]:
             return np.full(starts.shape, NONE)
         return np.where(shares.any(axis=2), shares.argmax(axis=2), NONE)
@@ -245,7 +279,11 @@ class MaskCandidates(CaptionGroups):
 
 
 def _read_rows(
-    table: pa.Table, words: dict[str, int], labels: dict[str, int], max_words: int, max_phrases: int
+    table: pa.Table,
+    words: dict[str, int],
+    labels: dict[str, int],
+    max_words: int,
+    max_phrases: int,
 ) -> list[Ragged]:
     """Read the words, labels and phrases of rows of a file.
 
@@ -258,63 +296,79 @@ def _read_rows(
         Of each caption its words, all of them; their labels; these and the labels of its elements; the labels of its
         phrases and their kinds; and the tokens of each phrase.
     """
-    word_ids, word_labels, said, phrase_labels, kinds, phrase_tokens = [], [], [], [], [], []
+    word_ids = []
+    word_labels = []
+    all_labels = []
+    phrase_labels = []
+    phrase_kinds = []
+    phrase_tokens = []
     for row in table.to_pylist():
         tokens = row["tokens"]
         word_ids.append([words.setdefault(token["text"].lower(), len(words)) for token in tokens])
-        word_labels.append([labels.setdefault(token["lemma"], len(labels)) for token in tokens])
+        numbers = [labels.setdefault(token["lemma"], len(labels)) for token in tokens]
+        word_labels.append(numbers)
 
-        # Each element with the heads of the objects that it is said of, which are among its words, and its label.
-        heads, names, elements = [], [], []
-        for thing in row["objects"]:
-            head, lemma = thing["head"], thing["lemma"]
-            heads.append(head)
-            names.append(lemma.split()[-1] if head < 0 else tokens[head]["lemma"])
-            elements.append((OBJECT, thing, [head], lemma))
-        for attribute in row["attributes"]:
-            owner = attribute["object"]
-            label = f"{attribute['lemma']} {names[owner]}"
-            elements.append((ATTRIBUTE, attribute, [heads[owner]], label))
-        for relation in row["relations"]:
-            one, other = relation["subject"], relation["object"]
-            label = f"{names[one]} {relation['lemma']} {names[other]}"
-            elements.append((RELATION, relation, [heads[one], heads[other]], label))
-
-        spoken = list(word_labels[-1])
+        labels_of_caption = list(numbers)
         phrases: dict[tuple[int, tuple[int, ...]], int] = {}
-        for kind, element, around, label in elements:
+        for kind, words_of_element, heads, label in _elements(row):
             number = labels.setdefault(label, len(labels))
-            spoken.append(number)
-            own = element["token_ids"]
-            spelled = tuple(sorted({*own, *around}))
-            whole = spelled[0] >= 0 and (own or kind == RELATION)
-            if whole and spelled[-1] < max_words and len(phrases) < max_phrases:
+            labels_of_caption.append(number)
+            spelled = tuple(sorted({*words_of_element, *heads}))
+            is_whole = spelled[0] >= 0 and (words_of_element or kind == RELATION)
+            if is_whole and spelled[-1] < max_words and len(phrases) < max_phrases:
                 phrases.setdefault((kind, spelled), number)
-        said.append(spoken)
+        all_labels.append(labels_of_caption)
         phrase_labels.append(list(phrases.values()))
-        kinds.append([kind for kind, _ in phrases])
+        phrase_kinds.append([kind for kind, _ in phrases])
         phrase_tokens += [spelled for _, spelled in phrases]
     return [
-        *(_ragged(lists, pa.int32()) for lists in (word_ids, word_labels, said, phrase_labels)),
-        _ragged(kinds, pa.int8()),
+        _ragged(word_ids, pa.int32()),
+        _ragged(word_labels, pa.int32()),
+        _ragged(all_labels, pa.int32()),
+        _ragged(phrase_labels, pa.int32()),
+        _ragged(phrase_kinds, pa.int8()),
         _ragged(phrase_tokens, pa.int16()),
     ]
+
+
+def _elements(row: dict[str, Any]) -> Iterator[tuple[int, list[int], list[int], str]]:
+    """Yield kind, words and label of each element of a graph, and the heads of the objects that it is said of."""
+    heads = []
+    names = []
+    for thing in row["objects"]:
+        head = thing["head"]
+        name = thing["lemma"].split()[-1]
+        if head >= 0:
+            name = row["tokens"][head]["lemma"]
+        heads.append(head)
+        names.append(name)
+        yield OBJECT, thing["token_ids"], [head], thing["lemma"]
+    for attribute in row["attributes"]:
+        owner = attribute["object"]
+        label = f"{attribute['lemma']} {names[owner]}"
+        yield ATTRIBUTE, attribute["token_ids"], [heads[owner]], label
+    for relation in row["relations"]:
+        subject = relation["subject"]
+        target = relation["object"]
+        label = f"{names[subject]} {relation['lemma']} {names[target]}"
+        yield RELATION, relation["token_ids"], [heads[subject], heads[target]], label
 
 
 def _ragged(lists: Sequence[Sequence[int]], kind: pa.DataType) -> Ragged:
     """Read lists of Python by Arrow, which takes a tenth of NumPy's time."""
     array = pa.array(lists, pa.list_(kind))
-    return Ragged(array.offsets.to_numpy().astype(np.int64), array.flatten().to_numpy())
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    return Ragged(offsets, array.flatten().to_numpy())
 
 
-def _held(said: np.ndarray, labels: dict[str, int]) -> np.ndarray:
+def _held(pairs: np.ndarray, labels: dict[str, int]) -> np.ndarray:
     """Return `CaptionPhrases.held`: images with their labels and all labels that are contiguous parts of these.
 
     Args:
-        said: int64, image << 32 | label, repeated or not.
+        pairs: int64, image << 32 | label, repeated or not.
         labels: with their numbers.
     """
-    lists = []
+    parts_of_labels = []
     for label in labels:
         words = label.split()
         parts = []
@@ -322,18 +376,24 @@ def _held(said: np.ndarray, labels: dict[str, int]) -> np.ndarray:
             part = " ".join(words[start:end])
             if part in labels:
                 parts.append(labels[part])
-        lists.append(parts)
-    said = np.unique(said)
-    parts = _ragged(lists, pa.int64()).take(said & 0xFFFFFFFF)
-    return np.append(np.unique((said >> 32)[parts.owners()] << 32 | parts.values), LAST)
+        parts_of_labels.append(parts)
+    pairs = np.unique(pairs)
+    images = pairs >> 32
+    parts = _ragged(parts_of_labels, pa.int64()).take(pairs & 0xFFFFFFFF)
+    held = np.unique(images[parts.owners()] << 32 | parts.values)
+    return np.append(held, LAST)
 
 
-def _positions(known: list[str], wanted: Sequence[str], what: str) -> np.ndarray:
-    rows = rows_of(pa.array(wanted, pa.string()), pa.array(known, pa.string()))
+def _rows(
+    known_ids: list[str],
+    ids: Sequence[str],
+    what: str,
+) -> np.ndarray:
+    rows = rows_of(pa.array(ids, pa.string()), pa.array(known_ids, pa.string()))
     missing = np.flatnonzero(rows < 0)
     if len(missing):
         raise DataError(
-            f"{len(missing):,} of {len(wanted):,} {what}s have no scene graph (the first: {wanted[missing[0]]!r}); "
+            f"{len(missing):,} of {len(ids):,} {what}s have no scene graph (the first: {ids[missing[0]]!r}); "
             "run `itrpipe parse` for this dataset"
         )
     return rows

@@ -19,20 +19,44 @@ from itrpipe.storage.tables import TableFile, table_writer
 
 SCENE_GRAPHS_FILE = "scene_graphs.parquet"
 ROW_GROUP = 8192
-INT16, INT32, TEXT = pa.int16(), pa.int32(), pa.string()
+INT16 = pa.int16()
+INT32 = pa.int32()
+TEXT = pa.string()
 TOKEN_IDS = {"token_ids": pa.list_(INT16), "lemma": TEXT}
 STRUCTS = {
-    "tokens": {"text": TEXT, "start": INT32, "end": INT32, "tag": TEXT, "lemma": TEXT},
+    "tokens": {
+        "text": TEXT,
+        "start": INT32,
+        "end": INT32,
+        "tag": TEXT,
+        "lemma": TEXT,
+    },
     "objects": {"id": INT16, "head": INT16, **TOKEN_IDS},
-    "attributes": {"id": INT16, "object": INT16, **TOKEN_IDS, "kind": TEXT},
-    "relations": {"id": INT16, "subject": INT16, "object": INT16, **TOKEN_IDS, "kind": TEXT},
+    "attributes": {
+        "id": INT16,
+        "object": INT16,
+        **TOKEN_IDS,
+        "kind": TEXT,
+    },
+    "relations": {
+        "id": INT16,
+        "subject": INT16,
+        "object": INT16,
+        **TOKEN_IDS,
+        "kind": TEXT,
+    },
 }
 """Fields of the structs of each list column, in the order of the fields of the dataclass."""
-CLASSES = {"tokens": Token, "objects": Object, "attributes": Attribute, "relations": Relation}
+CLASSES = {
+    "tokens": Token,
+    "objects": Object,
+    "attributes": Attribute,
+    "relations": Relation,
+}
 ELEMENTS = ("objects", "attributes", "relations")
-GRAPH_SCHEMA = pa.schema(
-    {"text": TEXT, "status": TEXT, **{name: pa.list_(pa.struct(fields)) for name, fields in STRUCTS.items()}}
-)
+GRAPH_SCHEMA = pa.schema({"text": TEXT, "status": TEXT})
+for _column, _fields in STRUCTS.items():
+    GRAPH_SCHEMA = GRAPH_SCHEMA.append(pa.field(_column, pa.list_(pa.struct(_fields))))
 SCHEMA = pa.schema([("caption_id", TEXT), ("image_id", TEXT), *GRAPH_SCHEMA])
 
 
@@ -48,17 +72,18 @@ def graphs_table(graphs: Sequence[SceneGraph]) -> pa.Table:
         # Field by field, because a dictionary per element takes several times as long.
         arrays = []
         for name, kind in fields.items():
-            value = attrgetter(name.replace("token_ids", "tokens"))
-            arrays.append(pa.array(map(value, elements), kind))
+            read_field = attrgetter(name.replace("token_ids", "tokens"))
+            arrays.append(pa.array(map(read_field, elements), kind))
         structs = pa.StructArray.from_arrays(arrays, list(fields))
-        offsets = pa.array(np.cumsum([0, *map(len, rows)]), INT32)
-        columns.append(pa.ListArray.from_arrays(offsets, structs))
+        offsets = np.cumsum([0, *map(len, rows)])
+        columns.append(pa.ListArray.from_arrays(pa.array(offsets, INT32), structs))
     return pa.Table.from_arrays(columns, schema=GRAPH_SCHEMA)
 
 
 def with_ids(captions: pa.Table, graphs: pa.Table) -> pa.Table:
     """Return rows of `SCHEMA`: graphs with the columns caption_id and image_id of their captions."""
-    return pa.Table.from_arrays([captions["caption_id"], captions["image_id"], *graphs.columns], schema=SCHEMA)
+    ids = captions.select(["caption_id", "image_id"])
+    return pa.Table.from_arrays([*ids.columns, *graphs.columns], schema=SCHEMA)
 
 
 def flattened(table: pa.Table, column: str) -> tuple[Ragged, pa.StructArray]:
@@ -72,17 +97,16 @@ def graphs_of(table: pa.Table) -> Iterator[SceneGraph]:
     for row in table.select(GRAPH_SCHEMA.names).to_pylist():
         parts = {}
         for name, kind in CLASSES.items():
-            parts[name] = tuple(kind(*map(_shared, values.values())) for values in row[name])
+            elements = []
+            for fields in row[name]:
+                for key, value in fields.items():
+                    if isinstance(value, str):
+                        fields[key] = sys.intern(value)
+                    elif isinstance(value, list):
+                        fields[key] = tuple(value)
+                elements.append(kind(*fields.values()))
+            parts[name] = tuple(elements)
         yield SceneGraph(row["text"], **parts, status=row["status"])
-
-
-def _shared(value: Any) -> Any:
-    """Return the one copy of a text; a tuple of a list."""
-    if isinstance(value, str):
-        return sys.intern(value)
-    if isinstance(value, list):
-        return tuple(value)
-    return value
 
 
 def write_graphs(path: Path, row_groups: Iterable[pa.Table]) -> None:

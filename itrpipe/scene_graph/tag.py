@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
-from itrpipe.scene_graph.words import Entry, describes, lemma_of, lists, look_up
+from itrpipe.scene_graph.words import LexiconEntry, is_hyphenated_adjective, lemma_of, lists, look_up
 
 BEYOND = 3
 """Empty words behind the last one, which are those before the first as well: indices may leave a caption."""
@@ -18,12 +18,13 @@ NOUN_PHRASE = frozenset({"D", "J", "CD", "POS"})
 PHRASE = frozenset({"N", "J", "D", "CD"})
 VERBS = frozenset({"V", "BE"})
 BORDERS = frozenset({"SUB", "WH", "."})
+JOINED_ADJECTIVES = (["J", "CC", "J"], ["J", ",", "J"])
 AFTER_VERB = frozenset({"P", "D", "R", "TO", "VBG", "PRP", ".", ",", "SUB", "CC", "CD", ""})
 AFTER_PHRASE = frozenset({"", ".", "V", "BE", "VBG", "VBN", "P", "WH", "SUB"})
 
 
-class Sentence:
-    """A caption on its way through the rules.
+class TaggedWords:
+    """The words of a caption on their way through the rules.
 
     Args:
         words: see `itrpipe.scene_graph.words.plain`.
@@ -36,9 +37,10 @@ class Sentence:
 
     def __init__(self, words: Sequence[str], tags: Sequence[str] = ()) -> None:
         self.size = len(words)
-        self.words = [*words, *[""] * BEYOND]
-        self.entries = [*map(look_up, words), *[Entry()] * BEYOND]
-        self.tags = [*tags, *[""] * (self.size - len(tags) + BEYOND)]
+        empty = [""] * BEYOND
+        self.words = [*words, *empty]
+        self.entries = [*map(look_up, words), *[LexiconEntry()] * BEYOND]
+        self.tags = [*(tags or [""] * self.size), *empty]
 
     @cached_property
     def lemmas(self) -> list[str]:
@@ -47,34 +49,39 @@ class Sentence:
 
     def plural_before(self, i: int) -> bool:
         """Return whether the words before are a plural subject."""
-        subject, tags = self.entries[i - 1], self.tags
-        if tags[i - 1] == "PRP":
+        subject = self.entries[i - 1]
+        if self.tags[i - 1] == "PRP":
             return subject.word not in {"it", "he", "she"}
-        if subject.word in {"people", "couple", "group"} or (subject.noun and subject.noun != subject.word):
+        if subject.word in {"people", "couple", "group"}:
+            return True
+        if subject.noun and subject.noun != subject.word:
             return True
         first = i - 1
-        while first > 0 and tags[first] in PHRASE:
+        while first > 0 and self.tags[first] in PHRASE:
             first -= 1
-        return tags[first] == "CC" and {"P", ","}.isdisjoint(tags[:first])
+        return self.tags[first] == "CC" and {"P", ","}.isdisjoint(self.tags[:first])
 
 
-def tag_by_lexicon(sentence: Sentence) -> list[bool]:
+def tag_by_lexicon(sentence: TaggedWords) -> list[bool]:
     """Tag a caption from left to right; of each word, return whether a rule of a closed class gave the tag."""
     closed = []
     for i in range(sentence.size):
         tag = _closed(sentence, i)
         closed.append(bool(tag))
-        sentence.tags[i] = tag or _participle(sentence, i) or _finite_verb(sentence, i) or _open_class(sentence, i)
+        for rule in (_participle, _finite_verb, _open_class):
+            tag = tag or rule(sentence, i)
+        sentence.tags[i] = tag
     return closed
 
 
-def _closed(sentence: Sentence, i: int) -> str:
+def _closed(sentence: TaggedWords, i: int) -> str:
     """Return the tag of a word of a closed class, an adverb, a preposition or a colour, or ""."""
-    word, previous = sentence.words[i], sentence.tags[i - 1]
-    here, after, later = sentence.entries[i : i + 3]
+    word = sentence.words[i]
+    previous = sentence.tags[i - 1]
+    after, later = sentence.entries[i + 1 : i + 3]
 
     # The mark of the owner; before an article or an action, the same letters are a form of be.
-    if word == "'" and previous == "N" and sentence.words[i - 1].endswith("s") and after.nounish:
+    if word == "'" and previous == "N" and after.nounish and sentence.words[i - 1].endswith("s"):
         return "POS"
     if word == "'s":
         action = after.word.endswith("ing") and after.word not in lists.ING_NOUNS
@@ -83,7 +90,8 @@ def _closed(sentence: Sentence, i: int) -> str:
         return "POS"
     if word in lists.SENTENCE_ENDS:
         return "."
-    if not (word[0].isalnum() or (word[0] in "'_" and len(word) > 1) or word == "&"):
+    is_prefixed = word[0] in "'_" and len(word) > 1
+    if not word[0].isalnum() and not is_prefixed and word != "&":
         return ","
 
     # Do and have may be ordinary verbs.
@@ -121,7 +129,8 @@ def _closed(sentence: Sentence, i: int) -> str:
     if word == "there" and (after.word in lists.BE or after.word in lists.AUXILIARIES):
         return "EX"
     if word == "that" and (previous != "N" or after.nounish):
-        if previous == "N" and (after.third_person or (after.bare and sentence.plural_before(i))):
+        verb_follows = after.third_person or (after.bare and sentence.plural_before(i))
+        if previous == "N" and verb_follows:
             return "WH"
         return "D"
     if word in lists.RELATIVES:
@@ -135,8 +144,14 @@ def _closed(sentence: Sentence, i: int) -> str:
         return "D"
     if word in lists.PRONOUNS:
         return "PRP"
+    return _adverb_or_preposition(sentence, i)
 
-    # Adverbs, prepositions and colours.
+
+def _adverb_or_preposition(sentence: TaggedWords, i: int) -> str:
+    """Return the tag of an adverb, a preposition or a colour, or ""."""
+    word = sentence.words[i]
+    previous = sentence.tags[i - 1]
+    here, after, later = sentence.entries[i : i + 3]
     if word in lists.ALWAYS_ADVERBS:
         if not (previous == "D" and here.adjective and after.noun and not after.adjective):
             return "R"
@@ -145,23 +160,29 @@ def _closed(sentence: Sentence, i: int) -> str:
         if not (place or previous in NOUN_PHRASE or (here.adjective and after.nounish)):
             return "R"
     if word == "to":
-        ends = later.word in {"", "."} or later.word in lists.DETERMINERS | lists.PREPOSITIONS | lists.PRONOUNS
-        if after.word == "be" or (after.bare and (ends or not after.noun)):
+        if after.word == "be" or (after.bare and not after.noun):
+            return "TO"
+        verb_ends = later.word in lists.DETERMINERS | lists.PREPOSITIONS | lists.PRONOUNS | {"", "."}
+        if after.bare and verb_ends:
             return "TO"
         return "P"
     if word in lists.PREPOSITIONS:
         owned = previous == "D" and sentence.words[i - 1] in lists.ARTICLES | lists.POSSESSIVE_PRONOUNS
         if owned and word not in lists.WHOLE_PREPOSITIONS:
-            return "J" if after.nounish else "N"
+            if after.nounish:
+                return "J"
+            return "N"
         if word in lists.SPATIAL_ADJECTIVES and previous == "P" and after.nounish:
             return "J"
         if word == "like" and previous in {"PRP", "TO"}:
             return "V"
         return "P"
-    return "J" if word in lists.COLOURS else ""
+    if word in lists.COLOURS:
+        return "J"
+    return ""
 
 
-def _verb_follows(sentence: Sentence, i: int) -> bool:
+def _verb_follows(sentence: TaggedWords, i: int) -> bool:
     """Return whether a third-person verb or a form of be comes within the next five words of the clause."""
     for j in range(i + 1, min(i + 6, sentence.size)):
         here, after = sentence.entries[j : j + 2]
@@ -174,23 +195,27 @@ def _verb_follows(sentence: Sentence, i: int) -> bool:
     return False
 
 
-def _participle(sentence: Sentence, i: int) -> str:
+def _participle(sentence: TaggedWords, i: int) -> str:
     """Return the tag of a word in -ing, -ed or -ly, or "".
 
     A word in -ing is an adjective before a noun, a noun after a determiner, and an action elsewhere. A word in -ed is
     an adjective before the noun that it describes, and a participle elsewhere. A word in -ly is an adverb, unless the
     dictionary knows it as a noun or an adjective.
     """
-    word, previous = sentence.words[i], sentence.tags[i - 1]
+    word = sentence.words[i]
+    previous = sentence.tags[i - 1]
     before = sentence.entries[i - 1]
     here, after, later = sentence.entries[i : i + 3]
     # A noun phrase goes on at the next word, if by a participle: a crowded dining room.
     described = after.nounish or (after.word.endswith(("ing", "ed")) and later.nounish)
     if word.endswith("ing") and len(word) > 4:
-        to_thing = previous in {"P", "N"} and (after.word in lists.DETERMINERS or after.word == "to")
-        if here.verb and (to_thing or before.noun in lists.ANIMATE):
+        has_object = after.word in lists.DETERMINERS or after.word == "to"
+        if here.verb and before.noun in lists.ANIMATE:
             return "VBG"
-        if word in lists.ING_NOUNS and (not here.verb or previous in NOUN_PHRASE | {"P", "N", "", "CC", "VBG", "V"}):
+        if here.verb and has_object and previous in {"P", "N"}:
+            return "VBG"
+        is_thing = not here.verb or previous in NOUN_PHRASE | {"P", "N", "", "CC", "VBG", "V"}
+        if is_thing and word in lists.ING_NOUNS:
             return "N"
         if described and (previous in NOUN_PHRASE or (previous == "V" and here.adjective)):
             return "J"
@@ -202,8 +227,9 @@ def _participle(sentence: Sentence, i: int) -> str:
             return "VBG"
         return ""
     irregular = word in lists.IRREGULAR_PARTICIPLES
-    if irregular or (word.endswith("ed") and len(word) > 4 and (here.verb or not here.noun)):
-        if describes(word):
+    regular = word.endswith("ed") and len(word) > 4
+    if irregular or (regular and (here.verb or not here.noun)):
+        if is_hyphenated_adjective(word):
             return "J"
         if irregular and here.bare and previous in NOUN_PHRASE | {""}:
             return ""
@@ -217,19 +243,23 @@ def _participle(sentence: Sentence, i: int) -> str:
     return ""
 
 
-def _finite_verb(sentence: Sentence, i: int) -> str:
+def _finite_verb(sentence: TaggedWords, i: int) -> str:
     """Return V for a verb where one is due: after a noun, a pronoun or and, while the clause lacks it; else ""."""
-    previous, tags = sentence.tags[i - 1], sentence.tags[:i]
+    tags = sentence.tags[:i]
+    previous = sentence.tags[i - 1]
     here, after = sentence.entries[i : i + 2]
+    if not here.verb:
+        return ""
     if previous in {"TO", "AUX"}:
-        return "V" if here.verb else ""
-    if not here.verb or here.noun in lists.NEVER_VERBS or previous not in {"N", "PRP", "WH", "R", "CC", ","}:
+        return "V"
+    if here.noun in lists.NEVER_VERBS or previous not in {"N", "PRP", "WH", "R", "CC", ","}:
         return ""
     if not here.noun and not here.adjective:
         return "V"
     if after.word in lists.BE and "WH" not in tags:
         return ""
-    verbs = pronouns = 0
+    verbs = 0
+    pronouns = 0
     for tag in reversed(tags):
         if tag in {"SUB", "."}:
             break
@@ -251,30 +281,34 @@ def _finite_verb(sentence: Sentence, i: int) -> str:
     return ""
 
 
-def _open_class(sentence: Sentence, i: int) -> str:
+def _open_class(sentence: TaggedWords, i: int) -> str:
     """Return the dictionary's tag: of an adjective before nouns and after be, of a noun elsewhere."""
     previous = sentence.tags[i - 1]
     here, after = sentence.entries[i : i + 2]
-    if describes(here.word):
+    if is_hyphenated_adjective(here.word):
         return "J"
-    ends = not after.word or after.word in lists.SENTENCE_ENDS
-    if here.adjective and not here.noun and (ends or not (here.verb and previous == "N")):
-        return "J"
-    described = after.nounish and after.word not in lists.ADVERBS
-    joined = previous == "CC" and i > 1 and sentence.tags[i - 2] == "J" and not after.nounish
-    if here.adjective and (described or joined or previous == "BE"):
-        return "J"
+    if here.adjective:
+        ends = not after.word or after.word in lists.SENTENCE_ENDS
+        may_be_verb = here.verb and previous == "N"
+        if not here.noun and (ends or not may_be_verb):
+            return "J"
+        described = after.nounish and after.word not in lists.ADVERBS
+        joined = sentence.tags[max(i - 2, 0) : i] == ["J", "CC"] and not after.nounish
+        if described or joined or previous == "BE":
+            return "J"
     if here.noun or not here.known or (here.bare and previous in NOUN_PHRASE):
         return "N"
     if here.verb:
         return "V"
-    return "J" if here.adjective else "R"
+    if here.adjective:
+        return "J"
+    return "R"
 
 
 # -- repair ------------------------------------------------------------------------------------------------------------
 
 
-def repair(sentence: Sentence) -> None:
+def repair(sentence: TaggedWords) -> None:
     """Turn nouns into the verbs that they must be, and the other way round, from left to right.
 
     It looks where a caption would be without its verb, or a noun phrase against grammar.
@@ -283,19 +317,23 @@ def repair(sentence: Sentence) -> None:
         sentence.tags[i] = _better(sentence, i)
 
 
-def _better(sentence: Sentence, i: int) -> str:
+def _better(sentence: TaggedWords, i: int) -> str:
     """Return the tag that a word must have, or the present one where that may stay."""
-    tags, word, here = sentence.tags, sentence.words[i], sentence.entries[i]
-    tag, previous, following = tags[i], tags[i - 1], tags[i + 1]
+    word = sentence.words[i]
+    here = sentence.entries[i]
+    tag = sentence.tags[i]
+    previous = sentence.tags[i - 1]
     if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
         return "V"
-    if tag == "V" and (previous == "D" or (previous in {"", "."} and here.noun)):
+    if tag == "V" and previous == "D":
+        return "N"
+    if tag == "V" and previous in {"", "."} and here.noun:
         return "N"
     if tag == "J" and here.noun and _stands_for_noun(sentence, i):
         return "N"
     if tag != "N" or not here.verb:
         return tag
-    if word.endswith("ing") and following == "P" and _is_worn_before(sentence, i):
+    if word.endswith("ing") and sentence.tags[i + 1] == "P" and _is_worn_before(sentence, i):
         return "VBG"
     if _continues_verb(sentence, i) or _is_watched(sentence, i):
         return "V"
@@ -304,9 +342,10 @@ def _better(sentence: Sentence, i: int) -> str:
     return tag
 
 
-def _stands_for_noun(sentence: Sentence, i: int) -> bool:
+def _stands_for_noun(sentence: TaggedWords, i: int) -> bool:
     """Return whether an adjective ends a noun phrase that has no noun: a young male surfing; a blue top and shorts."""
-    tags, word = sentence.tags, sentence.words[i]
+    tags = sentence.tags
+    word = sentence.words[i]
     if word == "top":
         return tags[i - 1] in PHRASE and tags[i + 1] != "N"
     if word in lists.COLOURS or tags[i + 1] not in AFTER_PHRASE:
@@ -317,7 +356,7 @@ def _stands_for_noun(sentence: Sentence, i: int) -> bool:
     return tags[j] == "D"
 
 
-def _has_verb(sentence: Sentence, i: int) -> bool:
+def _has_verb(sentence: TaggedWords, i: int) -> bool:
     """Return whether the clause of a word has a finite verb; "and" ends it to the right, "and a" also to the left."""
     tags = sentence.tags
     for j in range(i - 1, -1, -1):
@@ -333,48 +372,60 @@ def _has_verb(sentence: Sentence, i: int) -> bool:
     return False
 
 
-def _ends_in_s(sentence: Sentence, i: int) -> bool:
+def _ends_in_s(sentence: TaggedWords, i: int) -> bool:
     """Return whether a word in s is the verb of a singular subject rather than a plural noun."""
-    words, tags = sentence.words, sentence.tags
-    here, before = sentence.entries[i], sentence.entries[i - 1]
-    previous, following = tags[i - 1], tags[i + 1]
+    here = sentence.entries[i]
     if not here.third_person:
         return False
+    words = sentence.words
+    tags = sentence.tags
+    before = words[i - 1]
+    previous = tags[i - 1]
+    following = tags[i + 1]
     # A plural ends a noun phrase that a singular determiner opens: a chef in an apron chops vegetables.
     j = i - 1
-    while tags[j] in {"N", "J"} or (tags[j] in {"CC", ","} and tags[j - 1] == tags[j + 1] == "J"):
+    while tags[j] in {"N", "J"} or tags[j - 1 : j + 2] in JOINED_ADJECTIVES:
         j -= 1
-    if previous in {"N", "J"} and tags[j] in {"D", "CD"} and words[j] in lists.SINGULAR:
+    is_singular = tags[j] in {"D", "CD"} and words[j] in lists.SINGULAR
+    if is_singular and previous in {"N", "J"}:
         return True
-    if following in {"D", "PRP"} and (previous == "N" or before.word in lists.COLOURS):
+    if following in {"D", "PRP"} and (previous == "N" or before in lists.COLOURS):
         return True
     if following in AFTER_VERB and _is_worn_before(sentence, i):
         return here.verb in lists.ACTION_VERBS
-    if i > 2 and words[i - 2] == "of" and lemma_of(words[i - 3], "N") in lists.COLLECTIVES:
-        return following in AFTER_VERB and _is_plural(before.word)
-    return following in {"P", "D"} and before.word in lists.PARTED
+    is_group = i > 2 and words[i - 2] == "of"
+    if is_group and lemma_of(words[i - 3], "N") in lists.COLLECTIVES:
+        return following in AFTER_VERB and _is_plural(before)
+    return following in {"P", "D"} and before in lists.PARTED
 
 
-def _is_worn_before(sentence: Sentence, i: int) -> bool:
+def _is_worn_before(sentence: TaggedWords, i: int) -> bool:
     """Return whether a colour that somebody wears stands before a word: a man in red."""
-    return i > 1 and sentence.words[i - 1] in lists.COLOURS and sentence.tags[i - 2] in {"P", "VBG"}
+    if i < 2 or sentence.words[i - 1] not in lists.COLOURS:
+        return False
+    return sentence.tags[i - 2] in {"P", "VBG"}
 
 
-def _is_bare(sentence: Sentence, i: int) -> bool:
+def _is_bare(sentence: TaggedWords, i: int) -> bool:
     """Return whether a word is the bare verb of a plural subject: cyclists race down a hill."""
-    tags, before = sentence.tags, sentence.words[i - 1]
+    words = sentence.words
+    tags = sentence.tags
+    following = tags[i + 1]
     if tags[i - 1] != "N" or not sentence.entries[i].bare:
         return False
-    if sentence.words[i] in lists.MOSTLY_VERBS and tags[i + 1] in {"P", "R", "TO", "VBG"}:
+    if words[i] in lists.MOSTLY_VERBS and following in {"P", "R", "TO", "VBG"}:
         first = tags.index("N")
-        if _is_plural(sentence.words[first]) or ("CC", "D") in pairwise(tags[first : i + 1]):
+        if _is_plural(words[first]) or ("CC", "D") in pairwise(tags[first : i + 1]):
             return True
-    return (tags[i + 1] in AFTER_VERB and _is_plural(before)) or (tags[i + 1] == "N" and before in lists.PLURALS)
+    if following == "N":
+        return words[i - 1] in lists.PLURALS
+    return following in AFTER_VERB and _is_plural(words[i - 1])
 
 
-def _continues_verb(sentence: Sentence, i: int) -> bool:
+def _continues_verb(sentence: TaggedWords, i: int) -> bool:
     """Return whether a word after "and" is a bare verb like one before: they dance and clap, they sit and smile."""
-    tags, entries = sentence.tags, sentence.entries
+    tags = sentence.tags
+    entries = sentence.entries
     if i < 2 or tags[i - 1] != "CC" or tags[i + 1] not in {"", ".", ",", "P"}:
         return False
     j = i - 2
@@ -383,12 +434,13 @@ def _continues_verb(sentence: Sentence, i: int) -> bool:
     return tags[j] == "V" and entries[i].bare and entries[j].bare
 
 
-def _is_watched(sentence: Sentence, i: int) -> bool:
+def _is_watched(sentence: TaggedWords, i: int) -> bool:
     """Return whether a word says what somebody who is watched does: watching a dog jump over a log."""
-    words, tags, entries = sentence.words, sentence.tags, sentence.entries
+    tags = sentence.tags
+    entries = sentence.entries
     if i < 2 or tags[i - 1] != "N" or tags[i + 1] not in AFTER_VERB:
         return False
-    if not entries[i].bare or lemma_of(words[i - 1], "N") not in lists.ANIMATE:
+    if not entries[i].bare or lemma_of(sentence.words[i - 1], "N") not in lists.ANIMATE:
         return False
     j = i - 1
     while j > 0 and tags[j] in PHRASE:

@@ -29,7 +29,7 @@ def tokenise(text: str) -> list[tuple[str, int, int]]:
     Returns:
         Text, start and end (exclusive, in code points) of each token; `text[start:end]` is its text.
     """
-    return [(match.group(), match.start(), match.end()) for match in _TOKEN.finditer(text)]
+    return [(match[0], *match.span()) for match in _TOKEN.finditer(text)]
 
 
 def parsed_part(text: str) -> str:
@@ -57,31 +57,32 @@ def plain(word: str) -> str:
     return word.lower().replace("\u2019", "'")
 
 
-def _read(path: Path) -> SimpleNamespace:
-    """Read the lists of a file, whose first lines say how they are written."""
-    found: dict[str, Any] = {}
-    for name, value in tomllib.loads(path.read_text("utf-8")).items():
+def _read_lists() -> SimpleNamespace:
+    """Read words.toml, whose first lines say how lists are written."""
+    content = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    word_lists: dict[str, Any] = {}
+    for name, value in content.items():
         if isinstance(value, list):
             value = frozenset(tuple(phrase.split()) for phrase in value)
         elif isinstance(value, str):
             words = set()
-            for word in value.split():
-                own = {word.lstrip("-")}
-                if "@" in word:
-                    own = found[word.lstrip("-@")]
-                if word.startswith("-"):
-                    words -= own
+            for entry in value.split():
+                listed = {entry.lstrip("-")}
+                if "@" in entry:
+                    listed = word_lists[entry.lstrip("-@")]
+                if entry.startswith("-"):
+                    words -= listed
                 else:
-                    words |= own
+                    words |= listed
             value = frozenset(words)
-        found[name] = value
-    return SimpleNamespace(**found)
+        word_lists[name] = value
+    return SimpleNamespace(**word_lists)
 
 
-lists: Any = _read(Path(__file__).with_suffix(".toml"))
+lists: Any = _read_lists()
 
 
-class Entry(NamedTuple):
+class LexiconEntry(NamedTuple):
     """The readings of a word by the dictionary and the lists, whatever stands around it.
 
     Attributes:
@@ -107,27 +108,33 @@ class Entry(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 16)
-def look_up(word: str) -> Entry:
+def look_up(word: str) -> LexiconEntry:
     """Return the entry of a lower-case word.
 
     Source: the SPECIALIST lexicon of the U.S. National Library of Medicine, as lemminflect packages it.
     """
     from lemminflect import getAllLemmas
 
-    lemmas = getAllLemmas(word)
-    noun, verb, auxiliary, adjective, adverb = (
-        lemmas.get(part, ("",))[0] for part in ("NOUN", "VERB", "AUX", "ADJ", "ADV")
-    )
-    noun = lists.NOUN_LEMMAS.get(word, noun)
-    verb = verb or auxiliary
+    lemmas = {part: words[0] for part, words in getAllLemmas(word).items()}
+    noun = lists.NOUN_LEMMAS.get(word) or lemmas.get("NOUN", "")
+    verb = lemmas.get("VERB") or lemmas.get("AUX", "")
     if verb:
         verb = lists.VERB_LEMMAS.get(word, verb)
-    if not adjective and (word in lists.MISSING_ADJECTIVES or (not lemmas and word.endswith("less"))):
+    adjective = lemmas.get("ADJ", "")
+    if not lemmas and word.endswith("less"):
         adjective = word
+    if not adjective and word in lists.MISSING_ADJECTIVES:
+        adjective = word
+    adverb = lemmas.get("ADV", "")
     known = bool(noun or verb or adjective or adverb)
     inside = word[0].isalnum() and not word.isdecimal() and word not in lists.OUTSIDE_PHRASES
-    return Entry(
-        *(word, noun, verb, adjective, adverb, known),
+    return LexiconEntry(
+        word,
+        noun,
+        verb,
+        adjective,
+        adverb,
+        known,
         bare=verb == word,
         third_person=bool(verb) and word.endswith("s") and verb != word,
         nounish=inside and bool(noun or adjective or not known),
@@ -170,17 +177,22 @@ def _bare(word: str) -> str:
     if stem == word or len(stem) < 3 or set(stem).isdisjoint("aeiou"):
         return _singular(word)
     doubled = len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lsz"
-    single = stem[:-1] if doubled else stem
-    for candidate in (stem, stem + "e", single):
+    candidates = [stem, stem + "e"]
+    if doubled:
+        candidates.append(stem[:-1])
+    for candidate in candidates:
         if look_up(candidate).known:
             return candidate
-    silent = stem[-1] in "cvu" or (stem.endswith(("at", "id", "ad")) and stem[-3] not in "aeiou")
-    if silent and not doubled:
+    if doubled:
+        return stem[:-1]
+    if stem[-1] in "cvu":
         return stem + "e"
-    return single
+    if stem.endswith(("at", "id", "ad")) and stem[-3] not in "aeiou":
+        return stem + "e"
+    return stem
 
 
-def describes(word: str) -> bool:
+def is_hyphenated_adjective(word: str) -> bool:
     """Return whether a word with a hyphen is an adjective by its last part: long-haired, snow-covered, grey-striped."""
     _, hyphen, last = word.rpartition("-")
     return bool(hyphen) and (last in lists.LAST_PARTS or last.endswith("ed"))

@@ -86,9 +86,10 @@ def generate(
         UsageError: a negative number of images, `family_size` < 1, another number of units, or what should be in 0..1
             is not.
     """
-    counts = {"train": train, "val": val, "test": test}
-    limits = [(f"{split} images", count, 0, _MOST_IMAGES) for split, count in counts.items()]
-    limits += [
+    limits = [
+        ("train images", train, 0, _MOST_IMAGES),
+        ("val images", val, 0, _MOST_IMAGES),
+        ("test images", test, 0, _MOST_IMAGES),
         ("family_size", family_size, 1, _MOST_IMAGES),
         ("units", units, MIN_UNITS, MAX_UNITS),
         ("keep_probability", keep_probability, 0, 1),
@@ -99,21 +100,34 @@ def generate(
         if not least <= value <= most:
             raise UsageError(f"scenes: {name} = {value}; give {least} to {most}")
     dataset = ScenesDataset([], [])
-    for split, count in counts.items():
+    for split, count in (("train", train), ("val", val), ("test", test)):
         for number in range(math.ceil(count / family_size)):
             family = _family(seed, split, number, family_size, units, alike)
             rng = Random(f"scenes/{seed}/{split}/{number}/captions")
             # The whole family is made even where the split cuts it, so that its captions do not depend on the cut.
             for index, scene in enumerate(family[: count - number * family_size]):
                 siblings = family[:index] + family[index + 1 :]
-                dataset.scenes.append(scene)
-                dataset.captions.append(
-                    write_captions(rng, scene, siblings, keep_probability, caption_detail, largest=alike > 0)
+                captions = write_captions(
+                    rng,
+                    scene,
+                    siblings,
+                    keep_probability,
+                    caption_detail,
+                    largest=alike > 0,
                 )
+                dataset.scenes.append(scene)
+                dataset.captions.append(captions)
     return dataset
 
 
-def _family(seed: int, split: str, number: int, size: int, units: int, alike: float) -> list[Scene]:
+def _family(
+    seed: int,
+    split: str,
+    number: int,
+    size: int,
+    units: int,
+    alike: float,
+) -> list[Scene]:
     """Return a base scene with `size` - 1 different siblings; another base where one is too crowded for so many."""
     rng = Random(f"scenes/{seed}/{split}/{number}")
     while True:
@@ -123,7 +137,14 @@ def _family(seed: int, split: str, number: int, size: int, units: int, alike: fl
         for _ in range(_SIBLING_TRIES * size):
             if symbolic not in placed:
                 image_id = f"{split}-{number * size + len(placed):06d}"
-                scene = arrange(rng, symbolic, image_id=image_id, split=split, family=number, edit=edit)
+                scene = arrange(
+                    rng,
+                    symbolic,
+                    image_id=image_id,
+                    split=split,
+                    family=number,
+                    edit=edit,
+                )
                 if scene is not None:
                     placed[symbolic] = scene
                 elif not placed:
@@ -131,7 +152,9 @@ def _family(seed: int, split: str, number: int, size: int, units: int, alike: fl
             if len(placed) == size:
                 return list(placed.values())
             members = list(placed)
-            source = members[0] if rng.random() < _FROM_BASE_RATE else rng.choice(members)
+            source = members[0]
+            if rng.random() >= _FROM_BASE_RATE:
+                source = rng.choice(members)
             symbolic, edit = edit_scene(rng, source)
             if rng.random() < _SECOND_EDIT_RATE:
                 symbolic, second = edit_scene(rng, symbolic)
@@ -146,9 +169,6 @@ class DescribedScene:
     captions: Sequence[Caption]
 
 
-_DESCRIBED = TypeAdapter(DescribedScene)
-
-
 def write_described(path: Path, dataset: ScenesDataset) -> None:
     """Write scenes with their captions, one JSON object a line.
 
@@ -156,10 +176,11 @@ def write_described(path: Path, dataset: ScenesDataset) -> None:
         path: `scenes.jsonl` of the prepared dataset.
         dataset: what it is of.
     """
-    lines = []
-    for described in map(DescribedScene, dataset.scenes, dataset.captions):
-        lines.append(json.dumps(asdict(described), sort_keys=True) + "\n")
-    write_text(path, "".join(lines))
+    content = ""
+    for scene, captions in zip(dataset.scenes, dataset.captions, strict=True):
+        described = DescribedScene(scene, captions)
+        content += json.dumps(asdict(described), sort_keys=True) + "\n"
+    write_text(path, content)
 
 
 def read_described(path: Path) -> dict[str, DescribedScene]:
@@ -171,9 +192,13 @@ def read_described(path: Path) -> dict[str, DescribedScene]:
     Raises:
         DataError: the file is damaged.
     """
+    adapter = TypeAdapter(DescribedScene)
+    scenes = {}
     with path.open(encoding="utf-8") as lines:
-        described = [_DESCRIBED.validate_json(line) for line in lines]
-    return {each.scene.image_id: each for each in described}
+        for line in lines:
+            described = adapter.validate_json(line)
+            scenes[described.scene.image_id] = described
+    return scenes
 
 
 class Painting(Work[None]):
@@ -184,7 +209,10 @@ class Painting(Work[None]):
         difficulty: how hard they are to see.
     """
 
-    title, unit, suffix, on_every_core = "drawing scenes", "images", ".arrow", True
+    title = "drawing scenes"
+    unit = "images"
+    suffix = ".arrow"
+    on_every_core = True
     untold = ("_scenes",)
 
     def __init__(self, scenes: Sequence[Scene], difficulty: Difficulty = EASY) -> None:
@@ -198,14 +226,20 @@ class Painting(Work[None]):
     def open(self) -> None:
         """Return nothing: the painter needs no state."""
 
-    def make(self, worker: None, part: Part, path: Path) -> None:
+    def make(
+        self,
+        worker: None,
+        part: Part,
+        path: Path,
+    ) -> None:
         """Paint the scenes of a part."""
         import pyarrow as pa
 
         from itrpipe.storage.tables import write_arrow
 
-        files = {f"{scene.image_id}.jpg": picture(scene, self._difficulty) for scene in part.content}
-        write_arrow(path, pa.table({"file": list(files), "jpeg": pa.array(files.values(), pa.binary())}))
+        names = [f"{scene.image_id}.jpg" for scene in part.content]
+        pictures = [picture(scene, self._difficulty) for scene in part.content]
+        write_arrow(path, pa.table({"file": names, "jpeg": pa.array(pictures, pa.binary())}))
 
 
 def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
@@ -228,20 +262,28 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
     with on_disk(folder):
         for path in paths:
             for row in read_arrow(path).to_pylist():
-                (folder / row["file"]).write_bytes(row["jpeg"])
-                facts[row["file"]] = ImageFacts(hashlib.sha256(row["jpeg"]).hexdigest(), WIDTH, HEIGHT)
+                name = row["file"]
+                content = row["jpeg"]
+                (folder / name).write_bytes(content)
+                facts[name] = ImageFacts(hashlib.sha256(content).hexdigest(), WIDTH, HEIGHT)
     return facts
 
 
 def picture(scene: Scene, difficulty: Difficulty = EASY) -> bytes:
     """Return the JPEG file of a scene; its comment names scene, painter and difficulty, and has a checksum."""
-    content = hashlib.sha256(json.dumps(asdict(scene), sort_keys=True).encode()).hexdigest()
-    comment = f"scenes {PAINT_VERSION} {content}"
+    content = json.dumps(asdict(scene), sort_keys=True)
+    checksum = hashlib.sha256(content.encode()).hexdigest()
+    comment = f"scenes {PAINT_VERSION} {checksum}"
     if difficulty != EASY:
         comment += f" {difficulty}"
     comment += f", {STAMP_HERE}"
     buffer = io.BytesIO()
-    paint(scene, difficulty).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=comment.encode())
+    paint(scene, difficulty).save(
+        buffer,
+        "JPEG",
+        quality=JPEG_QUALITY,
+        comment=comment.encode(),
+    )
     return stamped(buffer.getvalue())
 
 

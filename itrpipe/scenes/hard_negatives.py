@@ -38,7 +38,7 @@ from itrpipe.scenes.world import KIND_TABLE, WORLD
 _ARTICLE_BEFORE_VOWEL = re.compile(r"\ba (?=[aeiou])")
 _AN = re.compile(r"\ban\b")
 CATEGORIES = ("swap_att", "swap_rel", "replace_obj", "replace_att", "count")
-Changes = list[tuple[int, int, str]]
+Edit = list[tuple[int, int, str]]
 """Words that stand instead of the characters from one to before another."""
 Mentions = list[tuple[int, NounPhrase]]
 """The noun phrases of a caption, in their order, each with its first character; `a` stands there for every `an`."""
@@ -60,7 +60,10 @@ class HardNegative(NamedTuple):
 
 
 def hard_negatives(
-    scenes: Sequence[Scene], captions: Sequence[Sequence[Caption]], most: int = 1, seed: int = 0
+    scenes: Sequence[Scene],
+    captions: Sequence[Sequence[Caption]],
+    most: int = 1,
+    seed: int = 0,
 ) -> list[HardNegative]:
     """Make hard negatives of captions.
 
@@ -77,16 +80,25 @@ def hard_negatives(
     reader = CaptionReader()
     related = set()
     for scene in scenes:
+        kinds = [item.kind for item in scene.objects]
         for first, name, second in scene.relations:
-            related.add((scene.objects[first].kind, name, scene.objects[second].kind))
-    found: list[HardNegative] = []
-    for scene, own in zip(scenes, captions, strict=True):
+            related.add((kinds[first], name, kinds[second]))
+    negatives: list[HardNegative] = []
+    for scene, captions_of_scene in zip(scenes, captions, strict=True):
         for category in CATEGORIES:
             rng = Random(f"scenes/hard negatives/{seed}/{scene.image_id}/{category}")
-            drawn = _edited(rng, reader, scene, rng.sample(list(own), len(own)), category, related)
-            for caption, negative in islice(drawn, most):
-                found.append(HardNegative(scene.image_id, caption, negative, category))
-    return found
+            shuffled = rng.sample(list(captions_of_scene), len(captions_of_scene))
+            edited = _edited(rng, reader, scene, shuffled, category, related)
+            for caption, negative in islice(edited, most):
+                negatives.append(
+                    HardNegative(
+                        scene.image_id,
+                        caption,
+                        negative,
+                        category,
+                    )
+                )
+    return negatives
 
 
 def _edited(
@@ -110,92 +122,122 @@ def _edited(
     for caption in captions:
         text = _AN.sub("a", caption.text)
         mentions = reader.noun_phrases(text)
-        form = reader.readings(text)[0].form
+        form = reader.meanings(text)[0].form
         if len(mentions) != len(form.objects) + len(form.counts):
             continue
         match category:
             case "swap_att":
-                edits = _swapped_colours(mentions)
+                edits = _swap_colours(mentions)
             case "swap_rel":
-                edits = _swapped_places(mentions, form, related)
+                edits = _swap_places(mentions, form, related)
             case "replace_obj":
-                edits = _replaced_objects(mentions, scene.setting, rng)
+                edits = _replace_objects(mentions, scene.setting, rng)
             case "replace_att":
-                edits = _replaced_attributes(mentions, rng)
+                edits = _replace_attributes(mentions, rng)
             case _:
-                edits = _replaced_numbers(mentions)
+                edits = _replace_numbers(mentions)
         edits = list(edits)
-        for changes in rng.sample(edits, len(edits)):
+        for edit in rng.sample(edits, len(edits)):
             negative = text
-            for start, end, words in sorted(changes, reverse=True):
+            for start, end, words in sorted(edit, reverse=True):
                 negative = negative[:start] + words + negative[end:]
-            readings = reader.readings(negative)
-            if readings and all(reading.certain and not describes(reading.form, scene) for reading in readings):
+            if _is_false(reader, negative, scene):
                 yield caption.text, _ARTICLE_BEFORE_VOWEL.sub("an ", negative)
 
 
-def _swapped_colours(mentions: Mentions) -> Iterator[Changes]:
+def _is_false(
+    reader: CaptionReader,
+    text: str,
+    scene: Scene,
+) -> bool:
+    """Tell whether a sentence can be read, and certainly means nothing that is so in the scene."""
+    meanings = reader.meanings(text)
+    for meaning in meanings:
+        if not meaning.certain or describes(meaning.form, scene):
+            return False
+    return len(meanings) > 0
+
+
+def _swap_colours(mentions: Mentions) -> Iterator[Edit]:
     coloured = []
-    for at, phrase in mentions:
-        colours = [look for look in phrase.looks if look.attribute == "colour"]
+    for place, phrase in mentions:
+        colours = [adjective for adjective in phrase.adjectives if adjective.attribute == "colour"]
         if len(colours) == 1:
-            coloured.append((at, phrase.predicate.kinds, colours[0]))
-    for (at, kinds, look), (there, others, other) in combinations(coloured, 2):
-        if _can_be(kinds, "colour", other.value) and _can_be(others, "colour", look.value):
+            coloured.append((place, phrase.predicate.kinds, colours[0]))
+    for (place, kinds, colour), (other_place, other_kinds, other) in combinations(coloured, 2):
+        if _can_be(kinds, "colour", other.value) and _can_be(other_kinds, "colour", colour.value):
             yield [
-                (at + look.start, at + look.end, other.value),
-                (there + other.start, there + other.end, look.value),
+                (place + colour.start, place + colour.end, other.value),
+                (other_place + other.start, other_place + other.end, colour.value),
             ]
 
 
-def _swapped_places(
-    mentions: Mentions, form: LogicalForm, related: Container[tuple[str, str, str]]
-) -> Iterator[Changes]:
+def _swap_places(
+    mentions: Mentions,
+    form: LogicalForm,
+    related: Container[tuple[str, str, str]],
+) -> Iterator[Edit]:
     if form.counts:
         return
     for first, name, second in form.relations:
-        at, one = mentions[first]
-        there, other = mentions[second]
-        turned = product(other.predicate.kinds, [name], one.predicate.kinds)
-        if any(triple in related for triple in turned):
-            yield [(at, at + len(one.text), other.text), (there, there + len(other.text), one.text)]
+        start, phrase = mentions[first]
+        other_start, other = mentions[second]
+        turned_round = product(other.predicate.kinds, [name], phrase.predicate.kinds)
+        if any(triple in related for triple in turned_round):
+            yield [
+                (start, start + len(phrase.text), other.text),
+                (other_start, other_start + len(other.text), phrase.text),
+            ]
 
 
-def _replaced_objects(mentions: Mentions, setting: str, rng: Random) -> Iterator[Changes]:
-    for at, phrase in mentions:
-        own, *others = phrase.predicate.kinds
-        if phrase.number is not None or phrase.noun == NOWHERE or others:
+def _replace_objects(
+    mentions: Mentions,
+    setting: str,
+    rng: Random,
+) -> Iterator[Edit]:
+    for place, phrase in mentions:
+        kind, *other_kinds = phrase.predicate.kinds
+        if phrase.number is not None or phrase.noun == NOWHERE or other_kinds:
             continue
         start, end = phrase.noun
-        similar = dict.fromkeys(kind for group in WORLD.similar if own in group for kind in group)
-        for kind in similar:
-            worn = ("", SAYINGS.unisex_garment, *SAYINGS.garments.get(kind, ()))
-            fits = all(_can_be((kind,), look.attribute, look.value) for look in phrase.looks)
-            if kind != own and fits and setting in KIND_TABLE[kind].settings and phrase.garment in worn:
-                yield [(at + start, at + end, rng.choice(SAYINGS.nouns[kind]))]
+        similar: dict[str, None] = {}
+        for group in WORLD.similar:
+            if kind in group:
+                similar |= dict.fromkeys(group)
+        similar.pop(kind, None)
+        for other in similar:
+            rules = KIND_TABLE[other]
+            fits = all(rules.allows(adjective.attribute, adjective.value) for adjective in phrase.adjectives)
+            garments = ("", SAYINGS.unisex_garment, *SAYINGS.garments.get(other, ()))
+            if fits and setting in rules.settings and phrase.garment in garments:
+                yield [(place + start, place + end, rng.choice(SAYINGS.nouns[other]))]
 
 
-def _replaced_attributes(mentions: Mentions, rng: Random) -> Iterator[Changes]:
-    for at, phrase in mentions:
-        for look in phrase.looks:
-            table = SAYINGS.looks[look.attribute]
-            values = table
-            if look.attribute == "colour":  # of things of one of these kinds
-                values = dict.fromkeys(chain(*(KIND_TABLE[kind].colours for kind in phrase.predicate.kinds)))
+def _replace_attributes(mentions: Mentions, rng: Random) -> Iterator[Edit]:
+    for place, phrase in mentions:
+        for adjective in phrase.adjectives:
+            words = SAYINGS.looks[adjective.attribute]
+            values = list(words)
+            if adjective.attribute == "colour":  # of things of one of these kinds
+                colours = chain.from_iterable(KIND_TABLE[kind].colours for kind in phrase.predicate.kinds)
+                values = list(dict.fromkeys(colours))
             for value in values:
-                if value != look.value:
-                    yield [(at + look.start, at + look.end, rng.choice(table[value]))]
+                if value != adjective.value:
+                    yield [(place + adjective.start, place + adjective.end, rng.choice(words[value]))]
 
 
-def _replaced_numbers(mentions: Mentions) -> Iterator[Changes]:
-    for at, phrase in mentions:
+def _replace_numbers(mentions: Mentions) -> Iterator[Edit]:
+    for place, phrase in mentions:
         start, end = phrase.article
-        if phrase.number is not None:
-            for value, word in SAYINGS.numbers.items():
-                if value != phrase.number:
-                    yield [(at + start, at + end, word)]
+        for value, word in SAYINGS.numbers.items():
+            if phrase.number not in (None, value):
+                yield [(place + start, place + end, word)]
 
 
-def _can_be(kinds: Sequence[str], attribute: str, value: str) -> bool:
+def _can_be(
+    kinds: Sequence[str],
+    attribute: str,
+    value: str,
+) -> bool:
     """Tell whether a thing of one of these kinds can have that attribute."""
     return any(KIND_TABLE[kind].allows(attribute, value) for kind in kinds)

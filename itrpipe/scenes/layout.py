@@ -32,9 +32,17 @@ _ARRANGEMENT_TRIES = 12
 _MARGIN = 0.01
 _SIZE_FACTORS = {"small": 0.74, "medium": 1.0, "large": 1.28}
 _AIRBORNE_SCALE = 0.9
+_USUAL_HOLD = ("forward", 0.02, 0.61, 0.8)
+"""Pose, distance from the body, height as a fraction of the body's, and scale of something that is held."""
+_HOLDS = {
+    "umbrella": ("raised", 0.0, 0.42, 0.95),
+    "balloon": ("raised", 0.02, 0.32, 0.9),
+    "kite": ("raised", 0.02, 0.32, 0.9),
+}
 
 Box = tuple[float, float, float, float]
 Cells = npt.NDArray[np.bool_]
+"""Part of the raster, [ROWS, COLUMNS]."""
 Triple = tuple[int, str, int]
 
 
@@ -104,7 +112,15 @@ class Scene:
     paint_seed: int
 
 
-def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, family: int, edit: str) -> Scene | None:
+def arrange(
+    rng: Random,
+    symbolic: SymbolicScene,
+    *,
+    image_id: str,
+    split: str,
+    family: int,
+    edit: str,
+) -> Scene | None:
     """Give every object of a symbolic scene a place.
 
     Args:
@@ -116,16 +132,21 @@ def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, 
         A scene in which at most `MAX_HIDDEN` of every object is hidden and every relation of the symbolic
         scene shows; None when no such arrangement was found in a dozen tries (the symbolic scene is crowded).
     """
+    contacts: set[Triple] = set()
     planned: set[Triple] = set()
     main = 0
     for unit in symbolic.units:
-        if unit.relation == "hold":
-            planned.add((main, "hold", main + 1))
-        elif unit.relation:
-            planned.add((main + 1, unit.relation, main))
+        if unit.relation:
+            triple = (main + 1, unit.relation, main)
+            if unit.relation == "hold":
+                triple = (main, "hold", main + 1)
+            planned.add(triple)
+            if unit.relation in CONTACTS:
+                contacts.add(triple)
         main += len(unit.objects)
-    contacts = {triple for triple in planned if triple[1] in CONTACTS}
-    lowest, highest = (0.48, 0.56) if symbolic.setting in INDOOR_SETTINGS else (0.40, 0.48)
+    lowest, highest = 0.40, 0.48
+    if symbolic.setting in INDOOR_SETTINGS:
+        lowest, highest = 0.48, 0.56
     for _ in range(_ARRANGEMENT_TRIES):
         horizon = rng.uniform(lowest, highest)
         objects = _place_units(rng, symbolic.units, horizon)
@@ -147,12 +168,15 @@ def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, 
     return None
 
 
-def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = None) -> list[float]:
+def hidden_fraction(
+    objects: Sequence[PlacedObject],
+    in_front: Cells | None = None,
+) -> list[float]:
     """Measure how much of each object is hidden.
 
     Args:
         objects: of a scene.
-        in_front: raster cells that something before all objects hides.  # [ROWS, COLUMNS]
+        in_front: raster cells that something before all objects hides.
 
     Returns:
         Fraction of the solid parts of each that nearer objects and `in_front` hide, in 0..1.
@@ -161,40 +185,54 @@ def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = No
     if in_front is not None:
         covered |= in_front
     fractions = [0.0] * len(objects)
-    for index in sorted(range(len(objects)), key=lambda number: objects[number].depth, reverse=True):
+    nearest_first = sorted(
+        range(len(objects)),
+        key=lambda index: objects[index].depth,
+        reverse=True,
+    )
+    for index in nearest_first:
         item = objects[index]
         cells = np.zeros((ROWS, COLUMNS), dtype=bool)
         x0, y0, _, _ = item.box
         for left, top, right, bottom in KIND_TABLE[item.kind].solid:
             if item.facing > 0:
                 left, right = 1 - right, 1 - left
-            columns = slice(round((x0 + left * item.width) * COLUMNS), round((x0 + right * item.width) * COLUMNS))
-            rows = slice(round((y0 + top * item.height) * ROWS), round((y0 + bottom * item.height) * ROWS))
-            cells[rows, columns] = True
-        fractions[index] = float((cells & covered).sum()) / max(1, int(cells.sum()))
+            x_start = round((x0 + left * item.width) * COLUMNS)
+            x_end = round((x0 + right * item.width) * COLUMNS)
+            y_start = round((y0 + top * item.height) * ROWS)
+            y_end = round((y0 + bottom * item.height) * ROWS)
+            cells[y_start:y_end, x_start:x_end] = True
+        hidden = float((cells & covered).sum())
+        fractions[index] = hidden / max(1, int(cells.sum()))
         covered |= cells
     return fractions
 
 
-def _derived_relations(objects: Sequence[PlacedObject], contacts: set[Triple]) -> set[Triple]:
+def _derived_relations(
+    objects: Sequence[PlacedObject],
+    contacts: set[Triple],
+) -> set[Triple]:
     """Return left, near, behind and above of all pairs that do not touch."""
     touching = {frozenset((first, second)) for first, _, second in contacts}
-    found: set[Triple] = set()
-    for (i, one), (j, other) in permutations(enumerate(objects), 2):
-        if frozenset((i, j)) in touching:
+    relations: set[Triple] = set()
+    for i, j in permutations(range(len(objects)), 2):
+        if {i, j} in touching:
             continue
-        overlap = min(one.box[2], other.box[2]) - max(one.box[0], other.box[0])  # negative: a gap
+        one, other = objects[i], objects[j]
+        left = max(one.box[0], other.box[0])
+        right = min(one.box[2], other.box[2])
+        overlap = right - left  # negative: a gap
         narrower = min(one.width, other.width)
         if one.centre < other.centre - 0.10:
-            found.add((i, "left", j))
+            relations.add((i, "left", j))
         if one.state == other.state == "ground":
             if -0.13 < overlap < 0.35 * narrower and abs(one.base - other.base) < 0.22:
-                found.add((i, "near", j))
+                relations.add((i, "near", j))
             if overlap > 0.35 * narrower and one.base < other.base - 0.05:
-                found.add((i, "behind", j))
+                relations.add((i, "behind", j))
         if one.state == "fly" and overlap > 0.4 * narrower and one.base < other.box[1] + 0.06:
-            found.add((i, "above", j))
-    return found
+            relations.add((i, "above", j))
+    return relations
 
 
 def _full_height(thing: SceneObject) -> float:
@@ -208,12 +246,24 @@ def _width(thing: SceneObject, height: float) -> float:
 
 
 def _place(
-    rng: Random, thing: SceneObject, centre: float, base: float, scale: float, state: str = "ground"
+    rng: Random,
+    thing: SceneObject,
+    centre: float,
+    base: float,
+    scale: float,
+    state: str = "ground",
 ) -> PlacedObject:
     height = _full_height(thing) * scale
     width = _width(thing, height)
     box = (centre - width / 2, base - height, centre + width / 2, base)
-    return PlacedObject(**vars(thing), box=box, depth=base, state=state, facing=rng.choice((-1, 1)))
+    facing = rng.choice((-1, 1))
+    return PlacedObject(
+        **vars(thing),
+        box=box,
+        depth=base,
+        state=state,
+        facing=facing,
+    )
 
 
 def _ground_scale(base: float, horizon: float) -> float:
@@ -221,20 +271,26 @@ def _ground_scale(base: float, horizon: float) -> float:
     return 0.82 + 0.3 * max(0.0, base - horizon) / (1 - horizon)
 
 
-def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[PlacedObject, ...] | None:
+def _place_units(
+    rng: Random,
+    units: tuple[Unit, ...],
+    horizon: float,
+) -> tuple[PlacedObject, ...] | None:
     """Give each unit a share of the width that grows with its own; None when one does not fit the canvas."""
     widths = []  # room that units ask for, in fractions of the canvas height
     for unit in units:
-        widest = max(_width(thing, _full_height(thing)) for thing in unit.objects) * WIDTH / HEIGHT
+        widest = max(_width(thing, _full_height(thing)) for thing in unit.objects)
         margin = 0.24 if unit.relation in ("hold", "under", "behind") else 0.12
-        widths.append(widest + margin)
+        widths.append(widest * WIDTH / HEIGHT + margin)
     freedom = 0.7 if len(units) > 1 else 0.5
     objects: list[PlacedObject] = []
     left = 0.0
     for unit, width in zip(units, widths, strict=True):
         share = width / sum(widths)
         slack = max(0.0, share - width * HEIGHT / WIDTH) / 2
-        group = _place_unit(rng, unit, left + share / 2 + rng.uniform(-1, 1) * slack * freedom, horizon)
+        centre = left + share / 2 + rng.uniform(-1, 1) * slack * freedom
+        left += share
+        group = _place_unit(rng, unit, centre, horizon)
         # A unit moves into the canvas as a whole, so that a hand stays at what it holds.
         edges = np.array([item.box for item in group])
         x0, y0 = edges[:, :2].min(axis=0).tolist()
@@ -245,58 +301,88 @@ def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[
         dy = max(0.0, _MARGIN - y0) - max(0.0, y1 - 1 + _MARGIN)
         for item in group:
             x0, y0, x1, y1 = item.box
-            box = (round(x0 + dx, 4), round(y0 + dy, 4), round(x1 + dx, 4), round(y1 + dy, 4))
-            objects.append(replace(item, box=box, depth=round(item.depth + dy, 4)))
-        left += share
+            box = (
+                round(x0 + dx, 4),
+                round(y0 + dy, 4),
+                round(x1 + dx, 4),
+                round(y1 + dy, 4),
+            )
+            depth = round(item.depth + dy, 4)
+            objects.append(replace(item, box=box, depth=depth))
     return tuple(objects)
 
 
-def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[PlacedObject]:
+def _place_unit(
+    rng: Random,
+    unit: Unit,
+    centre: float,
+    horizon: float,
+) -> list[PlacedObject]:
     """Give the objects of a unit their places; those in a relation lie as that asks for."""
-    kind = unit.objects[0].kind
+    thing = unit.objects[0]
+    kind = thing.kind
     if KIND_TABLE[kind].flies and not (kind == "bird" and rng.random() < 0.3):
-        main = _place(rng, unit.objects[0], centre, rng.uniform(0.25, 0.5), _AIRBORNE_SCALE, "fly")
+        base = rng.uniform(0.25, 0.5)
+        main = _place(rng, thing, centre, base, _AIRBORNE_SCALE, "fly")
     else:
         highest = 0.80 if unit.relation == "behind" else horizon + 0.22
         base = rng.uniform(highest, 0.95)
-        main = _place(rng, unit.objects[0], centre, base, _ground_scale(base, horizon))
+        main = _place(rng, thing, centre, base, _ground_scale(base, horizon))
     if not unit.relation:
         return [main]
+
     partner = unit.objects[1]
     top = main.box[1]
     scale = main.height / _full_height(main)
+    if unit.relation == "behind":
+        base = max(horizon + 0.1, main.base - rng.uniform(0.09, 0.16))
+        side = rng.choice((-1, 1))
+        centre = main.centre + side * rng.uniform(0.2, 0.35) * main.width
+        return [main, _place(rng, partner, centre, base, _ground_scale(base, horizon))]
+    if unit.relation == "above":
+        base = top - rng.uniform(0.02, 0.1)
+        centre = main.centre + rng.uniform(-0.2, 0.2) * main.width
+        return [main, _place(rng, partner, centre, base, _AIRBORNE_SCALE, "fly")]
+
     nearer = 0.001
-    match unit.relation:
-        case "on":
-            shrink = 0.9 if kind == "table" else 0.8
-            surface = {"table": 0.05, "box": 0.10, "chair": 0.55}[kind]
-            # The seat of a chair is beside its back; on wide surfaces anywhere will do.
-            shift = 0.06 * main.facing if kind == "chair" else rng.uniform(-0.2, 0.2)
-            base = top + surface * main.height
-            other = _place(rng, partner, main.centre + shift * main.width, base, scale * shrink, "on")
-        case "under":
-            side = rng.choice((-1, 1))
-            shift, lower, shrink, nearer = {
-                "tree": (side * rng.uniform(0.25, 0.45), 0.03, 0.85, 0.001),
-                "umbrella": (side * 0.22, 0.015, 0.55, 0.001),
-                "table": (side * rng.uniform(0, 0.1), 0.01, 0.62, -0.001),  # seen between the legs, below the top
-            }[kind]
-            other = _place(rng, partner, main.centre + shift * main.width, main.base + lower, scale * shrink)
-        case "hold":
-            pose, reach, level, shrink = {
-                "umbrella": ("raised", 0.0, 0.42, 0.95),
-                "balloon": ("raised", 0.02, 0.32, 0.9),
-                "kite": ("raised", 0.02, 0.32, 0.9),
-            }.get(partner.kind, ("forward", 0.02, 0.61, 0.8))
-            hand = main.centre + main.facing * (main.width / 2 + reach)
-            main = replace(main, pose=pose)
-            other = _place(rng, partner, hand, top + level * main.height, scale * shrink, "held")
-        case "behind":
-            base = max(horizon + 0.1, main.base - rng.uniform(0.09, 0.16))
-            centre = main.centre + rng.choice((-1, 1)) * rng.uniform(0.2, 0.35) * main.width
-            return [main, _place(rng, partner, centre, base, _ground_scale(base, horizon))]
-        case _:  # above
-            base = top - rng.uniform(0.02, 0.1)
-            centre = main.centre + rng.uniform(-0.2, 0.2) * main.width
-            return [main, _place(rng, partner, centre, base, _AIRBORNE_SCALE, "fly")]
+    if unit.relation == "on":
+        surface, shrink = {"table": (0.05, 0.9), "box": (0.10, 0.8), "chair": (0.55, 0.8)}[kind]
+        # The seat of a chair is beside its back.
+        shift = 0.06 * main.facing if kind == "chair" else rng.uniform(-0.2, 0.2)
+        base = top + surface * main.height
+        other = _place(
+            rng,
+            partner,
+            main.centre + shift * main.width,
+            base,
+            scale * shrink,
+            "on",
+        )
+    elif unit.relation == "under":
+        side = rng.choice((-1, 1))
+        # Both are drawn for every kind, so that the kind does not decide about later draws.
+        distance = rng.uniform(0.25, 0.45)
+        table_distance = rng.uniform(0, 0.1)
+        lower, shrink = 0.03, 0.85
+        if kind == "umbrella":
+            distance = 0.22
+            lower, shrink = 0.015, 0.55
+        elif kind == "table":  # seen between the legs, below the top
+            distance = table_distance
+            lower, shrink = 0.01, 0.62
+            nearer = -0.001
+        centre = main.centre + side * distance * main.width
+        other = _place(rng, partner, centre, main.base + lower, scale * shrink)
+    else:
+        pose, reach, level, shrink = _HOLDS.get(partner.kind, _USUAL_HOLD)
+        hand = main.centre + main.facing * (main.width / 2 + reach)
+        main = replace(main, pose=pose)
+        other = _place(
+            rng,
+            partner,
+            hand,
+            top + level * main.height,
+            scale * shrink,
+            "held",
+        )
     return [main, replace(other, depth=main.depth + nearer)]

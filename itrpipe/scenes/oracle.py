@@ -20,7 +20,6 @@ from itrpipe.scenes.layout import PlacedObject, Scene, Triple
 BitArray = npt.NDArray[np.uint8]
 
 LOOKS = ("colour", "pattern", "size", "state")
-_POPULATION = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,11 @@ def fulfils(item: PlacedObject, predicate: Predicate) -> bool:
     """Tell whether everything the predicate says is so of the object."""
     if item.kind not in predicate.kinds:
         return False
-    return all(getattr(predicate, look) in (None, getattr(item, look)) for look in LOOKS)
+    for look in LOOKS:
+        claim = getattr(predicate, look)
+        if claim is not None and claim != getattr(item, look):
+            return False
+    return True
 
 
 def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
@@ -98,35 +101,35 @@ def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
     for predicate, number in form.counts:
         if sum(fulfils(item, predicate) for item in scene.objects) != number:
             return False
-    candidates = []
-    for predicate in form.objects:
-        fitting = [index for index, item in enumerate(scene.objects) if fulfils(item, predicate)]
-        if not fitting:
-            return False
-        candidates.append(fitting)
-    return _can_assign(form, scene, candidates, ())
+    return _can_assign(form, scene, ())
 
 
-def _can_assign(form: LogicalForm, scene: Scene, candidates: list[list[int]], assigned: tuple[int, ...]) -> bool:
+def _can_assign(
+    form: LogicalForm,
+    scene: Scene,
+    assigned: tuple[int, ...],
+) -> bool:
     """Extend `assigned` (scene objects for the first quantified ones) to a full assignment, depth first."""
-    position = len(assigned)
-    if position == len(candidates):
+    for first, name, second in form.relations:
+        # Other relations were looked at before, or have an object that is not assigned yet.
+        is_new = max(first, second) == len(assigned) - 1
+        if is_new and (assigned[first], name, assigned[second]) not in scene.relations:
+            return False
+    if len(assigned) == len(form.objects):
         return True
-    for index in candidates[position]:
-        if index not in assigned:
-            extended = (*assigned, index)
-            for first, name, second in form.relations:
-                # Others were looked at before, or have an object that is not assigned yet.
-                is_complete = max(first, second) == position
-                if is_complete and (extended[first], name, extended[second]) not in scene.relations:
-                    break
-            else:
-                if _can_assign(form, scene, candidates, extended):
-                    return True
+    predicate = form.objects[len(assigned)]
+    for index, item in enumerate(scene.objects):
+        if index in assigned or not fulfils(item, predicate):
+            continue
+        if _can_assign(form, scene, (*assigned, index)):
+            return True
     return False
 
 
-def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[npt.NDArray[np.int64]]:
+def true_matches(
+    captions: Sequence[Caption],
+    scenes: Sequence[Scene],
+) -> list[npt.NDArray[np.int64]]:
     """Return the scenes that each caption describes.
 
     Args:
@@ -137,7 +140,7 @@ def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[n
         T ascending arrays of indices into `scenes`.
     """
     # (attribute, value) -> which objects of each scene have it, as bits; of a setting, whether it is one.  # [N]
-    looks: dict[tuple[str, str | None], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
+    looks: dict[tuple[str, str], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
     for number, scene in enumerate(scenes):
         looks["setting", scene.setting][number] = 1
         for slot, item in enumerate(scene.objects):
@@ -163,7 +166,7 @@ def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[n
         for setting in form.settings:
             possible |= looks["setting", setting] != 0
         for predicate, number in form.counts:
-            possible &= _POPULATION[fulfilling(predicate)] == number
+            possible &= np.bitwise_count(fulfilling(predicate)) == number
         for predicate in form.objects:
             possible &= fulfilling(predicate) != 0
         if len(form.objects) > 1:  # of fewer the masks are exact

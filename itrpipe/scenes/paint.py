@@ -8,6 +8,7 @@ objects and others, and more noise is more of the same noise.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from random import Random
 
 import numpy as np
@@ -63,38 +64,48 @@ def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
     Returns:
         RGB image of `WIDTH` x `HEIGHT` (192 x 144) pixels.
     """
-    width, height = WIDTH * _OVERSAMPLING, HEIGHT * _OVERSAMPLING
-    image = paint_background(scene.setting, scene.horizon, width, height, Random(f"{scene.paint_seed}/background"))
+    width = WIDTH * _OVERSAMPLING
+    height = HEIGHT * _OVERSAMPLING
+    rng = Random(f"{scene.paint_seed}/background")
+    image = paint_background(scene.setting, scene.horizon, width, height, rng)
     _cast_shadows(image, scene.objects)
-    for item in sorted(scene.objects, key=lambda placed: placed.depth):
-        draw_object(image, item, _stream(scene, item))
+    for item in sorted(scene.objects, key=attrgetter("depth")):
+        draw_object(image, item, _object_stream(scene, item))
     _hide_parts(image, scene, difficulty.occlusion)
     if scene.setting == "snow":
         rng = Random(f"{scene.paint_seed}/snow")
         draw = ImageDraw.Draw(image)
         for _ in range(_SNOWFLAKES):
-            draw.circle((rng.uniform(0, width), rng.uniform(0, height)), rng.uniform(0.7, 2.0), "white")
+            flake = rng.uniform(0, width), rng.uniform(0, height)
+            draw.circle(flake, rng.uniform(0.7, 2.0), "white")
     image = image.reduce(_OVERSAMPLING)
     if scene.setting == "night":
         image = image.point(lambda level: int(level * _NIGHT_BRIGHTNESS))
     noise = difficulty.noise
     if not noise:
         return image
-    blurred = np.asarray(image.filter(ImageFilter.GaussianBlur(_BLUR * noise)), dtype=np.float32)
+    blurred = image.filter(ImageFilter.GaussianBlur(_BLUR * noise))
+    levels = np.asarray(blurred, dtype=np.float32)  # [height, width, 3]
     generator = np.random.default_rng(Random(f"{scene.paint_seed}/noise").getrandbits(63))
-    grain = generator.standard_normal(blurred.shape, dtype=np.float32)  # [height, width, 3]
-    levels = _GREY + (1 - _LOST_CONTRAST * noise) * (blurred - _GREY) + _NOISE_LEVELS * noise * grain
+    grain = generator.standard_normal(levels.shape, dtype=np.float32)
+    contrast = 1 - _LOST_CONTRAST * noise
+    levels = _GREY + contrast * (levels - _GREY) + _NOISE_LEVELS * noise * grain
     return Image.fromarray(np.clip(levels, 0, 255).astype(np.uint8))
 
 
-def _stream(scene: Scene, item: PlacedObject, purpose: str = "") -> Random:
+def _object_stream(
+    scene: Scene,
+    item: PlacedObject,
+    purpose: str = "",
+) -> Random:
     """Return a random stream of one object, named by what it is and where: without another object it looks the same."""
     return Random(f"{scene.paint_seed}/{purpose}{item.kind}/{item.box[0]:.4f}/{item.box[1]:.4f}")
 
 
 def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None:
     """Draw blurred ellipses under everything that stands on the ground."""
-    width, height = image.width // 2, image.height // 2
+    width = image.width // 2
+    height = image.height // 2
     mask = Image.new("L", (width, height), 0)
     draw = ImageDraw.Draw(mask)
     for item in objects:
@@ -103,17 +114,27 @@ def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None
             left = (item.box[0] + inset) * width
             right = (item.box[2] - inset) * width
             base = item.base * height
-            wide = right - left
-            box = (left + 1, base - 0.09 * wide - 1, right + 0.08 * wide, base + 0.07 * wide + 1)
+            shadow = right - left
+            box = (
+                left + 1,
+                base - 0.09 * shadow - 1,
+                right + 0.08 * shadow,
+                base + 0.07 * shadow + 1,
+            )
             draw.ellipse(box, fill=_SHADOW_OPACITY)
-    image.paste("#0a0a14", (0, 0), mask.filter(ImageFilter.BoxBlur(1.5)).resize(image.size))
+    mask = mask.filter(ImageFilter.BoxBlur(1.5))
+    image.paste("#0a0a14", (0, 0), mask.resize(image.size))
 
 
-def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
+def _hide_parts(
+    image: Image.Image,
+    scene: Scene,
+    occlusion: float,
+) -> None:
     """Paint things in front of objects, each with a probability of `occlusion`."""
     covered = np.zeros((ROWS, COLUMNS), dtype=bool)
     for item in scene.objects:
-        rng = _stream(scene, item, "patch/")
+        rng = _object_stream(scene, item, "patch/")
         if rng.random() >= occlusion:
             continue
         for _ in range(_PATCH_TRIES):
@@ -121,24 +142,31 @@ def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
             raster = Image.new("L", (COLUMNS, ROWS), 0)
             _draw_parts(raster, material, parts, 255)
             cells = np.asarray(raster) > 0
-            (hidden,) = hidden_fraction([item], cells)
+            hidden = hidden_fraction([item], cells)[0]
+            if not _LEAST_COVERED <= hidden <= _MOST_COVERED:
+                continue
             together = covered | cells
-            if (
-                _LEAST_COVERED <= hidden <= _MOST_COVERED
-                and max(hidden_fraction(scene.objects, together)) <= MAX_HIDDEN
-            ):
+            if max(hidden_fraction(scene.objects, together)) <= MAX_HIDDEN:
                 covered = together
                 _paint_material(image, material, parts, rng)
                 break
 
 
-def _draw_parts(image: Image.Image, material: str, parts: list[Box], fill: int | Colour, grown: float = 0.0) -> None:
-    """Draw planks, or the ellipses that puffs and leaves are, on either side by so many pixels wider."""
+def _draw_parts(
+    image: Image.Image,
+    material: str,
+    parts: list[Box],
+    fill: int | Colour,
+    margin: float = 0.0,
+) -> None:
+    """Draw planks, or the ellipses that puffs and leaves are, on either side by `margin` pixels wider."""
     canvas = ImageDraw.Draw(image)
-    draw = canvas.rectangle if material == "planks" else canvas.ellipse
+    draw = canvas.ellipse
+    if material == "planks":
+        draw = canvas.rectangle
     for part in parts:
         x0, y0, x1, y1 = in_pixels(part, image)
-        draw((x0 - grown, y0 - grown, x1 + grown, y1 + grown), fill=fill)
+        draw((x0 - margin, y0 - margin, x1 + margin, y1 + margin), fill=fill)
 
 
 def _sample_patch(rng: Random, item: PlacedObject) -> tuple[str, list[Box]]:
@@ -162,7 +190,10 @@ def _sample_patch(rng: Random, item: PlacedObject) -> tuple[str, list[Box]]:
             y1 = y0 + share * item.height
         case "bottom":
             y0 = y1 - share * item.height
-    x0, y0, x1, y1 = x0 - _MARGIN, y0 - _MARGIN, x1 + _MARGIN, y1 + _MARGIN
+    x0 -= _MARGIN
+    y0 -= _MARGIN
+    x1 += _MARGIN
+    y1 += _MARGIN
     if material != "planks":
         return material, _cluster(rng, x0, y0, x1, y1)
     # Upright planks side by side, of nearly the same height.
@@ -170,17 +201,27 @@ def _sample_patch(rng: Random, item: PlacedObject) -> tuple[str, list[Box]]:
     width = (x1 - x0) / count
     planks = []
     for index in range(count):
-        planks.append((x0 + index * width, y0 + rng.uniform(0, 0.015), x0 + (index + 1) * width, y1))
+        left = x0 + index * width
+        right = x0 + (index + 1) * width
+        planks.append((left, y0 + rng.uniform(0, 0.015), right, y1))
     return material, planks
 
 
-def _cluster(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Box]:
+def _cluster(
+    rng: Random,
+    x0: float,
+    y0: float,
+    x1: float,
+    y1: float,
+) -> list[Box]:
     """Draw ellipses that cover the area and overlap."""
-    pitch = max(0.03, 0.3 * min(x1 - x0, y1 - y0))
-    columns = max(2, round((x1 - x0) / pitch))
-    rows = max(2, round((y1 - y0) / pitch))
-    across = 0.5 * (x1 - x0) / columns
-    up = 0.5 * (y1 - y0) / rows
+    width = x1 - x0
+    height = y1 - y0
+    pitch = max(0.03, 0.3 * min(width, height))
+    columns = max(2, round(width / pitch))
+    rows = max(2, round(height / pitch))
+    across = 0.5 * width / columns
+    up = 0.5 * height / rows
     ellipses = []
     for row in range(rows):
         for column in range(columns):
@@ -192,27 +233,45 @@ def _cluster(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Bo
     return ellipses
 
 
-def _paint_material(image: Image.Image, material: str, parts: list[Box], rng: Random) -> None:
+def _paint_material(
+    image: Image.Image,
+    material: str,
+    parts: list[Box],
+    rng: Random,
+) -> None:
     """Paint the parts of something in front of an object."""
     draw = ImageDraw.Draw(image)
     if material == "fog":
         mask = Image.new("L", image.size, 0)
         _draw_parts(mask, material, parts, 250)
-        image.paste(jittered(rng, "#dee2e7"), (0, 0), mask.filter(ImageFilter.BoxBlur(4)))
-        return
-    if material == "leaves":
-        _draw_parts(image, material, parts, shaded("#427030", 0.45), grown=1.5)
-    for part in parts:
-        x0, y0, x1, y1 = box = in_pixels(part, image)
-        if material == "leaves":
+        mask = mask.filter(ImageFilter.BoxBlur(4))
+        image.paste(jittered(rng, "#dee2e7"), (0, 0), mask)
+    elif material == "leaves":
+        _draw_parts(
+            image,
+            material,
+            parts,
+            shaded("#427030", 0.45),
+            margin=1.5,
+        )
+        for part in parts:
+            leaf = in_pixels(part, image)
             colour = shaded(jittered(rng, "#427030", 14), rng.uniform(0.75, 1.2))
-            draw.ellipse(box, colour)
-            draw.arc(box, 20, 160, shaded(colour, 0.7), 2)
-        else:
+            draw.ellipse(leaf, colour)
+            draw.arc(leaf, 20, 160, shaded(colour, 0.7), 2)
+    else:
+        for part in parts:
+            x0, y0, x1, y1 = in_pixels(part, image)
             colour = jittered(rng, "#96704c", 12)
             tip = min(6.0, 0.2 * (y1 - y0))
-            outline = [(x0, y1), (x0, y0 + tip), ((x0 + x1) / 2, y0), (x1, y0 + tip), (x1, y1)]
-            draw.polygon(outline, colour, shaded(colour, 0.6))
+            plank = [
+                (x0, y1),
+                (x0, y0 + tip),
+                ((x0 + x1) / 2, y0),
+                (x1, y0 + tip),
+                (x1, y1),
+            ]
+            draw.polygon(plank, colour, shaded(colour, 0.6))
             for _ in range(2):
                 x = rng.uniform(x0 + 3, x1 - 3)
                 draw.line((x, y0 + 2 * tip, x, y1 - 3), shaded(colour, 0.85))

@@ -21,7 +21,6 @@ from itrpipe.scenes.world import COLOURS, KIND_TABLE, PEOPLE
 MAX_WORDS = 22
 _SPECIFIC_TRIES = 10
 _MAX_TRIES = 200
-_TELLING_LITTLE = ("single", "general")
 _HYPERNYM_RATE = 0.16
 _GENERAL_SETTING_RATE = 0.12
 USUAL_DETAIL = 0.5
@@ -115,9 +114,10 @@ def write_captions(
     captions: list[Caption] = []
     for styles in SAYINGS.slots:
         style = rng.choice(styles)
-        if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
+        tells_little = style in ("single", "general")
+        if tells_little and caption_detail > USUAL_DETAIL and rng.random() < _leaning(0.0, caption_detail):
             style = "middle"
-        taken = [caption.text for caption in captions]
+        texts = [caption.text for caption in captions]
         best = None
         fewest = len(siblings) + 1
         for attempt in range(_MAX_TRIES):
@@ -125,15 +125,16 @@ def write_captions(
                 if best is not None:
                     break
                 style = rng.choice(SAYINGS.spare_styles)
-            caption = _STYLES[style](_Draft(rng, scene, caption_detail, largest))
-            if caption.text in taken or len(caption.text.split()) > MAX_WORDS:
+            write = _STYLES[style]
+            caption = write(_Draft(rng, scene, caption_detail, largest))
+            if caption.text in texts or len(caption.text.split()) > MAX_WORDS:
                 continue
             confusable = sum(describes(caption, sibling) for sibling in siblings)
-            kept = confusable == 0 or rng.random() < keep_probability
-            if kept or confusable < fewest:
+            is_kept = confusable == 0 or rng.random() < keep_probability
+            if is_kept or confusable < fewest:
                 best = caption
                 fewest = confusable
-            if kept:
+            if is_kept:
                 break
         if best is None:
             raise DataError(
@@ -154,13 +155,16 @@ class _Draft:
     largest: bool
     objects: dict[int, Predicate] = field(default_factory=dict)
     relations: list[Triple] = field(default_factory=list)
-    settings: tuple[str, ...] = ()
+    settings: Words = ()
     counts: list[tuple[Predicate, int]] = field(default_factory=list)
 
-    def tells(self, probability: float, *, little: bool = False) -> bool:
-        """Draw whether the caption tells something, or tells little, with the probability that usual captions have."""
-        share = 1 - self.caption_detail if little else self.caption_detail
-        return self.rng.random() < _leaning(probability, share)
+    def tells(self, probability: float) -> bool:
+        """Draw whether the caption tells something that usual captions tell with this probability."""
+        return self.rng.random() < _leaning(probability, self.caption_detail)
+
+    def is_vague(self, probability: float) -> bool:
+        """Draw whether the caption is vague where usual captions are with this probability."""
+        return self.rng.random() < _leaning(probability, 1 - self.caption_detail)
 
     def mention(self, index: int, detail: float) -> str:
         """Return a noun phrase for an object, such as "a striped red box"; note what it claims.
@@ -171,15 +175,25 @@ class _Draft:
         """
         rng = self.rng
         item = self.scene.objects[index]
-        noun, kinds = self._noun(item.kind, detail)
+        hypernyms = [hypernym for hypernym in SAYINGS.hypernyms if item.kind in hypernym.kinds]
+        if hypernyms and self.is_vague(_HYPERNYM_RATE * (1.3 - detail)):
+            hypernym = rng.choice(hypernyms)
+            noun = rng.choice(hypernym.singular)
+            kinds = hypernym.kinds
+        else:
+            noun = rng.choice(SAYINGS.nouns[item.kind])
+            kinds = (item.kind,)
+
         claims: dict[str, str] = {}
-        if KIND_TABLE[item.kind].sized and item.size in SAYINGS.looks["size"] and self.tells(0.55 * detail):
+        sizes = SAYINGS.looks["size"]
+        if KIND_TABLE[item.kind].sized and item.size in sizes and self.tells(0.55 * detail):
             claims["size"] = item.size
         if item.pattern != "plain" and self.tells(0.15 + 0.65 * detail):
             claims["pattern"] = item.pattern
         if self.tells(0.25 + 0.70 * detail):
             claims["colour"] = item.colour
         self.objects[index] = Predicate(kinds, **claims)
+
         looks = []
         if "pattern" in claims:
             looks.append(rng.choice(SAYINGS.looks["pattern"][item.pattern]))
@@ -189,8 +203,8 @@ class _Draft:
             if rng.random() < 0.4:
                 looks.reverse()
             if "size" in claims:
-                looks.insert(0, rng.choice(SAYINGS.looks["size"][item.size]))
-            return _with_article(" ".join([*looks, noun]))
+                looks.insert(0, rng.choice(sizes[item.size]))
+            return _with_article(*looks, noun)
         # A person's colour and pattern are those of the clothes: "a man in a red shirt".
         person = _with_article(noun)
         if not looks:
@@ -202,22 +216,17 @@ class _Draft:
         garment = SAYINGS.unisex_garment
         if len(kinds) == 1:
             garment = rng.choice(SAYINGS.garments[item.kind])
-        return f"{person} {rng.choice(('in', 'wearing'))} {_with_article(' '.join([*looks, garment]))}"
-
-    def _noun(self, kind: str, detail: float) -> tuple[str, Words]:
-        """Draw a noun for an object of a kind, or for several kinds, and return the kinds that it covers."""
-        hypernyms = [row for row in SAYINGS.hypernyms if kind in row.kinds]
-        if hypernyms and self.tells(_HYPERNYM_RATE * (1.3 - detail), little=True):
-            hypernym = self.rng.choice(hypernyms)
-            return self.rng.choice(hypernym.singular), hypernym.kinds
-        return self.rng.choice(SAYINGS.nouns[kind]), (kind,)
+        return f"{person} {rng.choice(('in', 'wearing'))} {_with_article(*looks, garment)}"
 
     def clause(self, triple: Triple, detail: float) -> str:
         """Return the wording of a relation; note it and its objects."""
         first, name, second = triple
         self.relations.append(triple)
         wording = self.rng.choice(SAYINGS.relations[name])
-        return wording.format(a=self.mention(first, detail), b=self.mention(second, detail))
+        return wording.format(
+            a=self.mention(first, detail),
+            b=self.mention(second, detail),
+        )
 
     def setting(self, probability: float) -> str:
         """Return a phrase for the setting, or nothing with probability 1 - `probability`, of usual captions."""
@@ -226,16 +235,21 @@ class _Draft:
             return ""
         self.settings = (setting,)
         phrases = SAYINGS.settings[setting]
-        if self.tells(_GENERAL_SETTING_RATE, little=True):
-            self.settings, phrases = next(row for row in SAYINGS.general_settings if setting in row[0])
+        if self.is_vague(_GENERAL_SETTING_RATE):
+            for settings, general_phrases in SAYINGS.general_settings:
+                if setting in settings:
+                    self.settings = settings
+                    phrases = general_phrases
+                    break
         return self.rng.choice(phrases)
 
     def lateral(self, name: str, count: int) -> list[Triple]:
         """Draw up to `count` relations `name` of the scene; left only where it is plain to see."""
+        objects = self.scene.objects
         triples = []
         for triple in self.scene.relations:
             first, relation, second = triple
-            distance = self.scene.objects[second].centre - self.scene.objects[first].centre
+            distance = objects[second].centre - objects[first].centre
             if relation == name and (name != "left" or distance > CLEARLY_LEFT):
                 triples.append(triple)
         return self.rng.sample(triples, min(count, len(triples)))
@@ -244,7 +258,12 @@ class _Draft:
         """Return relations that do not merely follow from the order of the objects."""
         return [triple for triple in self.scene.relations if triple[1] not in ("left", "near")]
 
-    def caption(self, text: str, style: str, probability: float) -> Caption:
+    def caption(
+        self,
+        text: str,
+        style: str,
+        probability: float = 0.0,
+    ) -> Caption:
         """Return the finished caption, its objects renumbered in the order of the scene.
 
         Args:
@@ -254,10 +273,18 @@ class _Draft:
         """
         if probability:
             text = f"{text} {self.setting(probability)}".rstrip()
-        numbers = sorted(self.objects)
-        relations = [(numbers.index(first), name, numbers.index(second)) for first, name, second in self.relations]
-        objects = tuple(self.objects[number] for number in numbers)
-        return Caption(text, LogicalForm(objects, tuple(relations), self.settings, tuple(self.counts)), style)
+        indices = sorted(self.objects)
+        objects = tuple(self.objects[index] for index in indices)
+        relations = []
+        for first, name, second in self.relations:
+            relations.append((indices.index(first), name, indices.index(second)))
+        form = LogicalForm(
+            objects,
+            tuple(relations),
+            self.settings,
+            tuple(self.counts),
+        )
+        return Caption(text, form, style)
 
 
 def _leaning(probability: float, share: float) -> float:
@@ -267,11 +294,11 @@ def _leaning(probability: float, share: float) -> float:
     return probability + (2 * share - 1) * (1 - probability)
 
 
-def _with_article(phrase: str) -> str:
-    if phrase == "someone":
-        return phrase
-    article = "an" if phrase[0] in "aeiou" else "a"
-    return f"{article} {phrase}"
+def _with_article(*words: str) -> str:
+    if words == ("someone",):
+        return "someone"
+    article = "an" if words[0][0] in "aeiou" else "a"
+    return " ".join((article, *words))
 
 
 def _long(draft: _Draft) -> Caption:
@@ -284,9 +311,11 @@ def _long(draft: _Draft) -> Caption:
     rng.shuffle(lateral)
     parts: list[str] = []
     for triple in salient + lateral:
-        if len(parts) < 2 and draft.objects.keys().isdisjoint((triple[0], triple[2])):
+        first, _, second = triple
+        if len(parts) < 2 and first not in draft.objects and second not in draft.objects:
             parts.append(draft.clause(triple, detail))
-    rest = [index for index in range(len(draft.scene.objects)) if index not in draft.objects]
+    indices = range(len(draft.scene.objects))
+    rest = [index for index in indices if index not in draft.objects]
     if len(parts) < 2 and rest:
         parts.append(draft.mention(rng.choice(rest), detail))
     joint = " and "
@@ -295,26 +324,29 @@ def _long(draft: _Draft) -> Caption:
     text = joint.join(parts)
     setting = draft.setting(0.85)
     if setting:
-        text = f"{setting}, {text}" if rng.random() < 0.3 else f"{text} {setting}"
-    return draft.caption(text, "long", 0)
+        is_first = rng.random() < 0.3
+        text = f"{setting}, {text}" if is_first else f"{text} {setting}"
+    return draft.caption(text, "long")
 
 
 def _middle(draft: _Draft) -> Caption:
     """Write one relation and, about as often as not, the setting."""
-    pool = 2 * draft.salient() + draft.lateral("left", 2) + draft.lateral("near", 1)
-    if not pool:
+    triples = 2 * draft.salient() + draft.lateral("left", 2) + draft.lateral("near", 1)
+    if not triples:
         return _enumeration(draft)
-    text = draft.clause(draft.rng.choice(pool), draft.rng.choice((0.5, 0.75, 0.9)))
-    return draft.caption(text, "middle", 0.55)
+    triple = draft.rng.choice(triples)
+    detail = draft.rng.choice((0.5, 0.75, 0.9))
+    return draft.caption(draft.clause(triple, detail), "middle", 0.55)
 
 
 def _enumeration(draft: _Draft) -> Caption:
     """Write two or three objects without their relations."""
     rng = draft.rng
-    objects = range(len(draft.scene.objects))
-    count = min(len(objects), rng.choice((2, 3)))
-    phrases = [draft.mention(index, 0.75) for index in rng.sample(objects, count)]
-    text = rng.choice(SAYINGS.enumeration_leads) + ", ".join(phrases[:-1]) + " and " + phrases[-1]
+    indices = range(len(draft.scene.objects))
+    count = min(len(indices), rng.choice((2, 3)))
+    phrases = [draft.mention(index, 0.75) for index in rng.sample(indices, count)]
+    lead = rng.choice(SAYINGS.enumeration_leads)
+    text = f"{lead}{', '.join(phrases[:-1])} and {phrases[-1]}"
     return draft.caption(text, "enumeration", 0.6)
 
 
@@ -327,9 +359,10 @@ def _single(draft: _Draft) -> Caption:
     if rng.random() < 0.6:
         if item.state == "fly":
             draft.objects[index] = replace(draft.objects[index], state="fly")
-            text += " " + rng.choice(SAYINGS.flying_verbs[item.kind]) + rng.choice(SAYINGS.air_phrases)
+            verb = rng.choice(SAYINGS.flying_verbs[item.kind])
+            text += f" {verb}{rng.choice(SAYINGS.air_phrases)}"
         elif item.state == "ground" and item.kind in SAYINGS.verbs:
-            text += " " + rng.choice(SAYINGS.verbs[item.kind])
+            text += f" {rng.choice(SAYINGS.verbs[item.kind])}"
     return draft.caption(text, "single", 0.95)
 
 
@@ -337,10 +370,11 @@ def _general(draft: _Draft) -> Caption:
     """Write how many there are of a kind, perhaps with one object of another kind."""
     rng = draft.rng
     objects = draft.scene.objects
-    rows = [(row.kinds, row.plural) for row in SAYINGS.hypernyms]
-    rows += [((kind,), (plural,)) for kind, plural in SAYINGS.plurals.items()]
+    plurals = [(hypernym.kinds, hypernym.plural) for hypernym in SAYINGS.hypernyms]
+    for kind, plural in SAYINGS.plurals.items():
+        plurals.append(((kind,), (plural,)))
     groups: list[tuple[int, Predicate, Words]] = []  # several of something: number, predicate, plural nouns
-    for kinds, words in rows:
+    for kinds, nouns in plurals:
         predicates = [Predicate(kinds)]
         # "two red people" is not English for two people in red.
         if draft.caption_detail > 0 and not set(kinds) & set(PEOPLE):
@@ -348,21 +382,23 @@ def _general(draft: _Draft) -> Caption:
         for predicate in predicates:
             number = sum(fulfils(item, predicate) for item in objects)
             if number in SAYINGS.numbers:
-                groups.append((number, predicate, words))
+                groups.append((number, predicate, nouns))
     if not groups:
-        return _STYLES[rng.choice(("middle", "single", "enumeration"))](draft)
+        write = _STYLES[rng.choice(("middle", "single", "enumeration"))]
+        return write(draft)
     if draft.largest:
         largest = max(number for number, _, _ in groups)
         groups = [group for group in groups if group[0] == largest]
-    number, predicate, words = rng.choice(groups)
+    number, predicate, nouns = rng.choice(groups)
     draft.counts.append((predicate, number))
     text = SAYINGS.numbers[number]
     if predicate.colour:
         text += f" {predicate.colour}"
-    text += f" {rng.choice(words)}"
+    text += f" {rng.choice(nouns)}"
     others = [index for index, item in enumerate(objects) if item.kind not in predicate.kinds]
     if others and rng.random() < 0.75:
-        text += rng.choice((" and ", " with ")) + draft.mention(rng.choice(others), 0.7)
+        joint = rng.choice((" and ", " with "))
+        text += joint + draft.mention(rng.choice(others), 0.7)
     return draft.caption(text, "general", 0.8)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -52,12 +51,11 @@ class Kind:
 
     def allows(self, attribute: str, value: str) -> bool:
         """Return whether an object of this kind can have a colour, a pattern or a size."""
-        match attribute:
-            case "colour":
-                return value in self.colours
-            case "pattern":
-                return self.patterned or value == "plain"
-        return self.sized or value == "medium"
+        if attribute == "colour":
+            return value in self.colours
+        if attribute == "pattern":
+            return value == "plain" or self.patterned
+        return value == "medium" or self.sized
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,7 @@ PATTERNS = tuple(WORLD.weights["pattern"])
 PEOPLE = ("man", "woman", "boy", "girl")
 
 _COMPANION_PROBABILITY = 0.3
+_TRIES_PER_EDIT = 8
 _TOO_WIDE_FOR_COMPANIONS = ("tree", "house", "bus", "table")
 MIN_OBJECTS = MIN_UNITS = 2
 USUAL_UNITS, MAX_UNITS = 3, 5
@@ -143,12 +142,17 @@ class SymbolicScene:
     @property
     def objects(self) -> tuple[SceneObject, ...]:
         """Return all objects, unit after unit."""
-        return tuple(thing for unit in self.units for thing in unit.objects)
+        objects: list[SceneObject] = []
+        for unit in self.units:
+            objects += unit.objects
+        return tuple(objects)
 
 
 def is_valid(scene: SymbolicScene) -> bool:
     """Tell whether the scene keeps every rule of the tables and has two objects at least, and room for all."""
-    if not MIN_OBJECTS <= len(scene.objects) <= scene.room + _MORE_OBJECTS or len(scene.units) > scene.room:
+    if len(scene.units) > scene.room:
+        return False
+    if not MIN_OBJECTS <= len(scene.objects) <= scene.room + _MORE_OBJECTS:
         return False
     for thing in scene.objects:
         kind = KIND_TABLE[thing.kind]
@@ -160,42 +164,56 @@ def is_valid(scene: SymbolicScene) -> bool:
     for unit in scene.units:
         if unit.relation:
             main, partner = unit.objects
-            if partner.kind not in WORLD.partners[unit.relation].get(main.kind, ()):
+            partners = WORLD.partners[unit.relation]
+            if partner.kind not in partners.get(main.kind, ()):
                 return False
     return True
 
 
-def _drawn(rng: Random, weights: str) -> str:
-    """Draw one of the values that have weights of some sort."""
-    table = WORLD.weights[weights]
-    return rng.choices(list(table), list(table.values()))[0]
+def _weighted_choice(rng: Random, name: str) -> str:
+    """Draw a value of a table of `World.weights`."""
+    weights = WORLD.weights[name]
+    return rng.choices(list(weights), list(weights.values()))[0]
 
 
 def _sample_object(rng: Random, kind: str) -> SceneObject:
-    """Draw the looks of an object of the kind; patterns and sizes other than plain and medium where it has them."""
-    row = KIND_TABLE[kind]
-    pattern = _drawn(rng, "pattern") if row.patterned else "plain"
-    size = _drawn(rng, "size") if row.sized else "medium"
-    return SceneObject(kind, rng.choice(row.colours), pattern, size)
+    """Draw the looks of an object; it is plain and medium unless its kind has patterns and sizes."""
+    rules = KIND_TABLE[kind]
+    pattern = "plain"
+    if rules.patterned:
+        pattern = _weighted_choice(rng, "pattern")
+    size = "medium"
+    if rules.sized:
+        size = _weighted_choice(rng, "size")
+    return SceneObject(kind, rng.choice(rules.colours), pattern, size)
 
 
 def _occurring(kinds: Iterable[str], setting: str) -> list[str]:
     return [kind for kind in kinds if setting in KIND_TABLE[kind].settings]
 
 
-def _sample_unit(rng: Random, setting: str, relation: str = "") -> Unit:
+def _sample_unit(
+    rng: Random,
+    setting: str,
+    relation: str = "",
+) -> Unit:
     """Draw a unit of kinds that occur in the setting."""
-    if relation:
-        table = WORLD.partners[relation]
-        main = rng.choice(_occurring(table, setting))
-        kinds = [main, rng.choice(_occurring(table[main], setting))]
-    else:
-        occurring = _occurring(KINDS, setting)
-        kinds = rng.choices(occurring, [KIND_TABLE[kind].weight for kind in occurring])
-    return Unit(tuple(_sample_object(rng, kind) for kind in kinds), relation)
+    if not relation:
+        kinds = _occurring(KINDS, setting)
+        weights = [KIND_TABLE[kind].weight for kind in kinds]
+        kind = rng.choices(kinds, weights)[0]
+        return Unit((_sample_object(rng, kind),))
+    partners = WORLD.partners[relation]
+    main = rng.choice(_occurring(partners, setting))
+    partner = rng.choice(_occurring(partners[main], setting))
+    return Unit((_sample_object(rng, main), _sample_object(rng, partner)), relation)
 
 
-def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> SymbolicScene:
+def sample_scene(
+    rng: Random,
+    room: int = USUAL_UNITS,
+    alike: float = 0.0,
+) -> SymbolicScene:
     """Draw a scene; in about a quarter, two objects share a kind so that there is something to count.
 
     Args:
@@ -205,45 +223,66 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> Sy
     """
     setting = rng.choice(SETTINGS)
     if alike and rng.random() < alike:
-        # Two to five objects of one kind, and a unit of something else where there is room for it.
-        kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
-        kind = rng.choice(kinds)
-        number = rng.randint(2, MAX_UNITS)
-        units = [Unit((_sample_object(rng, kind),)) for _ in range(number)]
-        other = _sample_unit(rng, setting)
-        if number < MAX_UNITS and other.objects[0].kind != kind:
-            units.insert(rng.randint(0, number), other)
-        return SymbolicScene(setting, tuple(units), max(room, len(units)))
+        return _sample_group(rng, setting, room)
     counts = range(MIN_UNITS, room + 1)
     weights = [WORLD.weights["units"][str(count)] for count in counts]
-    (count,) = rng.choices(counts, weights)
-    units = [_sample_unit(rng, setting, _drawn(rng, "relation")) for _ in range(count)]
+    count = rng.choices(counts, weights)[0]
+    units = []
+    for _ in range(count):
+        relation = _weighted_choice(rng, "relation")
+        units.append(_sample_unit(rng, setting, relation))
     if rng.random() < _COMPANION_PROBABILITY:
         kind = rng.choice(units).objects[0].kind
         if kind not in _TOO_WIDE_FOR_COMPANIONS:
             companion = Unit((_sample_object(rng, kind),))
-            if len(units) == room:
-                units[rng.randrange(room)] = companion
-            else:
+            if len(units) < room:
                 units.append(companion)
+            else:
+                units[rng.randrange(room)] = companion
     while sum(len(unit.objects) for unit in units) > room + _MORE_OBJECTS:
-        index = rng.choice([index for index, unit in enumerate(units) if unit.relation])
+        pairs = [index for index, unit in enumerate(units) if unit.relation]
+        index = rng.choice(pairs)
         units[index] = Unit(units[index].objects[:1])
     return SymbolicScene(setting, tuple(units), room)
 
 
-def _other(rng: Random, values: tuple[str, ...], current: str) -> str:
+def _sample_group(
+    rng: Random,
+    setting: str,
+    room: int,
+) -> SymbolicScene:
+    """Draw two to five objects of one kind, and a unit of something else where there is room for it."""
+    kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
+    kind = rng.choice(kinds)
+    count = rng.randint(2, MAX_UNITS)
+    units = [Unit((_sample_object(rng, kind),)) for _ in range(count)]
+    other = _sample_unit(rng, setting)
+    if count < MAX_UNITS and other.objects[0].kind != kind:
+        units.insert(rng.randint(0, count), other)
+    return SymbolicScene(setting, tuple(units), max(room, len(units)))
+
+
+def _other(
+    rng: Random,
+    values: tuple[str, ...],
+    current: str,
+) -> str:
     return rng.choice([value for value in values if value != current])
 
 
-def _edited(rng: Random, scene: SymbolicScene, name: str) -> SymbolicScene:
-    """Draw where and how an edit changes a scene; the scene itself where there is nothing of its sort to change."""
+def _edited(
+    rng: Random,
+    scene: SymbolicScene,
+    edit: str,
+) -> SymbolicScene:
+    """Draw where and how an edit changes a scene; return the scene itself if it has nothing that the edit changes."""
     units = list(scene.units)
-    match name:
+    match edit:
         case "setting":
             return replace(scene, setting=_other(rng, SETTINGS, scene.setting))
         case "add":
-            units.insert(rng.randint(0, len(units)), _sample_unit(rng, scene.setting))
+            place = rng.randint(0, len(units))
+            units.insert(place, _sample_unit(rng, scene.setting))
         case "drop":  # one object of a unit, or the unit
             index = rng.randrange(len(units))
             unit = units.pop(index)
@@ -262,47 +301,50 @@ def _edited(rng: Random, scene: SymbolicScene, name: str) -> SymbolicScene:
                 units[index : index + 1] = apart
         case _:
             objects = list(scene.objects)
-            if name == "exchange":  # two objects exchange their colours
+            if edit == "exchange":  # two objects exchange their colours
                 first, second = rng.sample(range(len(objects)), 2)
-                one, two = objects[first], objects[second]
-                objects[first] = replace(one, colour=two.colour)
-                objects[second] = replace(two, colour=one.colour)
+                colour = objects[first].colour
+                objects[first] = replace(objects[first], colour=objects[second].colour)
+                objects[second] = replace(objects[second], colour=colour)
             else:
                 index = rng.randrange(len(objects))
-                objects[index] = _edited_object(rng, objects[index], name)
-            things = iter(objects)
-            units = [replace(unit, objects=tuple(islice(things, len(unit.objects)))) for unit in units]
+                objects[index] = _edited_object(rng, objects[index], edit)
+            for index, unit in enumerate(units):
+                size = len(unit.objects)
+                units[index] = replace(unit, objects=tuple(objects[:size]))
+                objects = objects[size:]
     return replace(scene, units=tuple(units))
 
 
-def _edited_object(rng: Random, thing: SceneObject, name: str) -> SceneObject:
+def _edited_object(
+    rng: Random,
+    thing: SceneObject,
+    attribute: str,
+) -> SceneObject:
     """Draw another colour, pattern, size or kind of an object that can have one."""
-    kind = KIND_TABLE[thing.kind]
-    match name:
-        case "colour":
-            return replace(thing, colour=_other(rng, kind.colours, thing.colour))
-        case "pattern" if kind.patterned:
-            return replace(thing, pattern=_other(rng, PATTERNS, thing.pattern))
-        case "size" if kind.sized:  # neighbouring sizes are hardly told apart
-            return replace(thing, size="large" if thing.size == "small" else "small")
-        case "kind":
-            groups = [group for group in WORLD.similar if thing.kind in group]
-            if groups:
-                # Another kind of the same group keeps the looks that it can have.
-                fresh = _sample_object(rng, _other(rng, rng.choice(groups), thing.kind))
-                new = KIND_TABLE[fresh.kind]
-                if thing.colour in new.colours:
-                    fresh = replace(fresh, colour=thing.colour)
-                if kind.patterned and new.patterned:
-                    fresh = replace(fresh, pattern=thing.pattern)
-                if kind.sized and new.sized:
-                    fresh = replace(fresh, size=thing.size)
-                return fresh
-    return thing
-
-
-# Most objects have no pattern and no size: a few draws keep such edits about as frequent as their weights say.
-_TRIES_PER_EDIT = 8
+    rules = KIND_TABLE[thing.kind]
+    if attribute == "colour":
+        return replace(thing, colour=_other(rng, rules.colours, thing.colour))
+    if attribute == "pattern" and rules.patterned:
+        return replace(thing, pattern=_other(rng, PATTERNS, thing.pattern))
+    if attribute == "size" and rules.sized:
+        # Neighbouring sizes are hardly told apart.
+        size = "large" if thing.size == "small" else "small"
+        return replace(thing, size=size)
+    groups = [group for group in WORLD.similar if thing.kind in group]
+    if attribute != "kind" or not groups:
+        return thing
+    kind = _other(rng, rng.choice(groups), thing.kind)
+    other = _sample_object(rng, kind)
+    # It keeps the looks that the other kind can have.
+    other_rules = KIND_TABLE[kind]
+    if thing.colour in other_rules.colours:
+        other = replace(other, colour=thing.colour)
+    if rules.patterned and other_rules.patterned:
+        other = replace(other, pattern=thing.pattern)
+    if rules.sized and other_rules.sized:
+        other = replace(other, size=thing.size)
+    return other
 
 
 def edit_scene(rng: Random, scene: SymbolicScene) -> tuple[SymbolicScene, str]:
@@ -316,8 +358,9 @@ def edit_scene(rng: Random, scene: SymbolicScene) -> tuple[SymbolicScene, str]:
         A valid scene that differs from `scene`, and which edit of `World.weights` made it.
     """
     while True:  # ends: every object has another colour, so the edit "colour" always succeeds
-        name = _drawn(rng, "edit")
+        edit = _weighted_choice(rng, "edit")
+        # Most objects have no pattern and no size: a few draws keep such edits about as frequent as their weights say.
         for _ in range(_TRIES_PER_EDIT):
-            edited = _edited(rng, scene, name)
+            edited = _edited(rng, scene, edit)
             if edited != scene and is_valid(edited):
-                return edited, name
+                return edited, edit

@@ -44,7 +44,8 @@ from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 from itrpipe.storage.artifact import MANIFEST, check_export, open_artifact
 from itrpipe.storage.disk import read_json, reading
-from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split, read_captions
+from itrpipe.training.batches import blocks
+from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, open_split, read_captions
 from itrpipe.training.encoding import SplitEncoder, embeddings
 from itrpipe.training.saved import ABOUT, SavedModel, load_model, max_tokens_of
 

@@ -24,7 +24,7 @@ from itrpipe.features.declaration import (
 )
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import LOCAL_MODEL
-from itrpipe.training.settings import Model
+from itrpipe.training.settings import ModelName
 
 GIVEN_FILES = Outside(
     lambda _, files, cache: {name: cache.place(path, "hashing", "*.parquet") for name, path in files.paths.items()}
@@ -179,7 +179,7 @@ def _embed(job: Job, settings: EmbedderSettings, split: Any, path: Path) -> None
     job.metrics |= work.join(job.made(work).paths, path, split, settings.measure)
 
 
-def embeddings_need(model: Model, split: str, **training: Any) -> Need:
+def embeddings_need(model: ModelName, split: str, **training: Any) -> Need:
     """Ask for the embeddings of a split: of a model that is trained, or given ones of this name.
 
     Args:

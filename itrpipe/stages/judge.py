@@ -16,7 +16,7 @@ from itrpipe.judging.declaration import judge_name
 from itrpipe.models.declaration import LONGEST
 from itrpipe.stages.base import Job, Need, Stage, Step
 from itrpipe.stages.mine_negatives import SEARCH, search_label, search_need, searched_needs
-from itrpipe.training.settings import JudgeSettings
+from itrpipe.training.search_settings import JudgeSettings
 
 SIDES = {"captions": ("text",), "dual": ("text", "vision")}
 """Kind of a judge -> sides of its model that encode everything once."""

@@ -13,7 +13,8 @@ from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY, STATISTICS
-from itrpipe.training.settings import JUDGE_INPUT, MineExecution, MineSettings, Model, SearchSettings, run_label
+from itrpipe.training.search_settings import JUDGE_INPUT, MineExecution, MineSettings, SearchSettings
+from itrpipe.training.settings import ModelName, run_label
 
 TRAIN = "train"
 CORPUS, FURTHER = "corpus.arrays", "further_candidates.json"
@@ -50,7 +51,7 @@ def searched_needs(settings: SearchSettings, definition: DatasetDefinition) -> d
     wanted: dict[str, Any] = {"features": settings.features}
     if settings.train_share != 1.0:
         wanted["train_share"] = settings.train_share
-    model = Model(settings.method, settings.backbone, settings.seed)
+    model = ModelName(settings.method, settings.backbone, settings.seed)
     need = embeddings_need(model, TRAIN, **wanted)
     return {"prepare": prepare_need(definition, TRAIN), need.stage: need}
 

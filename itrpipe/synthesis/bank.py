@@ -17,7 +17,12 @@ from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
 
 
-def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: bool = True) -> SentenceBank:
+def read_sentences(
+    folder: Path,
+    split: Split,
+    tokens: CaptionTokens,
+    mirrors: bool = True,
+) -> SentenceBank:
     """Read the kept sentences of the captions of a training set.
 
     Args:
@@ -31,28 +36,32 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: b
         DataError: it is damaged, or of other captions.
     """
     file = SentenceFile(folder)
-    kept = file.read(("caption_id", "text", "kind", "twin_image_id", "detail", "twin_detail"))
-    owners = rows_of(kept["caption_id"], pa.array(split.caption_ids))
-    kept = kept.filter(pa.array(owners >= 0))
+    sentences = file.read(("caption_id", "text", "kind", "twin_image_id", "detail", "twin_detail"))
+    owners = rows_of(sentences["caption_id"], pa.array(split.caption_ids))
+    sentences = sentences.filter(pa.array(owners >= 0))
     owners = owners[owners >= 0]
-    if not len(kept):
+    if not len(sentences):
         raise DataError(f"{file.path} has no sentence for any caption of the training set; run `itrpipe synthesize`")
     if (np.diff(owners) < 0).any():
         raise DataError(f"{file.path} has its captions in another order; run `itrpipe synthesize` again")
-    twins = rows_of(kept["twin_image_id"], pa.array(split.image_ids))
+    twins = rows_of(sentences["twin_image_id"], pa.array(split.image_ids))
     if not mirrors:
         twins[twins == split.caption_image[owners]] = -1
-    columns = kept.select(["text", "kind", "detail", "twin_detail"]).to_pydict()
-    ids, lengths = _encoded(columns["text"], split, tokens)
-    details = [detail or "" for detail in columns["detail"] + columns["twin_detail"]]
-    both, both_lengths = _encoded(details, split, tokens)
+    ids, lengths = _encode(sentences["text"].to_pylist(), split, tokens)
+    details = sentences["detail"].to_pylist() + sentences["twin_detail"].to_pylist()
+    detail_ids, detail_lengths = _encode([detail or "" for detail in details], split, tokens)
     starts = np.searchsorted(owners, np.arange(len(split.caption_ids) + 1))
-    _, kinds = np.unique(columns["kind"], return_inverse=True)
-    sides = both.reshape(2, len(kept), -1), both_lengths.reshape(2, -1)
+    _, kinds = np.unique(sentences["kind"].to_pylist(), return_inverse=True)
+    sides = detail_ids.reshape(2, len(sentences), -1), detail_lengths.reshape(2, -1)
     return SentenceBank(ids, lengths, starts, twins, sides, kinds)
 
 
-def _encoded(texts: Sequence[str], split: Split, tokens: CaptionTokens) -> tuple[np.ndarray, np.ndarray]:
+def _encode(
+    texts: Sequence[str],
+    split: Split,
+    tokens: CaptionTokens,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return ids and lengths of further captions of a split."""
     words = pa.array(map(tokenize, texts), pa.list_(pa.string()))
-    return tokens.encode_split(Split(split.name, split.images, pa.table({"text": texts, "tokens": words})))
+    captions = pa.table({"text": texts, "tokens": words})
+    return tokens.encode_split(Split(split.name, split.images, captions))

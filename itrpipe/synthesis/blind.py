@@ -33,7 +33,7 @@ LIMIT = 55.0
 """Percent above which pairs can be answered without the image."""
 _ORDERS = (1, 2, 3)
 _SHARES = (0.1, 0.3, 0.6)
-"""Of words, bigrams and trigrams in the probability of a word."""
+"""Shares of words, bigrams and trigrams in the probability of a word."""
 FEWEST = 100
 """Pairs that can be refined: of fewer, hardly one would stay."""
 _FOLDS, _ROUNDS, _LEVELS = 5, 3, 4
@@ -74,27 +74,61 @@ class _Words:
 
     def __init__(self, tokens: pa.Array, known: dict[str, int]) -> None:
         self.known = known
-        flat: Any = tokens.flatten().dictionary_encode()
-        own = [known.setdefault(word, len(known) + _END + 1) for word in flat.dictionary.to_pylist()]
+        words: Any = tokens.flatten().dictionary_encode()
+        numbers = []
+        for word in words.dictionary.to_pylist():
+            numbers.append(known.setdefault(word, len(known) + _END + 1))
         counts = np.diff(tokens.offsets.to_numpy())
         self.row = np.repeat(np.arange(len(counts)), counts + 1)
         self.places = np.arange(len(self.row)) + 2 * self.row + 2
         last = np.cumsum(counts + 1) - 1
         self.ids = np.full(len(self.row) + 2 * len(counts), _START)
         self.ids[self.places[last]] = _END
-        self.ids[np.delete(self.places, last)] = np.array(own, np.int64)[flat.indices.to_numpy()]
+        places_of_words = np.delete(self.places, last)
+        self.ids[places_of_words] = np.array(numbers, np.int64)[words.indices.to_numpy()]
 
     def ngrams(self, order: int, back: int = 0) -> np.ndarray:
         """Return the n-gram that ends so many words before each, as one number; int64 [W]."""
-        found = np.zeros(len(self.places), np.int64)
+        ngrams = np.zeros(len(self.places), np.int64)
         for before in reversed(range(back, back + order)):
-            found = (found << _BITS) | self.ids[self.places - before]
-        return found
+            ngrams = (ngrams << _BITS) | self.ids[self.places - before]
+        return ngrams
 
 
-def _occurrences(ordered: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return how often each of some numbers stands among ordered ones, int64."""
-    return np.searchsorted(ordered, numbers, "right") - np.searchsorted(ordered, numbers)
+class _NgramCounts(NamedTuple):
+    """Counts of the n-grams of some captions.
+
+    Attributes:
+        total: words of the captions, and of the vocabulary.
+        ngrams: of each order, the rising numbers of its n-grams, and of those one shorter that stand before a word.
+    """
+
+    total: int
+    ngrams: list[tuple[np.ndarray, np.ndarray]]
+
+    @classmethod
+    def of(cls, words: _Words) -> _NgramCounts:
+        total = len(words.row) + len(words.known)
+        ngrams = []
+        for order in _ORDERS:
+            contexts = words.ngrams(order - 1, back=1)
+            ngrams.append((np.sort(words.ngrams(order)), np.sort(contexts)))
+        return cls(max(1, total), ngrams)
+
+    def probabilities(self, words: _Words, chosen: np.ndarray) -> np.ndarray:
+        """Return the probability of each chosen word of sentences, after those before it; float64."""
+        probabilities = np.full(int(chosen.sum()), _SHARES[0] / self.total)
+        for order, share, (ngrams, contexts) in zip(_ORDERS, _SHARES, self.ngrams, strict=True):
+            ngram_counts = _occurrences(ngrams, words.ngrams(order)[chosen])
+            context = words.ngrams(order - 1, back=1)[chosen]
+            context_counts = _occurrences(contexts, context)
+            probabilities += share * ngram_counts / np.maximum(context_counts, 1)
+        return probabilities
+
+
+def _occurrences(rising: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return how often each of some numbers stands among rising ones, int64."""
+    return np.searchsorted(rising, numbers, "right") - np.searchsorted(rising, numbers)
 
 
 class Trigrams:
@@ -106,43 +140,44 @@ class Trigrams:
             then judged by captions of others. None: pairs are made of other captions.
     """
 
-    def __init__(self, tokens: pa.ChunkedArray, images: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        tokens: pa.ChunkedArray,
+        images: np.ndarray | None = None,
+    ) -> None:
         self.known: dict[str, int] = {}
-        # Of each model, how many words it has seen and knows, and the n-grams of each order and those before words.
-        self._models: list[tuple[int, list[tuple[np.ndarray, np.ndarray]]]] = []
-        read = [np.ones(len(tokens), bool)]
+        folds = [np.ones(len(tokens), bool)]
         if images is not None:
-            read = [images % _FOLDS != fold for fold in range(_FOLDS)]
-        for chosen in read:
-            words = _Words(tokens.filter(pa.array(chosen)).combine_chunks(), self.known)
-            ngrams = [(np.sort(words.ngrams(order)), np.sort(words.ngrams(order - 1, 1))) for order in _ORDERS]
-            self._models.append((max(1, len(words.row) + len(self.known)), ngrams))
+            folds = [images % _FOLDS != fold for fold in range(_FOLDS)]
+        self._counts = []
+        for chosen in folds:
+            captions = tokens.filter(pa.array(chosen)).combine_chunks()
+            self._counts.append(_NgramCounts.of(_Words(captions, self.known)))
 
     def scores(self, sentences: _Words, images: np.ndarray) -> np.ndarray:
         """Return the mean logarithm of the probabilities of the words of each sentence of an image; float64."""
-        chances = np.ones(len(sentences.row))
-        fold = (images % len(self._models))[sentences.row]
-        for number, (total, ngrams) in enumerate(self._models):
-            own = fold == number
-            chances[own] = _SHARES[0] / total
-            for order, share, (ends, before) in zip(_ORDERS, _SHARES, ngrams, strict=True):
-                seen = _occurrences(ends, sentences.ngrams(order)[own])
-                contexts = _occurrences(before, sentences.ngrams(order - 1, 1)[own])
-                chances[own] += share * seen / np.maximum(contexts, 1)
-        return np.bincount(sentences.row, np.log(chances)) / np.bincount(sentences.row)
+        probabilities = np.ones(len(sentences.row))
+        folds = (images % len(self._counts))[sentences.row]
+        for fold, counts in enumerate(self._counts):
+            chosen = folds == fold
+            probabilities[chosen] = counts.probabilities(sentences, chosen)
+        return np.bincount(sentences.row, np.log(probabilities)) / np.bincount(sentences.row)
 
 
 def _words_of(pairs: Pairs, trigrams: Trigrams) -> _Words:
     """Return the words of P captions and then of their P negatives."""
-    tokens = pa.array(map(tokenize, [*pairs.captions, *pairs.negatives]), pa.list_(pa.string()))
+    sentences = [*pairs.captions, *pairs.negatives]
+    tokens = pa.array(map(tokenize, sentences), pa.list_(pa.string()))
     return _Words(tokens, dict(trigrams.known))
 
 
 def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
     """Return by how much trigrams and naive Bayes prefer the caption; float64 [2, P], 0 where they cannot tell."""
     words = _words_of(pairs, trigrams)
-    captions, negatives = trigrams.scores(words, np.tile(pairs.images, 2)).reshape(2, -1)
-    bayes = _Differences.between(words).margins(pairs.images % _FOLDS, _Differences.odds)
+    images = np.tile(pairs.images, 2)
+    captions, negatives = trigrams.scores(words, images).reshape(2, -1)
+    differences = _Differences.between(words)
+    bayes = differences.margins(pairs.images % _FOLDS, _Differences.odds)
     return np.stack([captions - negatives, bayes]).round(9)
 
 
@@ -167,62 +202,92 @@ class _Differences(NamedTuple):
         """Return the differences of P captions and P negatives, if asked for also of words with one between them."""
         ngrams = [words.ngrams(order) for order in _ORDERS]
         if gapped:
-            ngrams.append((words.ids[words.places - 2] << 2 * _BITS) | words.ids[words.places])
+            first_words = words.ids[words.places - 2]
+            ngrams.append((first_words << 2 * _BITS) | words.ids[words.places])
         pairs = (words.row.max(initial=-1) + 1) // 2
         is_negative, pair = np.divmod(words.row, pairs)
-        kinds, columns = np.unique(np.concatenate(ngrams), return_inverse=True)
         rows = np.tile(pair, len(ngrams))
-        places, where = np.unique(rows * len(kinds) + columns, return_inverse=True)
-        more = np.bincount(where, np.tile(1 - 2 * is_negative, len(ngrams)))
-        first, second = np.divmod(places[more != 0], len(kinds))
-        return cls(first, second, more[more != 0], pairs, len(kinds))
+        signs = np.tile(1 - 2 * is_negative, len(ngrams))
+        kinds, columns = np.unique(np.concatenate(ngrams), return_inverse=True)
+        cells, cell = np.unique(rows * len(kinds) + columns, return_inverse=True)
+        more = np.bincount(cell, signs)
+        rows, columns = np.divmod(cells[more != 0], len(kinds))
+        return cls(
+            rows,
+            columns,
+            more[more != 0],
+            pairs,
+            len(kinds),
+        )
 
     @classmethod
     def of_vectors(cls, vectors: np.ndarray) -> _Differences:
         """Return the elements of differences [P, D] of vectors, of unit variance, in the place of those of n-grams."""
         rows, columns = np.indices(vectors.shape).reshape(2, -1)
-        return cls(rows, columns, vectors.ravel() / vectors.std(), *vectors.shape)
+        return cls(
+            rows,
+            columns,
+            vectors.ravel() / vectors.std(),
+            *vectors.shape,
+        )
 
     def only(self, chosen: np.ndarray) -> _Differences:
         """Return some of them, by a mask."""
-        return self._replace(rows=self.rows[chosen], columns=self.columns[chosen], more=self.more[chosen])
+        return self._replace(
+            rows=self.rows[chosen],
+            columns=self.columns[chosen],
+            more=self.more[chosen],
+        )
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
         """Return the sum of weighted differences of each pair; float64 [P]."""
         return np.bincount(self.rows, self.more * weights[self.columns], minlength=self.pairs)
 
-    def margins(self, folds: np.ndarray, learn: Callable[[_Differences], np.ndarray]) -> np.ndarray:
+    def margins(
+        self,
+        folds: np.ndarray,
+        learn: Callable[[_Differences], np.ndarray],
+    ) -> np.ndarray:
         """Return how much each pair's caption is preferred by weights that are learned from the other folds."""
         margins = np.zeros(self.pairs)
         for fold in range(_FOLDS):
-            asked = folds[self.rows] == fold
-            margins += self.only(asked).sums(learn(self.only(~asked)))
+            is_inside = folds[self.rows] == fold
+            weights = learn(self.only(~is_inside))
+            margins += self.only(is_inside).sums(weights)
         return margins
 
     def odds(self) -> np.ndarray:
         """Return the weights of naive Bayes."""
-        true = np.bincount(self.columns[self.more > 0], minlength=self.ngrams)
-        false = np.bincount(self.columns[self.more < 0], minlength=self.ngrams)
-        return np.log(true + 1) - np.log(false + 1)
+        in_captions = np.bincount(self.columns[self.more > 0], minlength=self.ngrams)
+        in_negatives = np.bincount(self.columns[self.more < 0], minlength=self.ngrams)
+        return np.log(in_captions + 1) - np.log(in_negatives + 1)
 
     def regression(self) -> np.ndarray:
         """Return the weights of logistic regression with a penalty of half their squares.
 
         Steps are those of Nesterov's method, each weight's by a bound of the curvature.
         """
-        sizes = np.bincount(self.rows, np.abs(self.more), minlength=self.pairs)
-        curvature = 1 + np.bincount(self.columns, np.abs(self.more) * sizes[self.rows], minlength=self.ngrams) / 4
-        weights = ahead = np.zeros(self.ngrams)
+        sizes = np.abs(self.more)
+        sizes_of_pairs = np.bincount(self.rows, sizes, minlength=self.pairs)
+        bounds = np.bincount(self.columns, sizes * sizes_of_pairs[self.rows], minlength=self.ngrams)
+        curvature = 1 + bounds / 4
+        weights = np.zeros(self.ngrams)
+        ahead = weights
         for step in range(_STEPS):
             wrong = 1 / (1 + np.exp(self.sums(ahead)))
-            gradient = ahead - np.bincount(self.columns, self.more * wrong[self.rows], minlength=self.ngrams)
-            moved = ahead - gradient / curvature
+            slopes = np.bincount(self.columns, self.more * wrong[self.rows], minlength=self.ngrams)
+            moved = ahead - (ahead - slopes) / curvature
             ahead = moved + step / (step + 3) * (moved - weights)
             weights = moved
         return weights
 
 
-def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams, vectors: np.ndarray | None = None) -> np.ndarray:
+def blind_points(
+    pairs: Pairs,
+    kinds: np.ndarray,
+    trigrams: Trigrams,
+    vectors: np.ndarray | None = None,
+) -> np.ndarray:
     """Return the percent that each model gets for each pair; float64 [P, 3 or 4]: 100, 50 of a tie, or 0.
 
     Args:
@@ -231,19 +296,27 @@ def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams, vectors: n
         trigrams: of the training captions.
         vectors: [P, D] of captions less those of their negatives by a text encoder, if there is one.
     """
-    points = np.full((len(kinds), 3 if vectors is None else 4), 50.0)
+    num_models = 3 if vectors is None else 4
+    points = np.full((len(kinds), num_models), 50.0)
     for kind in np.unique(kinds):
         rows = np.flatnonzero(kinds == kind)
-        own = pairs.only(rows)
-        classified = [_Differences.between(_words_of(own, trigrams), gapped=True)]
+        pairs_of_kind = pairs.only(rows)
+        features = [_Differences.between(_words_of(pairs_of_kind, trigrams), gapped=True)]
         if vectors is not None:
-            classified.append(_Differences.of_vectors(vectors[rows]))
-        learned = [each.margins(own.images % _FOLDS, _Differences.regression) for each in classified]
-        points[rows] += 50.0 * np.sign(np.round([*_margins(own, trigrams), *learned], 9)).T
+            features.append(_Differences.of_vectors(vectors[rows]))
+        margins = list(_margins(pairs_of_kind, trigrams))
+        for differences in features:
+            margins.append(differences.margins(pairs_of_kind.images % _FOLDS, _Differences.regression))
+        points[rows] += 50.0 * np.sign(np.round(margins, 9)).T
     return points
 
 
-def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: float) -> dict[str, Any]:
+def blind_accuracy(
+    points: np.ndarray,
+    images: np.ndarray,
+    samples: int,
+    level: float,
+) -> dict[str, Any]:
     """Return the percent of pairs that the best model tells apart.
 
     Args:
@@ -256,10 +329,12 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
         value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
         than half by the whole interval.
     """
-    found = mean_intervals(dict(zip(MODELS, points.T, strict=False)), images, samples, level)
-    by = max(found, key=lambda name: found[name].value)
-    best = found[by]
-    return {**best._asdict(), "by": by, "guessed": best.value > LIMIT and best.low > 50.0}
+    points_of_models: dict[str, np.ndarray] = dict(zip(MODELS, points.T, strict=False))
+    intervals = mean_intervals(points_of_models, images, samples, level)
+    by = max(intervals, key=lambda name: intervals[name].value)
+    best = intervals[by]
+    guessed = best.value > LIMIT and best.low > 50.0
+    return {**best._asdict(), "by": by, "guessed": guessed}
 
 
 def refined(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
@@ -279,24 +354,30 @@ def refined(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
         margins = _margins(pairs.only(rows), trigrams)
         if before is not None:
             margins = (margins + before) / 2
-        stay = _balanced(margins)
-        rows, before = rows[stay], margins[:, stay]
+        stay = _balance(margins)
+        rows = rows[stay]
+        before = margins[:, stay]
     return rows
 
 
-def _balanced(margins: np.ndarray) -> np.ndarray:
+def _balance(margins: np.ndarray) -> np.ndarray:
     """Choose as many right as wrong answers of every cell, of [2, P] margins; bool [P]."""
-    edges = np.quantile(np.abs(margins), np.linspace(0, 1, _LEVELS + 1)[1:-1], axis=1).T
-    sure = list(map(np.digitize, np.abs(margins), edges))
+    sizes = np.abs(margins)
+    shares = np.linspace(0, 1, _LEVELS + 1)[1:-1]
+    edges = np.quantile(sizes, shares, axis=1).T
+    levels = map(np.digitize, sizes, edges)
     first, second = np.sign(margins)
-    side = np.where(first != 0, first, second)
-    _, cells = np.unique(np.stack([*sure, first * side, second * side]), axis=1, return_inverse=True)
+    answer = np.where(first != 0, first, second)
+    traits = np.stack([*levels, first * answer, second * answer])
+    _, cells = np.unique(traits, axis=1, return_inverse=True)
     cells = cells.reshape(-1)
-    stay = side == 0
-    drawn = np.random.default_rng(0).permutation(len(side))
+    stay = answer == 0
+    shuffled = np.random.default_rng(0).permutation(len(answer))
     for cell in range(cells.max(initial=-1) + 1):
-        inside = drawn[cells[drawn] == cell]
-        right, wrong = inside[side[inside] > 0], inside[side[inside] < 0]
+        inside = shuffled[cells[shuffled] == cell]
+        right = inside[answer[inside] > 0]
+        wrong = inside[answer[inside] < 0]
         fewer = min(len(right), len(wrong))
-        stay[right[:fewer]] = stay[wrong[:fewer]] = True
+        stay[right[:fewer]] = True
+        stay[wrong[:fewer]] = True
     return stay

@@ -31,7 +31,11 @@ _NUMBERS = {word: value for word, value in NUMBER_VALUES.items() if word not in 
 _DIGITS = 4
 
 
-def synthesis_statistics(file: SentenceFile, drawn: Mapping[str, int], num_captions: int) -> dict[str, Any]:
+def synthesis_statistics(
+    file: SentenceFile,
+    drawn: Mapping[str, int],
+    num_captions: int,
+) -> dict[str, Any]:
     """Measure the sentences of a file, ready for JSON.
 
     The gap of a sentence is s(I, T') - s(I, T), s being the sigmoid of the model's score: above 0 the model takes the
@@ -50,14 +54,16 @@ def synthesis_statistics(file: SentenceFile, drawn: Mapping[str, int], num_capti
     """
     kept = file.read(("caption_id", "edits", *_MEASURES))
     values = {name: kept[name].to_numpy().astype(np.float64) for name in _MEASURES}
-    gap = (np.tanh(values["score"] / 2) - np.tanh(values["positive_score"] / 2)) / 2  # of sigmoids, without overflow
-    gap = gap[np.isfinite(gap)]
+    # Half the hyperbolic tangents of the halves differ as the sigmoids do, without overflow.
+    gap = np.tanh(values["score"] / 2) - np.tanh(values["positive_score"] / 2)
+    gap = gap[np.isfinite(gap)] / 2
     median_gap = None
     if len(gap):
         median_gap = round(float(np.median(gap)), _DIGITS)
     words_changed = None
     if len(kept):
-        words_changed = round(len(kept["edits"].combine_chunks().flatten()) / len(kept), _DIGITS)
+        num_edits = len(kept["edits"].combine_chunks().flatten())
+        words_changed = round(num_edits / len(kept), _DIGITS)
     return {
         "drawn": {reason: drawn.get(reason, 0) for reason in REASONS},
         "sentences": len(kept),
@@ -72,10 +78,10 @@ def synthesis_statistics(file: SentenceFile, drawn: Mapping[str, int], num_capti
 
 
 def _perplexity(logarithms: np.ndarray) -> float | None:
-    known = logarithms[np.isfinite(logarithms)]
-    if not len(known):
+    finite = logarithms[np.isfinite(logarithms)]
+    if not len(finite):
         return None
-    return round(float(np.exp(-known.mean())), 2)
+    return round(float(np.exp(-finite.mean())), 2)
 
 
 def _percent(part: float, whole: int) -> float | None:
@@ -84,12 +90,16 @@ def _percent(part: float, whole: int) -> float | None:
     return round(100 * float(part) / whole, 2)
 
 
-def verdict(reader: CaptionReader, text: str, scene: Scene) -> str:
+def verdict(
+    reader: CaptionReader,
+    text: str,
+    scene: Scene,
+) -> str:
     """Judge a sentence, by one of `VERDICTS`; what can mean several things is true when one of them is."""
-    readings = reader.readings(text)
-    if not readings:
+    meanings = reader.meanings(text)
+    if not meanings:
         return "unreadable"
-    certain = {reading.certain for reading in readings if describes(reading.form, scene)}
+    certain = {meaning.certain for meaning in meanings if describes(meaning.form, scene)}
     if True in certain:
         return "true"
     if certain:
@@ -98,7 +108,9 @@ def verdict(reader: CaptionReader, text: str, scene: Scene) -> str:
 
 
 def true_negatives(
-    file: SentenceFile, scenes: Mapping[str, Scene], advance: Callable[[int], object] = lambda sentences: None
+    file: SentenceFile,
+    scenes: Mapping[str, Scene],
+    advance: Callable[[int], object] = lambda sentences: None,
 ) -> dict[str, Any]:
     """Count the true negatives among the sentences of a file, ready for JSON.
 
@@ -114,7 +126,7 @@ def true_negatives(
     Raises:
         DataError: a sentence is of an unknown image, or the file is damaged.
     """
-    reader = CaptionReader(_NUMBERS)
+    reader = CaptionReader(**_NUMBERS)
     counts: dict[str, int] = dict.fromkeys(VERDICTS, 0)
     for table in file.row_groups(("image_id", "text")):
         for row in table.to_pylist():
@@ -123,12 +135,12 @@ def true_negatives(
                 raise DataError(f"{file.path}: no scene of the dataset is image {row['image_id']!r}; synthesize again")
             counts[verdict(reader, row["text"], scene)] += 1
         advance(len(table))
-    untrue, true = counts["untrue"], counts["true"]
+    decided = counts["untrue"] + counts["true"]
     return {
         "sentences": len(file),
         **counts,
-        "percent_of_decided": _percent(untrue, untrue + true),
-        "percent": _percent(len(file) - true, len(file)),
+        "percent_of_decided": _percent(counts["untrue"], decided),
+        "percent": _percent(len(file) - counts["true"], len(file)),
     }
 
 
@@ -142,7 +154,7 @@ def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     total = sum(drawn.values())
     rows = [("sentences", "number", "share")]
     for reason, count in drawn.items():
-        name = reason if reason == "kept" else f"rejected: {reason}"
+        name = "kept" if reason == "kept" else f"rejected: {reason}"
         share = f"{count / total:.1%}" if total else "–"
         rows.append((name, f"{count:,}", share))
     return [*rows, ("drawn", f"{total:,}", "")]
@@ -155,28 +167,29 @@ def facts(statistics: Mapping[str, Any]) -> list[str]:
         statistics: of `synthesis_statistics`, and under `true_negatives`, where they are known, those of
             `true_negatives`.
     """
-    count = f"{quantity(statistics['sentences'], 'sentence')} for {quantity(statistics['captions'], 'caption')}"
+    counts = f"{quantity(statistics['sentences'], 'sentence')} for {quantity(statistics['captions'], 'caption')}"
     if statistics["words_changed"] is not None:
-        count += f", {statistics['words_changed']:.2f} places changed in each"
-    said = [count]
+        counts += f", {statistics['words_changed']:.2f} places changed in each"
+    lines = [counts]
     bare = statistics["captions_without_sentences"]
     if bare:
-        said.append(f"{quantity(bare, 'caption')} {'has' if bare == 1 else 'have'} no sentence")
+        verb = "has" if bare == 1 else "have"
+        lines.append(f"{quantity(bare, 'caption')} {verb} no sentence")
     if statistics["median_gap"] is not None:
         median = round(statistics["median_gap"], 3) + 0.0
-        said.append(f"median gap to the caption {median:.3f}; {statistics['beats_caption_percent']}% score above it")
+        lines.append(f"median gap to the caption {median:.3f}; {statistics['beats_caption_percent']}% score above it")
     if statistics["perplexity"] is not None:
-        captions_own = statistics["caption_perplexity"]
-        said.append(f"perplexity of the written words {statistics['perplexity']}, of the caption's {captions_own}")
+        of_captions = statistics["caption_perplexity"]
+        lines.append(f"perplexity of the written words {statistics['perplexity']}, of the caption's {of_captions}")
     judged = statistics.get("true_negatives")
     if judged and judged["sentences"]:
         decided = judged["untrue"] + judged["true"]
         if decided:
-            said.append(
+            lines.append(
                 f"{judged['percent_of_decided']}% true negatives of the {decided:,} sentences that can be judged: "
                 f"{judged['true']:,} describe their image; {judged['percent']}% where {judged['unreadable']:,} that "
                 f"cannot be read and {judged['undecided']:,} undecided ones count as negatives"
             )
         else:
-            said.append(f"true negatives: none of {judged['sentences']:,} sentences can be judged")
-    return said
+            lines.append(f"true negatives: none of {judged['sentences']:,} sentences can be judged")
+    return lines

@@ -30,7 +30,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import chain, combinations, zip_longest
+from itertools import combinations
 
 from itrpipe.errors import UsageError
 from itrpipe.scene_graph.words import plain
@@ -54,7 +54,7 @@ from itrpipe.synthesis.english import (
 from itrpipe.synthesis.sentences import Edit
 from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, described, noun_of, nouns_of
 
-_COUNTS = [word for word, value in NUMBER_VALUES.items() if word.isalpha() and 2 <= value <= 5]
+_COUNTS = ("two", "three", "four", "five")
 _SIDES = {"left": "right", "right": "left"}
 _LETTERS = re.compile(r"[a-z]+")
 _JOINED_BY = frozenset({"with", "and", "or", "&", ","})
@@ -63,7 +63,7 @@ _COUNTED = re.compile(r"\S+ (?:(?:J|VBG|VBN|R|CC) )*(?:N )+")
 
 
 class Corpus:
-    """What training captions say.
+    """Training captions and the statements that they make.
 
     Args:
         captions: all of them.
@@ -71,12 +71,15 @@ class Corpus:
     """
 
     def __init__(self, captions: Sequence[TaggedCaption], min_count: int) -> None:
-        self.captions, self._min_count = captions, min_count
+        self.captions = captions
+        self._min_count = min_count
 
     @cached_property
-    def said(self) -> set[Statement]:
+    def statements(self) -> set[Statement]:
         """Return the statements that occur so often."""
-        counts = Counter(chain.from_iterable(caption.sure for caption in self.captions))
+        counts: Counter[Statement] = Counter()
+        for caption in self.captions:
+            counts.update(caption.sure_statements)
         return {statement for statement, count in counts.items() if count >= self._min_count}
 
     @cached_property
@@ -87,10 +90,15 @@ class Corpus:
             UsageError: no noun is frequent enough.
         """
         counts: Counter[str] = Counter()
-        for token in chain.from_iterable(caption.tokens for caption in self.captions):
-            if token.tag == "N" and _LETTERS.fullmatch(plain(token.text)) and _LETTERS.fullmatch(token.lemma):
-                counts[noun_of(token)] += 1
-        nouns = sorted(noun for noun, count in counts.items() if count >= self._min_count and noun in NOUN_KINDS)
+        for caption in self.captions:
+            for token in caption.tokens:
+                is_plain = _LETTERS.fullmatch(plain(token.text)) and _LETTERS.fullmatch(token.lemma)
+                if token.tag == "N" and is_plain:
+                    counts[noun_of(token)] += 1
+        nouns = []
+        for noun, count in sorted(counts.items()):
+            if count >= self._min_count and noun in NOUN_KINDS:
+                nouns.append(noun)
         if not nouns:
             raise UsageError(
                 f"none of {len(counts):,} nouns occurs {self._min_count} times and is known; lower min_count"
@@ -100,102 +108,163 @@ class Corpus:
     @cached_property
     def siblings(self) -> dict[str, list[str]]:
         """Return noun -> those that are easily mistaken for it, by alphabet."""
-        known = sorted(NOUN_KINDS.keys() & set(chain.from_iterable(map(nouns_of, self.said))))
-        return {noun: list(filter(partial(are_siblings, noun), known)) for noun in known}
+        stated: set[str] = set()
+        for statement in self.statements:
+            stated.update(nouns_of(statement))
+        known = sorted(stated & NOUN_KINDS.keys())
+        siblings = {}
+        for noun in known:
+            siblings[noun] = [other for other in known if are_siblings(noun, other)]
+        return siblings
 
     def allows(self, image: Image, *new: Statement) -> bool:
         """Return whether training captions make these statements, and none of an image makes one."""
-        return self.said.issuperset(new) and image.said.isdisjoint(new)
+        return self.statements.issuperset(new) and image.statements.isdisjoint(new)
 
 
-def attribute_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def attribute_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other attributes of a class."""
     for attribute in caption.attributes:
-        place, number = attribute.tokens[0], attribute.object
-        word, noun = caption.words[place], caption.nouns[number]
+        place = attribute.tokens[0]
+        word = caption.words[place]
         others = contradicting_attributes(word)
-        if not others or not image.has_one(*caption.beside(number)):
+        if not others or not image.has_one(*caption.related_nouns(attribute.object)):
             continue
+        noun = caption.nouns[attribute.object]
         for other in others:
             new = described(noun, other)
             if corpus.allows(image, new):
-                details = caption.named(number, word), caption.named(number, other)
-                yield Option(partial(caption.replaced, {place: other}), [new], [described(noun, word)], details)
+                yield Option(
+                    partial(caption.replaced, {place: other}),
+                    [new],
+                    [described(noun, word)],
+                    (caption.named(attribute.object, word), caption.named(attribute.object, other)),
+                )
 
 
-def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def exchanges(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields two things of different kinds with each other's attributes of a class."""
-    for one, two in combinations(caption.attributes, 2):
-        at, there = one.tokens[0], two.tokens[0]
-        first, second = caption.words[at], caption.words[there]
-        if second not in contradicting_attributes(first):
+    for attribute, other in combinations(caption.attributes, 2):
+        place = attribute.tokens[0]
+        other_place = other.tokens[0]
+        word = caption.words[place]
+        other_word = caption.words[other_place]
+        if other_word not in contradicting_attributes(word):
             continue
-        noun, other = caption.nouns[one.object], caption.nouns[two.object]
-        new = described(noun, second), described(other, first)
-        beside = caption.beside(one.object) + caption.beside(two.object)
-        if corpus.allows(image, *new) and image.has_one(*beside):
-            old = described(noun, first), described(other, second)
-            details = (
-                f"{caption.named(one.object, first)} and {caption.named(two.object, second)}",
-                f"{caption.named(one.object, second)} and {caption.named(two.object, first)}",
+        noun = caption.nouns[attribute.object]
+        other_noun = caption.nouns[other.object]
+        new = described(noun, other_word), described(other_noun, word)
+        nouns = caption.related_nouns(attribute.object) + caption.related_nouns(other.object)
+        if corpus.allows(image, *new) and image.has_one(*nouns):
+            before = f"{caption.named(attribute.object, word)} and {caption.named(other.object, other_word)}"
+            after = f"{caption.named(attribute.object, other_word)} and {caption.named(other.object, word)}"
+            yield Option(
+                partial(caption.replaced, {place: other_word, other_place: word}),
+                new,
+                (described(noun, word), described(other_noun, other_word)),
+                (before, after),
             )
-            yield Option(partial(caption.replaced, {at: second, there: first}), new, old, details)
 
 
-def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def object_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields nouns that are easily mistaken for another, of which captions say all that is said here of that one."""
     for thing, noun in zip(caption.objects, caption.nouns, strict=True):
-        said = [statement for statement in caption.said if noun in statement]
-        if not said or caption.nouns.count(noun) > 1:
+        statements = [statement for statement in caption.statements if noun in statement]
+        if not statements or caption.nouns.count(noun) > 1:
             continue
         head = caption.words[thing.head]
-        for other in corpus.siblings.get(noun, ()):
-            new = [tuple(other if word == noun else word for word in statement) for statement in said]
-            if corpus.allows(image, *new) and not any(may_be(other, known) for known in image.nouns):
-                word = other if head == noun else plural(other)
-                change = partial(caption.replaced, {thing.head: word})
-                yield Option(change, [(NOUN, other)], [*said, (NOUN, noun)], (head, word))
+        for sibling in corpus.siblings.get(noun, ()):
+            new = []
+            for statement in statements:
+                new.append(tuple({noun: sibling}.get(word, word) for word in statement))
+            if not corpus.allows(image, *new) or any(may_be(sibling, known) for known in image.nouns):
+                continue
+            word = sibling if head == noun else plural(sibling)
+            yield Option(
+                partial(caption.replaced, {thing.head: word}),
+                [(NOUN, sibling)],
+                [*statements, (NOUN, noun)],
+                (head, word),
+            )
 
 
-def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def end_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields subject and object of a relation, one thing each, in each other's place."""
-    for relation in caption.near:
-        old = caption.related(relation)
+    if not _SIDES.keys().isdisjoint(caption.words):
+        return
+    for relation in caption.near_relations:
+        old = caption.statement_of(relation)
         _, subject, lemma, other = old
-        new = "relation", other, lemma, subject
-        symmetric = lemma.rpartition(" ")[2] in SYMMETRIC or not _SIDES.keys().isdisjoint(caption.words)
-        if symmetric or not corpus.allows(image, new):
+        new = ("relation", other, lemma, subject)
+        is_symmetric = lemma.rpartition(" ")[2] in SYMMETRIC
+        if is_symmetric or not corpus.allows(image, new) or not image.has_one(subject, other):
             continue
         one = caption.phrase_of(caption.objects[relation.subject].head)
         two = caption.phrase_of(caption.objects[relation.object].head)
-        owned = caption.words[one.first] in POSSESSIVE or caption.words[two.first] in POSSESSIVE
-        if not owned and one.last < relation.tokens[0] and image.has_one(subject, other):
-            said = caption.written(relation.tokens[0], relation.tokens[-1])
-            first, second = caption.named(relation.subject), caption.named(relation.object)
-            details = f"{first} {said} {second}", f"{second} {said} {first}"
-            yield Option(partial(caption.swapped, one, two), [new], [old], details)
+        is_owned = caption.words[one.first] in POSSESSIVE or caption.words[two.first] in POSSESSIVE
+        if not is_owned and one.last < relation.tokens[0]:
+            predicate = caption.written(relation.tokens[0], relation.tokens[-1])
+            first = caption.named(relation.subject)
+            second = caption.named(relation.object)
+            details = f"{first} {predicate} {second}", f"{second} {predicate} {first}"
+            yield Option(
+                partial(caption.swapped, one, two),
+                [new],
+                [old],
+                details,
+            )
 
 
-def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def relation_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields the opposites of a preposition."""
-    for relation in caption.near:
-        old = caption.related(relation)
+    for relation in caption.near_relations:
+        old = caption.statement_of(relation)
         _, subject, lemma, thing = old
         chunk = caption.phrase_of(relation.tokens[-1])
-        words = " ".join(caption.words[chunk.first : chunk.last + 1])
-        if not f" {lemma}".endswith(f" {words}"):
+        preposition = caption.words_of(chunk)
+        if not f" {lemma}".endswith(f" {preposition}"):
             continue
-        said = caption.written(relation.tokens[0], relation.tokens[-1])
-        first, second = caption.named(relation.subject), caption.named(relation.object)
-        for other in OPPOSITES.get(words, ()):
-            new = "relation", subject, lemma.removesuffix(words) + other, thing
+        predicate = caption.written(relation.tokens[0], relation.tokens[-1])
+        first = caption.named(relation.subject)
+        second = caption.named(relation.object)
+        for opposite in OPPOSITES.get(preposition, ()):
+            new = ("relation", subject, lemma.removesuffix(preposition) + opposite, thing)
             if corpus.allows(image, new) and image.has_one(subject, thing):
-                edited = said.lower().removesuffix(words) + other
-                details = f"{first} {said} {second}", f"{first} {edited} {second}"
-                yield Option(partial(caption.rewritten, chunk, other), [new], [old], details)
+                edited = predicate.lower().removesuffix(preposition) + opposite
+                details = f"{first} {predicate} {second}", f"{first} {edited} {second}"
+                yield Option(
+                    partial(caption.rewritten, chunk, opposite),
+                    [new],
+                    [old],
+                    details,
+                )
 
 
-def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def side_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields a caption that names sides with left for right and right for left."""
     sides = {place: _SIDES[word] for place, word in enumerate(caption.words) if word in _SIDES}
     if not sides or not all(_is_side(caption, place) for place in sides):
@@ -205,14 +274,14 @@ def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator
     if len(sides) == 1 and placed:
         nouns = [nouns[placed[0].subject], nouns[placed[0].object]]
     if image.has_one(*nouns):
-        readable = all(WRITTEN.isdisjoint(other.words) for other in image.captions)
-        yield Option(partial(caption.replaced, sides), sides=readable)
+        is_readable = all(WRITTEN.isdisjoint(other.words) for other in image.captions)
+        yield Option(partial(caption.replaced, sides), sides=is_readable)
 
 
-def _is_side(caption: TaggedCaption, at: int) -> bool:
+def _is_side(caption: TaggedCaption, place: int) -> bool:
     """Return whether "left" or "right" is a side: after "the", before "of"; not a verb, nor "correct"."""
-    before = caption.words[at - 1] if at > 0 else ""
-    after = caption.words[at + 1 : at + 3]
+    before = caption.words[place - 1] if place > 0 else ""
+    after = caption.words[place + 1 : place + 3]
     if after == ["of", "way"] or before in ("has", "have", "had", "all"):
         return False
     if before == "the":
@@ -220,89 +289,128 @@ def _is_side(caption: TaggedCaption, at: int) -> bool:
     return after[:1] == ["of"]
 
 
-def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def count_edits(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other numbers from two to five."""
     for attribute in caption.attributes:
-        place, noun = attribute.tokens[0], caption.nouns[attribute.object]
-        number, named = caption.words[place], caption.words[caption.objects[attribute.object].head]
+        place = attribute.tokens[0]
+        number = caption.words[place]
         if attribute.kind != "number" or number not in _COUNTS:
             continue
+        noun = caption.nouns[attribute.object]
+        head = caption.words[caption.objects[attribute.object].head]
         for other in _COUNTS:
-            new = "count", other, noun
+            new = ("count", other, noun)
             if other != number and corpus.allows(image, new):
-                details = f"{number} {named}", f"{other} {named}"
-                yield Option(partial(caption.replaced, {place: other}), [new], [("count", number, noun)], details)
+                yield Option(
+                    partial(caption.replaced, {place: other}),
+                    [new],
+                    [("count", number, noun)],
+                    (f"{number} {head}", f"{other} {head}"),
+                )
 
 
-def noun_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def noun_options(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other nouns for the head of a noun phrase in plain letters, with the article that fits.
 
     Words and lemmas of the captions of the image are not written.
     """
-    said: set[str] = set()
+    known: set[str] = set()
     for other in image.captions:
-        said.update(other.words)
+        known.update(other.words)
         for token in other.tokens:
-            said |= {token.lemma, noun_of(token)}
+            known |= {token.lemma, noun_of(token)}
     for chunk in caption.chunks:
-        head, words = chunk.last, caption.words[chunk.first : chunk.last + 1]
+        head = chunk.last
         lemma = noun_of(caption.tokens[head])
-        plain_noun = caption.tags[head] == "N" and lemma in NOUN_KINDS and all(map(_LETTERS.fullmatch, words))
-        if chunk.kind != "NP" or not plain_noun:
+        if chunk.kind != "NP" or caption.tags[head] != "N" or lemma not in NOUN_KINDS:
+            continue
+        if not all(map(_LETTERS.fullmatch, caption.words[chunk.first : head + 1])):
             continue
         for noun in corpus.nouns:
-            if noun not in said and contradict(lemma, noun):
-                form = noun if caption.words[head] == lemma else plural(noun)
-                if form not in said:
-                    yield Option(partial(caption.replaced, {head: form}))
+            if noun not in known and contradict(lemma, noun):
+                word = noun if caption.words[head] == lemma else plural(noun)
+                if word not in known:
+                    yield Option(partial(caption.replaced, {head: word}))
 
 
-def numeral_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def numeral_options(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other numbers before a noun, which takes the form that the number asks for."""
-    for position, word in enumerate(caption.words):
+    for place, word in enumerate(caption.words):
         value = NUMBER_VALUES.get(word)
         if word.isdecimal():
             value = int(word)
-        counted = _COUNTED.match(" ".join([*caption.tags[position:], ""]))
-        if value is None or not counted or caption.tags[max(position - 1, 0) : position] == ["CD"]:
+        tags = "".join(f"{tag} " for tag in caption.tags[place:])
+        counted = _COUNTED.match(tags)
+        if value is None or not counted or (place > 0 and caption.tags[place - 1] == "CD"):
             continue
-        noun = position + counted[0].count(" ") - 1
-        ones = {"one", article_before(caption.words[position + 1])}
-        for new, other in NUMBER_VALUES.items():
-            if other != value and (other > 1 or new in ones):
-                yield Option(partial(_recounted, caption, position, noun, value, new))
+        noun = place + counted[0].count(" ") - 1
+        ones = {"one", article_before(caption.words[place + 1])}
+        for number, other in NUMBER_VALUES.items():
+            if other != value and (other > 1 or number in ones):
+                yield Option(partial(_recounted, caption, place, noun, value, number))
 
 
-def _recounted(caption: TaggedCaption, at: int, noun: int, old: int, new: str) -> list[Edit]:
-    edits = [caption.edit(at, at, new)]
-    lemma, form = caption.tokens[noun].lemma, caption.words[noun]
+def _recounted(
+    caption: TaggedCaption,
+    place: int,
+    noun: int,
+    value: int,
+    number: str,
+) -> list[Edit]:
+    """Write another number, and the noun in the form that it asks for."""
+    edits = [caption.edit(place, place, number)]
+    word = caption.words[noun]
+    lemma = caption.tokens[noun].lemma
     lemma = SINGULARS.get(lemma, lemma)
-    if NUMBER_VALUES[new] == 1:
+    form = word
+    if NUMBER_VALUES[number] == 1:
         form = lemma
-    elif old == 1:
+    elif value == 1:
         form = plural(lemma)
-    if form != caption.words[noun]:
+    if form != word:
         edits.append(caption.edit(noun, noun, form))
     return edits
 
 
-def relation_options(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+def relation_options(
+    caption: TaggedCaption,
+    image: Image,
+    corpus: Corpus,
+) -> Iterator[Option]:
     """Yields other prepositions before a noun phrase, and two noun phrases in each other's place."""
-    # Noun phrases that are joined, as in `a dog and a cat`, are of one group and do not change places.
     phrases = []
-    group = joined = 0
-    for chunk, following in zip_longest(caption.chunks, caption.chunks[1:]):
-        words = " ".join(caption.words[chunk.first : chunk.last + 1])
-        if chunk.kind == "P" and following and following.kind == "NP":
+    # Noun phrases that are joined, as in `a dog and a cat`, are of one group and do not change places.
+    group = 0
+    is_joined = False
+    for index, chunk in enumerate(caption.chunks):
+        words = caption.words_of(chunk)
+        following = caption.chunks[index + 1 : index + 2]
+        if chunk.kind == "P" and following and following[0].kind == "NP":
             for new in contradicting(words):
                 yield Option(partial(caption.rewritten, chunk, new))
         if chunk.kind == "NP":
-            group += not joined
+            if not is_joined:
+                group += 1
             phrases.append((chunk, group))
-        joined = chunk.kind == "NP" or (joined and words in _JOINED_BY)
-    for (one, group), (two, other) in combinations(phrases, 2):
-        first, second = caption.written(one.first, one.last), caption.written(two.first, two.last)
-        if group != other and first.lower() != second.lower():
+            is_joined = True
+        elif words not in _JOINED_BY:
+            is_joined = False
+    for (one, group), (two, other_group) in combinations(phrases, 2):
+        first = caption.written(one.first, one.last)
+        second = caption.written(two.first, two.last)
+        if group != other_group and first.lower() != second.lower():
             yield Option(partial(caption.swapped, one, two))
 
 

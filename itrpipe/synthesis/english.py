@@ -49,11 +49,12 @@ for _kind, _nouns in _WORDS["synonyms"].items():
 
 def article_before(word: str) -> str:
     """Return `an` before a word that begins with the sound of a vowel, else `a`."""
-    lower = word.lower()
-    vowel = lower.startswith(tuple("aeiou")) and not lower.startswith(tuple(_WORDS["like_consonants"]))
-    if vowel or lower.startswith(tuple(_WORDS["like_vowels"])):
+    word = word.lower()
+    if word.startswith(tuple(_WORDS["like_vowels"])):
         return "an"
-    return "a"
+    if word.startswith(tuple(_WORDS["like_consonants"])):
+        return "a"
+    return "an" if word.startswith(tuple("aeiou")) else "a"
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -64,7 +65,10 @@ def plural(noun: str) -> str:
     """
     from lemminflect import getInflection
 
-    return _WORDS["plurals"].get(noun) or next(iter(getInflection(noun, "NNS")), noun)
+    if noun in _WORDS["plurals"]:
+        return _WORDS["plurals"][noun]
+    inflections = getInflection(noun, "NNS")
+    return inflections[0] if inflections else noun
 
 
 def contradicting(preposition: str) -> tuple[str, ...]:
@@ -87,14 +91,19 @@ def contradict(first: str, second: str) -> bool:
 
     Source: VSE-C (Shi et al., COLING 2018), which asks WordNet for what is next above and below.
     """
-    one, other = NOUN_KINDS[first], NOUN_KINDS[second]
-    return _lineage(*one).isdisjoint(other) and _lineage(*other).isdisjoint(one)
+    kinds = NOUN_KINDS[first]
+    other_kinds = NOUN_KINDS[second]
+    return _lineage(*kinds).isdisjoint(other_kinds) and _lineage(*other_kinds).isdisjoint(kinds)
 
 
 @functools.cache
 def _lineage(*kinds: str) -> frozenset[str]:
     """Return kinds with all that stand above them."""
-    return frozenset(kinds).union(*(_lineage(*_PARENTS[kind]) for kind in kinds if kind in _PARENTS))
+    lineage = set(kinds)
+    for kind in kinds:
+        if kind in _PARENTS:
+            lineage |= _lineage(*_PARENTS[kind])
+    return frozenset(lineage)
 
 
 def are_siblings(first: str, second: str) -> bool:
@@ -102,35 +111,43 @@ def are_siblings(first: str, second: str) -> bool:
 
     People of different ages or deeds may be the same ones, and so may vague words.
     """
-    shared = (_parents(first) & _parents(second)).difference(_WORDS["compatible"])
-    return bool(shared) and contradict(first, second) and {first, second}.isdisjoint(_WORDS["vague"])
+    if first in _WORDS["vague"] or second in _WORDS["vague"]:
+        return False
+    shared = _parents(first) & _parents(second)
+    return not shared.issubset(_WORDS["compatible"]) and contradict(first, second)
 
 
 def _parents(noun: str) -> set[str]:
     """Return the kinds right above those of a noun."""
-    return set().union(*(_PARENTS.get(kind, ()) for kind in NOUN_KINDS[noun]))
+    parents: set[str] = set()
+    for kind in NOUN_KINDS[noun]:
+        parents |= _PARENTS.get(kind, set())
+    return parents
 
 
 def may_be(first: str, second: str) -> bool:
     """Return whether two nouns may name the same thing; of those that are not known, only equal ones."""
-    return first == second or (first in NOUN_KINDS and second in NOUN_KINDS and not contradict(first, second))
+    if first == second:
+        return True
+    return first in NOUN_KINDS and second in NOUN_KINDS and not contradict(first, second)
 
 
 @functools.cache
 def usual_attribute(word: str) -> str:
     """Return the first of the attributes that mean the same."""
-    for group in itertools.chain.from_iterable(_WORDS["attributes"]):
-        if word in group:
-            return group[0]
+    for groups in _WORDS["attributes"]:
+        for group in groups:
+            if word in group:
+                return group[0]
     return word
 
 
 @functools.cache
 def contradicting_attributes(word: str) -> tuple[str, ...]:
     """Return attributes of the class of a lower-case one that do not mean the same; none of one that is not known."""
-    found: list[str] = []
+    attributes: list[str] = []
     for groups in _WORDS["attributes"]:
         others = [group for group in groups if word not in group]
         if len(others) < len(groups):
-            found += itertools.chain.from_iterable(others)
-    return tuple(found)
+            attributes += itertools.chain.from_iterable(others)
+    return tuple(attributes)

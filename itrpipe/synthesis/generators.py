@@ -48,10 +48,10 @@ class Generator:
             names = load_declaration(stage).confs
             if value and value not in names:
                 raise ValueError(unknown(what, value, sorted(names)))
-        usual = usual_method(conf)
-        if method and not usual:
+        default = usual_method(conf)
+        if method and not default:
             raise ValueError(f"{conf} writes by rules, so that {name!r} names no model; leave the method out")
-        return cls(conf, method or usual, int(seed or 0))
+        return cls(conf, method or default, int(seed or 0))
 
     @property
     def name(self) -> str:
@@ -146,7 +146,8 @@ class ByModel(SynthesizeSettings):
         if name not in backbone_names():
             raise ValueError(unknown("backbone", name, sorted(backbone_names())))
         if "writing" not in settings_of(name).answers:
-            able = " or ".join(each for each, declared in backbone_classes().items() if "writing" in declared.answers)
+            able = [able for able, declared in backbone_classes().items() if "writing" in declared.answers]
+            able = " or ".join(able)
             raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")
         return name
 

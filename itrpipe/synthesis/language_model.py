@@ -57,7 +57,11 @@ class LanguageModel:
             )
 
     @torch.inference_mode()
-    def perplexities(self, texts: Sequence[str], advance: Callable[[int], object] = lambda texts: None) -> np.ndarray:
+    def perplexities(
+        self,
+        texts: Sequence[str],
+        advance: Callable[[int], object] = lambda texts: None,
+    ) -> np.ndarray:
         """Return the perplexities float64 [n] of texts, each exp of the mean negative log-likelihood of its tokens.
 
         The first token is predicted from the start token. A text without any token has none: NaN.
@@ -66,30 +70,35 @@ class LanguageModel:
             texts: n of them; what is longer than the model reads is cut.
             advance: called with the number of texts after each pass.
         """
-        found = np.full(len(texts), np.nan)
+        perplexities = np.full(len(texts), np.nan)
         if not len(texts):
-            return found
+            return perplexities
         ids = []
         for tokens in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]:
-            ids.append(torch.tensor([self._tokenizer.bos_token_id, *tokens][: self._longest]))
+            tokens = [self._tokenizer.bos_token_id, *tokens]
+            ids.append(torch.tensor(tokens[: self._longest]))
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         for first in range(0, len(order), _BATCH):
             rows = order[first : first + _BATCH]
             # What is behind the end plays no part in what comes before it.
-            tokens = torch.nn.utils.rnn.pad_sequence([ids[row] for row in rows], True, -1).to(self._device)
+            batch = [ids[row] for row in rows]
+            tokens = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1).to(self._device)
+            targets = tokens[:, 1:]
             logits = self._network(tokens.clamp(min=0)).logits[:, :-1].float()
-            losses = F.cross_entropy(logits.mT, tokens[:, 1:], ignore_index=-1, reduction="none").double()
-            found[rows] = (losses.sum(dim=1) / (tokens[:, 1:] >= 0).sum(dim=1)).exp().cpu().numpy()
+            losses = F.cross_entropy(logits.mT, targets, ignore_index=-1, reduction="none").double()
+            mean_losses = losses.sum(dim=1) / (targets >= 0).sum(dim=1)
+            perplexities[rows] = mean_losses.exp().cpu().numpy()
             advance(len(rows))
-        return found
+        return perplexities
 
     @torch.inference_mode()
     def _reads_ahead(self) -> bool:
         """Tell whether what follows a token changes what is predicted of it, as in networks for masked tokens."""
         start = self._tokenizer.bos_token_id
         other = (start + 1) % len(self._tokenizer)
-        logits = self._network(torch.tensor([[start, start], [start, other]], device=self._device)).logits[:, 0]
-        return not torch.allclose(logits[0], logits[1], atol=1e-4)
+        tokens = torch.tensor([[start, start], [start, other]], device=self._device)
+        first, second = self._network(tokens).logits[:, 0]
+        return not torch.allclose(first, second, atol=1e-4)
 
 
 def fluency(
@@ -114,19 +123,25 @@ def fluency(
         `sentences` and `captions`, how many were read, each caption once; `perplexity` and `caption_perplexity`, the
         means over them, None where there is none.
     """
-    kept = file.read(("caption_id", "text"))
-    drawn = np.random.default_rng(seed).choice(len(kept), size=min(most, len(kept)), replace=False)
-    chosen = kept.take(np.sort(drawn))
-    own = [captions[name] for name in dict.fromkeys(chosen["caption_id"].to_pylist())]
+    sentences = file.read(("caption_id", "text"))
+    count = min(most, len(sentences))
+    drawn = np.random.default_rng(seed).choice(
+        len(sentences),
+        size=count,
+        replace=False,
+    )
+    sentences = sentences.take(np.sort(drawn))
+    caption_ids = dict.fromkeys(sentences["caption_id"].to_pylist())
+    texts = [captions[caption_id] for caption_id in caption_ids]
     return {
-        "sentences": len(chosen),
-        "captions": len(own),
-        "perplexity": mean(model.perplexities(chosen["text"].to_pylist(), advance)),
-        "caption_perplexity": mean(model.perplexities(own, advance)),
+        "sentences": len(sentences),
+        "captions": len(texts),
+        "perplexity": mean_perplexity(model.perplexities(sentences["text"].to_pylist(), advance)),
+        "caption_perplexity": mean_perplexity(model.perplexities(texts, advance)),
     }
 
 
-def mean(perplexities: np.ndarray) -> float | None:
+def mean_perplexity(perplexities: np.ndarray) -> float | None:
     """Return the mean as it is reported, without the texts that have none; None where no text has one."""
     known = perplexities[np.isfinite(perplexities)]
     if not len(known):

@@ -54,51 +54,77 @@ class ModelMaker:
 
         Masks, refills, filters and ranks in one pass of the model over the masked copies and one over the rest.
         """
-        settings, captions, split = self.settings, self.captions, self.captions.split
+        settings = self.settings
+        captions = self.captions
+        split = captions.split
         rng = np.random.default_rng([settings.seed, block])
         chosen = np.arange(rows.start, rows.stop)
         width = int(captions.lengths[chosen].max())
-        masked = self.masks.draw(chosen, width, settings.copies, settings.noise, rng)
-        arrays = *masked, captions.tokens[chosen, :width], split.caption_image[chosen], captions.lengths[chosen]
-        copies, labels, originals, images, lengths = (torch.from_numpy(array).to(self.device) for array in arrays)
+        masked, labels = self.masks.draw(chosen, width, settings.copies, settings.noise, rng)
+        copies = torch.from_numpy(masked).to(self.device)
+        labels = torch.from_numpy(labels).to(self.device)
+        originals = torch.from_numpy(captions.tokens[chosen, :width]).to(self.device)
+        lengths = torch.from_numpy(captions.lengths[chosen]).to(self.device)
+        image_rows = torch.from_numpy(split.caption_image[chosen]).to(self.device)
 
         texts = TextBatch(copies, lengths.repeat_interleave(settings.copies))
-        embedded, images = self.model.embed(images)
-        logits = self.model.mlm_logits(embedded, images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
+        embedded, images = self.model.embed(image_rows)
+        logits = self.model.mlm_logits(
+            embedded,
+            images.repeat_interleave(settings.copies),
+            texts,
+            labels != UNLABELLED,
+        )
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
-        specials = self.masks.specials.all
         drawn = synthetic.refill(
-            copies, labels, logits, settings.draws, settings.temperature, specials, generator
+            copies,
+            labels,
+            logits,
+            settings.draws,
+            settings.temperature,
+            self.masks.specials.all,
+            generator,
         )  # [T K, L, W]
-        likely = synthetic.log_probabilities(drawn, labels, logits)
-        own = synthetic.log_probabilities(originals.repeat_interleave(settings.copies, 0)[:, None], labels, logits)
+        probabilities = synthetic.log_probabilities(drawn, labels, logits)
+        repeated = originals.repeat_interleave(settings.copies, 0)[:, None]
+        caption_probabilities = synthetic.log_probabilities(repeated, labels, logits).expand_as(probabilities)
         sentences = drawn.view(len(chosen), -1, width)
 
-        def score(owners: Tensor, found: Tensor) -> Tensor:
-            return self.model.rank(embedded, images[owners], TextBatch(found, lengths[owners]))
+        def score(owners: Tensor, tokens: Tensor) -> Tensor:
+            return self.model.rank(embedded, images[owners], TextBatch(tokens, lengths[owners]))
 
-        written = self.masks.known(chosen)
-        if written is not None:
-            written = written.to(self.device)
-        reasons = synthetic.reject(sentences, originals, written)
+        known = self.masks.known(chosen)
+        if known is not None:
+            known = known.to(self.device)
+        reasons = synthetic.reject(sentences, originals, known)
         scores = synthetic.score_kept(score, sentences, reasons)  # -inf where nothing was scored
-        reasons = synthetic.mark_outranked(reasons, *synthetic.select_hardest(scores, settings.keep))
+        hardest = synthetic.select_hardest(scores, settings.keep)
+        reasons = synthetic.mark_outranked(reasons, *hardest).cpu().numpy()
         positive = self.model.rank(embedded, images, TextBatch(originals, lengths)).float().tolist()
-        likely, own = (values.expand_as(likely).reshape(reasons.shape) for values in (likely, own))
 
-        tensors = sentences, reasons, scores, likely, own
-        sentences, reasons, scores, likely, own = (tensor.cpu().numpy() for tensor in tensors)
-        owner, number = np.nonzero(reasons == synthetic.KEPT)
-        order = np.lexsort((number, -scores[owner, number], owner))
-        found = []
-        for row, place in zip(owner[order].tolist(), number[order].tolist(), strict=True):
+        sentences = sentences.cpu().numpy()
+        scores = scores.cpu().numpy()
+        probabilities = probabilities.reshape(reasons.shape).cpu().numpy()
+        caption_probabilities = caption_probabilities.reshape(reasons.shape).cpu().numpy()
+        owners, numbers = np.nonzero(reasons == synthetic.KEPT)
+        order = np.lexsort((numbers, -scores[owners, numbers], owners))
+        made = []
+        for row, number in zip(owners[order].tolist(), numbers[order].tolist(), strict=True):
             caption = int(chosen[row])
-            text, _, edits = respell(captions, caption, sentences[row, place])
-            names = str(split.caption_ids[caption]), str(split.image_ids[split.caption_image[caption]])
-            probabilities = float(likely[row, place]), float(own[row, place])
-            found.append(Sentence(*names, text, edits, float(scores[row, place]), positive[row], *probabilities))
+            text, _, edits = respell(captions, caption, sentences[row, number])
+            sentence = Sentence(
+                str(split.caption_ids[caption]),
+                str(split.image_ids[split.caption_image[caption]]),
+                text,
+                edits,
+                float(scores[row, number]),
+                positive[row],
+                float(probabilities[row, number]),
+                float(caption_probabilities[row, number]),
+            )
+            made.append(sentence)
         counts = Counter(synthetic.REASONS[reason] for reason in reasons.ravel().tolist())
-        return found, dict(sorted(counts.items()))
+        return made, dict(sorted(counts.items()))
 
 
 class UniterSentences:
@@ -117,14 +143,22 @@ class UniterSentences:
         device: torch.device | str = "cpu",
     ) -> None:
         self._model = model.to(device).eval()
-        self._load, self._device = images, device
+        self._load = images
+        self._device = device
 
     def embed(self, images: Tensor) -> tuple[RegionEncoding, Tensor]:
         """Encode images of rows [n], each once, and return the number int64 [n] of each row among them."""
         rows, numbers = images.unique(return_inverse=True)
-        return self._model.encode_images(self._load(rows.cpu().numpy()).to(self._device)), numbers
+        batch = self._load(rows.cpu().numpy()).to(self._device)
+        return self._model.encode_images(batch), numbers
 
-    def mlm_logits(self, images: RegionEncoding, numbers: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
+    def mlm_logits(
+        self,
+        images: RegionEncoding,
+        numbers: Tensor,
+        texts: TextBatch,
+        labelled: Tensor,
+    ) -> Tensor:
         """Predict the tokens at masked positions; the vocabulary is looked at for these alone.
 
         Args:
@@ -136,18 +170,31 @@ class UniterSentences:
         Returns:
             [M, V], caption by caption and from left to right.
         """
-        model, captions = self._model, torch.arange(len(numbers))
-        read = model.encode_texts(texts)
-        # [S, W, d]
-        states = model.read_at(images, read, numbers, captions, texts.tokens.shape[1], lambda states: states)
+        model = self._model
+        encoded = model.encode_texts(texts)
+        captions = torch.arange(len(numbers))
+        width = texts.tokens.shape[1]
+        states = model.read_at(
+            images,
+            encoded,
+            numbers,
+            captions,
+            width,
+            lambda states: states,
+        )  # [S, W, d]
         return model.masked_word_logits(states[labelled])
 
-    def rank(self, images: RegionEncoding, numbers: Tensor, texts: TextBatch) -> Tensor:
+    def rank(
+        self,
+        images: RegionEncoding,
+        numbers: Tensor,
+        texts: TextBatch,
+    ) -> Tensor:
         """Return rank logits float32 [n] of n captions, each with an image of `embed`; higher for a better match."""
         model = self._model
         bytes_of_a_text = 4 * _PARTS_OF_A_WORD * model.settings.embed_dim * texts.tokens.shape[1]
         scores = []
         for part in torch.arange(len(numbers)).split(max(1, _RANKED // bytes_of_a_text)):
-            read = model.encode_texts(TextBatch(texts.tokens[part], texts.lengths[part]))
-            scores.append(model.score_at(images, read, numbers[part], torch.arange(len(part))))
+            encoded = model.encode_texts(TextBatch(texts.tokens[part], texts.lengths[part]))
+            scores.append(model.score_at(images, encoded, numbers[part], torch.arange(len(part))))
         return torch.cat(scores).float()

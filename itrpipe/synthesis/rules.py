@@ -11,11 +11,10 @@ Source: ours; Thrush et al., "Winoground" (CVPR 2022), for such quadruples.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from functools import cache, cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,30 +45,46 @@ class RuleMaker:
         settings: which rules, how many sentences by each, and whether these have twins.
     """
 
-    def __init__(self, split: Split, tagged: Sequence[TaggedCaption], corpus: Corpus, settings: ByRules) -> None:
-        self.split, self._tagged, self._corpus, self._settings = split, tagged, corpus, settings
-        starts = split.captions_of_image
-        self._image: Callable[[Any], Image] = cache(lambda image: Image(tagged[slice(*starts[image : image + 2])]))
+    def __init__(
+        self,
+        split: Split,
+        tagged: Sequence[TaggedCaption],
+        corpus: Corpus,
+        settings: ByRules,
+    ) -> None:
+        self.split = split
+        self._tagged = tagged
+        self._corpus = corpus
+        self._settings = settings
+        self._images: dict[int, Image] = {}
+
+    def _image(self, image: int) -> Image:
+        if image not in self._images:
+            start, end = self.split.captions_of_image[image : image + 2]
+            self._images[image] = Image(self._tagged[start:end])
+        return self._images[image]
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `itrpipe.synthesis.sentences.MakeSentences`."""
-        settings, split = self._settings, self.split
+        settings = self._settings
+        split = self.split
         rng = np.random.default_rng([settings.seed, block])
         twin_rng = np.random.default_rng([settings.seed, block, 1])
-        made: list[Sentence] = []
+        sentences: list[Sentence] = []
         drawn: Counter[str] = Counter()
         for row in rows:
             caption = self._tagged[row]
-            image = self._image(int(split.caption_image[row]))
-            image_texts = {each.text for each in image.captions}
-            names = str(split.caption_ids[row]), str(split.image_ids[split.caption_image[row]])
+            image_row = int(split.caption_image[row])
+            image = self._image(image_row)
+            image_texts = {other.text for other in image.captions}
             starts = [token.start for token in caption.tokens]
             written: set[str] = set()
             for rule, find_options in RULES.items():
                 if rule not in settings.rules:
                     continue
                 options = list(find_options(caption, image, self._corpus))
-                for place in rng.choice(len(options), size=min(settings.keep, len(options)), replace=False):
+                count = min(settings.keep, len(options))
+                for place in rng.choice(len(options), size=count, replace=False):
                     option = options[place]
                     edits = sorted(option.edits())
                     text = apply_edits(caption.text, starts, edits)
@@ -86,21 +101,40 @@ class RuleMaker:
                     if twin is None:
                         reason = "no twin"
                     elif reason == "kept":
-                        made.append(Sentence(*names, text, edits, None, None, None, None, rule, *twin))
+                        caption_id = str(split.caption_ids[row])
+                        image_id = str(split.image_ids[image_row])
+                        probabilities = (None, None, None, None)
+                        sentences.append(
+                            Sentence(
+                                caption_id,
+                                image_id,
+                                text,
+                                edits,
+                                *probabilities,
+                                rule,
+                                *twin,
+                            )
+                        )
                     written.add(text)
                     drawn[reason] += 1
-        return made, dict(sorted(drawn.items()))
+        return sentences, dict(sorted(drawn.items()))
 
     @cached_property
-    def _saying(self) -> dict[Statement, set[int]]:
+    def _captions_with(self) -> dict[Statement, set[int]]:
         """Return statement -> rows of the captions that make it."""
-        saying: dict[Statement, set[int]] = defaultdict(set)
+        rows: dict[Statement, set[int]] = defaultdict(set)
         for row, caption in enumerate(self._tagged):
             for statement in caption.content:
-                saying[statement].add(row)
-        return saying
+                rows[statement].add(row)
+        return rows
 
-    def _twin(self, row: int, option: Option, text: str, rng: np.random.Generator) -> tuple[str, ...] | None:
+    def _twin(
+        self,
+        row: int,
+        option: Option,
+        text: str,
+        rng: np.random.Generator,
+    ) -> tuple[str, ...] | None:
         """Find an image that an edited caption is true of, and the caption is false of.
 
         Captions of other images say what the edit says; of those that have most in common with the caption, one is
@@ -115,44 +149,51 @@ class RuleMaker:
         Returns:
             The id of the image, the detail of the caption, and that of the edit; None where there is no such image.
         """
-        caption, image_of = self._tagged[row], self.split.caption_image
+        caption = self._tagged[row]
+        image_of = self.split.caption_image
+        image_ids = self.split.image_ids
         if option.sides:
-            return str(self.split.image_ids[image_of[row]]), caption.text, text
-        if not option.new or not self._settled(self._image(image_of[row]), option.old):
+            return str(image_ids[image_of[row]]), caption.text, text
+        if not option.new or not self._is_settled(self._image(image_of[row]), option.old):
             return None
-        saying = self._saying
-        closest = set.intersection(*(saying[statement] for statement in option.new))
+        captions_with = self._captions_with
+        closest = set.intersection(*(captions_with[statement] for statement in option.new))
         groups = [closest]
         others = caption.content.difference(option.old)
-        for statement in sorted(others, key=lambda statement: (len(saying[statement]), statement)):
-            closer = closest & saying[statement]
+        for statement in sorted(others, key=lambda statement: (len(captions_with[statement]), statement)):
+            closer = closest & captions_with[statement]
             if closer:
                 groups.append(closer)
                 closest = closer
-        for rows in map(sorted, reversed(groups)):
+        for group in reversed(groups):
+            rows = sorted(group)
             for place in rng.permutation(len(rows))[:_TRIES]:
-                image = image_of[rows[place]]
+                image = int(image_of[rows[place]])
                 if self._contradicts(self._image(image), option):
-                    return str(self.split.image_ids[image]), *option.details
+                    return str(image_ids[image]), *option.details
         return None
 
     def _contradicts(self, image: Image, option: Option) -> bool:
         """Return whether captions of an image settle what an edit says, of one thing each, not what it took away."""
+        if not image.statements.isdisjoint(option.old):
+            return False
         nouns: set[str] = set()
         placed: set[str] = set()
         for statement in option.new:
             nouns.update(nouns_of(statement))
             if statement[0] != "count":
                 placed.update(nouns_of(statement))
-        gone = set().union(*map(nouns_of, option.old)) - nouns
-        return (
-            image.said.isdisjoint(option.old)
-            and image.has_one(*placed)
-            and not any(may_be(*pair) for pair in product(gone, image.nouns))
-            and self._settled(image, option.new)
-        )
+        gone: set[str] = set()
+        for statement in option.old:
+            gone.update(nouns_of(statement))
+        if not image.has_one(*placed):
+            return False
+        for noun, other in product(gone - nouns, image.nouns):
+            if may_be(noun, other):
+                return False
+        return self._is_settled(image, option.new)
 
-    def _settled(self, image: Image, statements: Sequence[Statement]) -> bool:
+    def _is_settled(self, image: Image, statements: Sequence[Statement]) -> bool:
         """Return whether enough captions of an image make these statements, and none a rival one: another colour.
 
         Where several have to agree, sizes and ages are never settled: they are so beside others.
@@ -164,17 +205,25 @@ class RuleMaker:
                 others = NUMBER_VALUES
             elif kind == "is":
                 others = map(usual_attribute, contradicting_attributes(word))
-            rivals.update((kind, other, *noun) for other in others)
-        agreeing = self._settings.twins
-        named = [statement for statement in statements if statement[0] == NOUN] or statements
-        return (
-            (agreeing == 1 or not any(statement[1] in RELATIVE for statement in statements))
-            and image.said.isdisjoint(rivals.difference(statements))
-            and sum(caption.content.issuperset(named) for caption in image.captions) >= agreeing
-        )
+            for other in others:
+                rivals.add((kind, other, *noun))
+        if not image.statements.isdisjoint(rivals.difference(statements)):
+            return False
+        fewest = self._settings.twins
+        for statement in statements:
+            if fewest != 1 and statement[1] in RELATIVE:
+                return False
+        named = [statement for statement in statements if statement[0] == NOUN]
+        if named:
+            statements = named
+        return sum(caption.content.issuperset(statements) for caption in image.captions) >= fewest
 
 
-def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
+def open_rule_maker(
+    prepared: Path,
+    parsed: Path,
+    settings: ByRules,
+) -> Opened:
     """Open the rules on a whole split, with the words and parts of speech of its scene graphs.
 
     Args:
@@ -188,35 +237,50 @@ def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
         DataError: a file is damaged, or captions have no scene graph.
     """
     dataset = PreparedDataset.open(prepared)
-    train, own = dataset.split(TRAIN).share(settings.train_share), dataset.split(settings.split)
+    train = dataset.split(TRAIN).share(settings.train_share)
+    split = dataset.split(settings.split)
     corpus = Corpus(tagged_captions(parsed, train.caption_ids.tolist()), settings.min_count)
     if settings.split == TRAIN:
-        own, tagged = train, corpus.captions
+        split = train
+        tagged = corpus.captions
     else:
-        tagged = tagged_captions(parsed, own.caption_ids.tolist())
+        tagged = tagged_captions(parsed, split.caption_ids.tolist())
     guess = None
     if settings.refined:
-        guess = partial(guessed, own=own, train=train)
-    return Opened(RuleMaker(own, tagged, corpus, settings).make, own, None, guess)
+        guess = partial(guessed, split=split, train=train)
+    return Opened(
+        RuleMaker(split, tagged, corpus, settings).make,
+        split,
+        None,
+        guess,
+    )
 
 
-def guessed(paths: Sequence[Path], own: Split, train: Split) -> np.ndarray:
+def guessed(
+    paths: Sequence[Path],
+    split: Split,
+    train: Split,
+) -> np.ndarray:
     """Find the sentences to leave out so that no model without the image can tell the others; bool of each.
 
     Args:
         paths: files of `write_part`.
-        own: the captions that they were made of.
+        split: the captions that they were made of.
         train: the captions of the training split.
     """
-    every = pa.concat_tables([table.select(["caption_id", "text", "kind"]) for table, _ in read_parts(paths)])
-    rows = rows_of(every["caption_id"], own.captions["caption_id"].combine_chunks())
-    images = train.caption_image if own.name == train.name else None
+    tables = []
+    for table, _ in read_parts(paths):
+        tables.append(table.select(["caption_id", "text", "kind"]))
+    sentences = pa.concat_tables(tables)
+    rows = rows_of(sentences["caption_id"], split.captions["caption_id"].combine_chunks())
+    images = train.caption_image if split.name == train.name else None
     trigrams = Trigrams(train.captions["tokens"], images)
-    texts = [own.texts[row] for row in rows]
-    pairs = Pairs(texts, every["text"].to_pylist(), own.caption_image[rows])
-    kinds = np.array(every["kind"].to_pylist())
-    out = np.ones(len(rows), bool)
+    captions = [split.texts[row] for row in rows]
+    pairs = Pairs(captions, sentences["text"].to_pylist(), split.caption_image[rows])
+    kinds = np.array(sentences["kind"].to_pylist())
+    is_guessed = np.ones(len(rows), bool)
     for kind in np.unique(kinds):
-        places = np.flatnonzero(kinds == kind)
-        out[places[blind.refined(pairs.only(places), trigrams)]] = False
-    return out
+        rows = np.flatnonzero(kinds == kind)
+        refined_rows = blind.refined(pairs.only(rows), trigrams)
+        is_guessed[rows[refined_rows]] = False
+    return is_guessed

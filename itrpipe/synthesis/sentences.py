@@ -75,7 +75,11 @@ class Edit:
     new: str
 
 
-def apply_edits(text: str, starts: Sequence[int], edits: Iterable[Edit]) -> str:
+def apply_edits(
+    text: str,
+    starts: Sequence[int],
+    edits: Iterable[Edit],
+) -> str:
     """Return the sentence that edits make of a caption.
 
     Args:
@@ -83,12 +87,13 @@ def apply_edits(text: str, starts: Sequence[int], edits: Iterable[Edit]) -> str:
         starts: first character of each of its words.
         edits: in order, no two of the same words.
     """
-    parts, done = [], 0
+    sentence = ""
+    done = 0
     for edit in edits:
         start = starts[edit.position]
-        parts += [text[done:start], edit.new]
+        sentence += text[done:start] + edit.new
         done = start + len(edit.old)
-    return "".join([*parts, text[done:]])
+    return sentence + text[done:]
 
 
 class Sentence(NamedTuple):
@@ -140,11 +145,21 @@ class Writing(Work[Opened]):
         device: `cpu`, `cuda` or `auto`.
     """
 
-    title, unit, suffix, in_one_thread = "writing sentences", "captions", ".arrow", True
+    title = "writing sentences"
+    unit = "captions"
+    suffix = ".arrow"
+    in_one_thread = True
     untold = ("opened",)
 
-    def __init__(self, open_maker: Callable[[], Opened], block_size: int, device: str = "cpu") -> None:
-        self._open_maker, self._block_size, self.device = open_maker, block_size, device
+    def __init__(
+        self,
+        open_maker: Callable[[], Opened],
+        block_size: int,
+        device: str = "cpu",
+    ) -> None:
+        self._open_maker = open_maker
+        self._block_size = block_size
+        self.device = device
 
     @cached_property
     def opened(self) -> Opened:
@@ -159,12 +174,22 @@ class Writing(Work[Opened]):
         """Return the maker."""
         return self.opened
 
-    def make(self, worker: Opened, part: Part, path: Path) -> None:
+    def make(
+        self,
+        worker: Opened,
+        part: Part,
+        path: Path,
+    ) -> None:
         """Writes the sentences of a block."""
-        write_part(path, *worker.make(part.content, int(part.name)))
+        sentences, drawn = worker.make(part.content, int(part.name))
+        write_part(path, sentences, drawn)
 
 
-def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, int]) -> None:
+def write_part(
+    path: Path,
+    sentences: Sequence[Sentence],
+    drawn: Mapping[str, int],
+) -> None:
     """Writes the sentences of some captions.
 
     Args:
@@ -175,8 +200,13 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
     Raises:
         DiskFullError: no space is left.
     """
-    rows = [sentence._asdict() | {"edits": list(map(vars, sentence.edits))} for sentence in sentences]
-    write_arrow(path, pa.Table.from_pylist(rows, SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn))})))
+    rows = []
+    for sentence in sentences:
+        row = sentence._asdict()
+        row["edits"] = [vars(edit) for edit in sentence.edits]
+        rows.append(row)
+    schema = SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn))})
+    write_arrow(path, pa.Table.from_pylist(rows, schema))
 
 
 def read_parts(paths: Sequence[Path]) -> Iterator[tuple[pa.Table, dict[str, int]]]:
@@ -193,7 +223,11 @@ def read_parts(paths: Sequence[Path]) -> Iterator[tuple[pa.Table, dict[str, int]
         yield table.replace_schema_metadata(None), drawn
 
 
-def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None = None) -> dict[str, int]:
+def join_parts(
+    paths: Sequence[Path],
+    folder: Path,
+    guessed: np.ndarray | None = None,
+) -> dict[str, int]:
     """Writes `sentences.parquet` into a folder from files of `write_part`; each becomes a row group.
 
     Args:

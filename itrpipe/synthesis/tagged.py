@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from itrpipe.errors import DataError
 from itrpipe.scene_graph.chunks import Chunk, Chunker
 from itrpipe.scene_graph.graph import Relation, SceneGraph, Token
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, SceneGraphFile, graphs_of
-from itrpipe.scene_graph.tag import Sentence as TaggedWords
+from itrpipe.scene_graph.tag import TaggedWords
 from itrpipe.scene_graph.words import plain
 from itrpipe.synthesis.english import ARTICLES, article_before, may_be, usual_attribute
 from itrpipe.synthesis.sentences import Edit
@@ -72,60 +73,67 @@ class TaggedCaption(SceneGraph):
         return [noun_of(self.tokens[thing.head]) for thing in self.objects]
 
     @cached_property
-    def said(self) -> frozenset[Statement]:
+    def statements(self) -> frozenset[Statement]:
         """Return the statements of the caption."""
-        said = set(map(self.related, self.relations))
+        statements = set(map(self.statement_of, self.relations))
         for attribute in self.attributes:
             kind = STATEMENTS.get(attribute.kind, "")
             word = usual_attribute(self.words[attribute.tokens[0]])
-            said.add((kind, word, self.nouns[attribute.object]))
-        return frozenset(said)
+            statements.add((kind, word, self.nouns[attribute.object]))
+        return frozenset(statements)
 
     @cached_property
-    def sure(self) -> frozenset[Statement]:
+    def sure_statements(self) -> frozenset[Statement]:
         """Return its statements but relations that a parser may get wrong, as in `a cat under a chair and a box`."""
-        return self.said.difference(map(self.related, self.relations)).union(map(self.related, self.near))
+        sure = self.statements.difference(map(self.statement_of, self.relations))
+        return sure.union(map(self.statement_of, self.near_relations))
 
     @cached_property
     def content(self) -> frozenset[Statement]:
         """Return its sure statements, and the nouns."""
-        return self.sure.union((NOUN, noun) for noun in self.nouns)
+        return self.sure_statements.union((NOUN, noun) for noun in self.nouns)
 
     @cached_property
-    def near(self) -> list[Relation]:
+    def near_relations(self) -> list[Relation]:
         """Return the relations that stand between their subject and their object, and no other object among them."""
         heads = [thing.head for thing in self.objects]
-        found = []
+        near = []
         for relation in self.relations:
-            first, last = relation.tokens[0], relation.tokens[-1]
-            before = [head for head in heads if head < first]
-            follows = self.phrase_of(heads[relation.object]).first == last + 1
-            whole = last - first == len(relation.tokens) - 1
-            if whole and follows and heads[relation.subject] == max(before, default=None):
-                found.append(relation)
-        return found
+            first = relation.tokens[0]
+            last = relation.tokens[-1]
+            heads_before = [head for head in heads if head < first]
+            is_whole = last - first == len(relation.tokens) - 1
+            is_followed = self.phrase_of(heads[relation.object]).first == last + 1
+            if is_whole and is_followed and heads[relation.subject] == max(heads_before, default=None):
+                near.append(relation)
+        return near
 
-    def related(self, relation: Relation) -> Statement:
+    def statement_of(self, relation: Relation) -> Statement:
         """Return the statement of a relation."""
-        return "relation", self.nouns[relation.subject], relation.lemma, self.nouns[relation.object]
+        subject = self.nouns[relation.subject]
+        target = self.nouns[relation.object]
+        return "relation", subject, relation.lemma, target
 
     @cached_property
-    def several(self) -> frozenset[str]:
+    def plurals(self) -> frozenset[str]:
         """Return the nouns that stand there in the plural or with a number."""
-        several = {noun for kind, _, *nouns in self.said if kind == "count" for noun in nouns}
+        plurals = set()
+        for statement in self.statements:
+            if statement[0] == "count":
+                plurals.add(statement[-1])
         for thing, noun in zip(self.objects, self.nouns, strict=True):
             if self.words[thing.head] != noun:
-                several.add(noun)
-        return frozenset(several)
+                plurals.add(noun)
+        return frozenset(plurals)
 
-    def beside(self, number: int) -> list[str]:
+    def related_nouns(self, number: int) -> list[str]:
         """Return the nouns of an object and of those that it is in a relation with."""
-        numbers = {number}
+        related = {number}
         for relation in self.relations:
             ends = {relation.subject, relation.object}
             if number in ends:
-                numbers |= ends
-        return [self.nouns[each] for each in numbers]
+                related |= ends
+        return [self.nouns[other] for other in related]
 
     def phrase_of(self, head: int) -> Chunk:
         """Return the chunk that a word lies in, or the word alone: adverbs and auxiliaries lie in none."""
@@ -142,11 +150,22 @@ class TaggedCaption(SceneGraph):
             return f"{article_before(words)} {words}"
         return words
 
+    def words_of(self, chunk: Chunk) -> str:
+        """Return the words of a chunk in lower case."""
+        return " ".join(self.words[chunk.first : chunk.last + 1])
+
     def written(self, first: int, last: int) -> str:
         """Return the characters of the words from `first` to `last`."""
-        return self.text[self.tokens[first].start : self.tokens[last].end]
+        start = self.tokens[first].start
+        end = self.tokens[last].end
+        return self.text[start:end]
 
-    def edit(self, first: int, last: int, new: str) -> Edit:
+    def edit(
+        self,
+        first: int,
+        last: int,
+        new: str,
+    ) -> Edit:
         """Writes something instead of the words from `first` to `last`, with a capital letter where they have one."""
         old = self.written(first, last)
         if old[:1].isupper():
@@ -156,11 +175,12 @@ class TaggedCaption(SceneGraph):
     def replaced(self, new: Mapping[int, str]) -> list[Edit]:
         """Writes other words at some places, with the articles that fit them."""
         edits = []
-        for at, word in sorted(new.items()):
+        for place, word in sorted(new.items()):
             article = article_before(word)
-            if at and self.words[at - 1] in ARTICLES - {article}:
-                edits.append(self.edit(at - 1, at - 1, article))
-            edits.append(self.edit(at, at, word))
+            before = place - 1
+            if place > 0 and self.words[before] in ARTICLES - {article}:
+                edits.append(self.edit(before, before, article))
+            edits.append(self.edit(place, place, word))
         return edits
 
     def rewritten(self, chunk: Chunk, new: str) -> list[Edit]:
@@ -169,7 +189,8 @@ class TaggedCaption(SceneGraph):
 
     def swapped(self, one: Chunk, two: Chunk) -> list[Edit]:
         """Writes two noun phrases in each other's place."""
-        first, second = self.written(one.first, one.last), self.written(two.first, two.last)
+        first = self.written(one.first, one.last)
+        second = self.written(two.first, two.last)
         edit = self.edit(one.first, one.last, second)
         if self.tags[one.first] in {"D", "CD", "J"}:
             first = first[:1].lower() + first[1:]
@@ -183,20 +204,26 @@ class Image:
     captions: Sequence[TaggedCaption]
 
     @cached_property
-    def said(self) -> frozenset[Statement]:
+    def statements(self) -> frozenset[Statement]:
         """Return the statements of all."""
-        return frozenset().union(*(caption.said for caption in self.captions))
+        statements: set[Statement] = set()
+        for caption in self.captions:
+            statements |= caption.statements
+        return frozenset(statements)
 
     @cached_property
     def nouns(self) -> frozenset[str]:
         """Return the nouns of all."""
-        return frozenset().union(*(caption.nouns for caption in self.captions))
+        nouns: set[str] = set()
+        for caption in self.captions:
+            nouns.update(caption.nouns)
+        return frozenset(nouns)
 
     def has_one(self, *nouns: str) -> bool:
         """Return whether no caption names several things that one of the nouns may stand for."""
         for caption, noun in product(self.captions, nouns):
             alike = [other for other in caption.nouns if may_be(noun, other)]
-            if len(alike) > 1 or not caption.several.isdisjoint(alike):
+            if len(alike) > 1 or not caption.plurals.isdisjoint(alike):
                 return False
         return True
 
@@ -231,21 +258,22 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str]) -> list[TaggedCapt
         MissingInputError: there is no such artifact.
         DataError: it is damaged, or one of the captions has no scene graph.
     """
-    wanted = pc.field("caption_id").isin(pa.array(caption_ids, pa.string()))
-    found: dict[str, TaggedCaption] = {}
+    ids = pa.array(caption_ids, pa.string())
+    is_asked_for = pc.field("caption_id").isin(ids)
+    captions: dict[str, TaggedCaption] = {}
     for table in SceneGraphFile(parsed).row_groups(("caption_id", *GRAPH_SCHEMA.names)):
-        own = table.filter(wanted)
-        for caption_id, graph in zip(own["caption_id"].to_pylist(), graphs_of(own), strict=True):
+        rows = table.filter(is_asked_for)
+        for caption_id, graph in zip(rows["caption_id"].to_pylist(), graphs_of(rows), strict=True):
             # Without what a foreign parser found and the caption has no words for; nothing where it lacks an object.
-            parts = []
+            elements = []
             if all(thing.head >= 0 for thing in graph.objects):
-                for part in (graph.objects, graph.attributes, graph.relations):
-                    parts.append(tuple(element for element in part if element.tokens))
-            found[caption_id] = TaggedCaption(graph.text, graph.tokens, *parts)
-    missing = [name for name in caption_ids if name not in found]
+                for group in (graph.objects, graph.attributes, graph.relations):
+                    elements.append(tuple(filter(attrgetter("tokens"), group)))
+            captions[caption_id] = TaggedCaption(graph.text, graph.tokens, *elements)
+    missing = [caption_id for caption_id in caption_ids if caption_id not in captions]
     if missing:
         raise DataError(
             f"{parsed}: {len(missing):,} of {len(caption_ids):,} captions have no scene graph (the first: "
             f"{missing[0]!r}); run `itrpipe parse` for this dataset"
         )
-    return [found[name] for name in caption_ids]
+    return [captions[caption_id] for caption_id in caption_ids]

@@ -55,13 +55,28 @@ class TokenCaptions:
             split: the captions.
             vocabulary: of the model.
         """
-        tokens, lengths = (array.astype(np.int64) for array in vocabulary.encode_split(split))
-        place = np.arange(tokens.shape[1])
-        words = np.where((place > 0) & (place < lengths[:, None] - 1), place - 1, NO_WORD)
-        return cls(split, tokens, lengths, words, _spans(map(spans, split.texts)), [*vocabulary.words, MASK])
+        tokens, lengths = vocabulary.encode_split(split)
+        tokens = tokens.astype(np.int64)
+        lengths = lengths.astype(np.int64)
+        places = np.arange(tokens.shape[1])
+        is_word = (places > 0) & (places < lengths[:, None] - 1)
+        words = np.where(is_word, places - 1, NO_WORD)
+        return cls(
+            split,
+            tokens,
+            lengths,
+            words,
+            _ragged_spans(map(spans, split.texts)),
+            [*vocabulary.words, MASK],
+        )
 
     @classmethod
-    def of_pieces(cls, split: Split, tokenizer: Any, max_tokens: int) -> TokenCaptions:
+    def of_pieces(
+        cls,
+        split: Split,
+        tokenizer: Any,
+        max_tokens: int,
+    ) -> TokenCaptions:
         """Read captions by pieces of words, by a fast tokenizer of transformers.
 
         Args:
@@ -70,30 +85,49 @@ class TokenCaptions:
             max_tokens: tokens kept of a caption, start and end among them.
         """
         whole = tokenizer(split.texts)
-        read = tokenizer(split.texts, truncation=True, max_length=max_tokens)
-        words, places = [], []
+        cut = tokenizer(split.texts, truncation=True, max_length=max_tokens)
+        words = []
+        spans_of_captions = []
         for row in range(len(split.texts)):
-            words.append(_owners(read, row))
-            # Of a word that is cut off in the middle the characters are known all the same.
-            count = max(_owners(whole, row), default=NO_WORD) + 1
-            places.append([whole.word_to_chars(row, word) for word in range(count)])
-        ids = Ragged.of_lists(read["input_ids"])
-        owners = Ragged.of_lists(words).padded(fill=NO_WORD)
+            words.append(_words_of_tokens(cut, row))
+            # The characters of a word that is cut off in the middle are known all the same.
+            count = max(_words_of_tokens(whole, row), default=NO_WORD) + 1
+            spans_of_captions.append([whole.word_to_chars(row, word) for word in range(count)])
+        ids = Ragged.of_lists(cut["input_ids"])
+        words = Ragged.of_lists(words).padded(fill=NO_WORD)
         pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        return cls(split, ids.padded(), ids.counts, owners, _spans(places), pieces)
+        return cls(
+            split,
+            ids.padded(),
+            ids.counts,
+            words,
+            _ragged_spans(spans_of_captions),
+            pieces,
+        )
 
 
-def _owners(read: Any, row: int) -> list[int]:
-    """Return the word that each token of a caption is of."""
-    return [NO_WORD if word is None else word for word in read.word_ids(row)]
+def _words_of_tokens(encoding: Any, row: int) -> list[int]:
+    """Return the number of the word that each token of a caption is part of."""
+    words = []
+    for word in encoding.word_ids(row):
+        words.append(NO_WORD if word is None else word)
+    return words
 
 
-def _spans(captions: Iterable[Sequence[tuple[int, int]]]) -> Ragged:
-    found = [np.array(words, dtype=np.int64).reshape(-1, 2) for words in captions]
-    return Ragged.of_counts(np.array(list(map(len, found))), np.concatenate(found))
+def _ragged_spans(captions: Iterable[Sequence[tuple[int, int]]]) -> Ragged:
+    counts = []
+    arrays = []
+    for words in captions:
+        counts.append(len(words))
+        arrays.append(np.array(words, dtype=np.int64).reshape(-1, 2))
+    return Ragged.of_counts(np.array(counts), np.concatenate(arrays))
 
 
-def token_captions(split: Split, tokens: CaptionTokens, max_tokens: int) -> TokenCaptions:
+def token_captions(
+    split: Split,
+    tokens: CaptionTokens,
+    max_tokens: int,
+) -> TokenCaptions:
     """Return the captions of a split as a trained model reads them.
 
     Args:
@@ -108,9 +142,10 @@ def token_captions(split: Split, tokens: CaptionTokens, max_tokens: int) -> Toke
         assert isinstance(tokens, Vocabulary)
         return TokenCaptions.of_words(split, tokens)
     tokenizer = tokens.tokenizer
-    kind = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    prefix = getattr(getattr(backend, "model", None), "continuing_subword_prefix", None)
     # Pieces of other tokenizers do not show where a word begins.
-    if getattr(kind, "continuing_subword_prefix", None) != CONTINUATION or tokenizer.mask_token_id is None:
+    if prefix != CONTINUATION or tokenizer.mask_token_id is None:
         raise UsageError(
             f"the tokenizer of this model is no WordPiece tokenizer with a mask and pieces that go on with "
             f"{CONTINUATION!r}, so that its words cannot be written; train one with --set "
@@ -134,8 +169,9 @@ def special_tokens(tokens: CaptionTokens, pieces: Sequence[str]) -> SpecialToken
     special = {*tokenizer.all_special_ids, *unused}
     edges = [-1, *sorted(special), len(pieces)]
     longest = int(np.argmax(np.diff(edges)))
-    others = tuple(sorted(special - {tokenizer.mask_token_id}))
-    return SpecialTokens(tokenizer.mask_token_id, others, (edges[longest] + 1, edges[longest + 1]))
+    run = edges[longest] + 1, edges[longest + 1]
+    others = sorted(special - {tokenizer.mask_token_id})
+    return SpecialTokens(tokenizer.mask_token_id, tuple(others), run)
 
 
 def graph_candidates(captions: TokenCaptions, graphs: MaskCandidates) -> WordGroups:
@@ -151,15 +187,18 @@ def graph_candidates(captions: TokenCaptions, graphs: MaskCandidates) -> WordGro
     graph_rows = graphs.rows(captions.split.caption_ids.tolist())
 
     def candidates(rows: np.ndarray) -> np.ndarray:
-        places = captions.spans.take(rows).padded()
-        words = graphs.words_at(graph_rows[rows], places[..., 0], places[..., 1])
+        word_spans = captions.spans.take(rows).padded()
+        words = graphs.words_at(graph_rows[rows], word_spans[..., 0], word_spans[..., 1])
         return over_pieces(graphs.batch(graph_rows[rows]), words)
 
     return candidates
 
 
 def caption_masks(
-    captions: TokenCaptions, tokens: CaptionTokens, graphs: Path | None, compare: Compare
+    captions: TokenCaptions,
+    tokens: CaptionTokens,
+    graphs: Path | None,
+    compare: Compare,
 ) -> CaptionMasks:
     """Return how the captions of a training set are masked.
 
@@ -175,8 +214,14 @@ def caption_masks(
     candidates = None
     if graphs is not None:
         candidates = graph_candidates(captions, MaskCandidates.read(graphs))
-    arrays = captions.tokens, captions.words, captions.split.caption_image
-    return CaptionMasks(*arrays, candidates, special_tokens(tokens, captions.pieces), compare)
+    return CaptionMasks(
+        captions.tokens,
+        captions.words,
+        captions.split.caption_image,
+        candidates,
+        special_tokens(tokens, captions.pieces),
+        compare,
+    )
 
 
 # -- spelling ----------------------------------------------------------------------------------------------------------
@@ -197,7 +242,11 @@ class Spelled(NamedTuple):
     edits: list[Edit]
 
 
-def respell(captions: TokenCaptions, row: int, tokens: np.ndarray) -> Spelled:
+def respell(
+    captions: TokenCaptions,
+    row: int,
+    tokens: np.ndarray,
+) -> Spelled:
     """Write a caption as other tokens would.
 
     Args:
@@ -207,31 +256,35 @@ def respell(captions: TokenCaptions, row: int, tokens: np.ndarray) -> Spelled:
     """
     source = captions.split.texts[row]
     words = captions.words[row, : len(tokens)]
-    changed = (tokens != captions.tokens[row, : len(tokens)]) & (words != NO_WORD)
+    is_changed = (tokens != captions.tokens[row, : len(tokens)]) & (words != NO_WORD)
     pieces: dict[int, list[str]] = {}
-    for last in np.unique(words[changed]).tolist():
+    for last in np.unique(words[is_changed]).tolist():
         for word in range(last, -1, -1):  # with those that it now goes on with
             pieces[word] = [captions.pieces[token] for token in tokens[words == word]]
             if not pieces[word][0].startswith(CONTINUATION):
                 break
-    text, places, edits, done = "", [], [], 0
+    text = ""
+    word_spans = []
+    edits: list[Edit] = []
+    done = 0
     for word, (start, end) in enumerate(captions.spans[row].tolist()):
-        apart, written = source[done:start], source[start:end]
+        between = source[done:start]
+        written = source[start:end]
         if word in pieces:
             written = " ".join(pieces[word]).replace(f" {CONTINUATION}", "").removeprefix(CONTINUATION)
             if word and pieces[word][0].startswith(CONTINUATION):
-                apart = ""
-                first = edits.pop()
-                edits.append(Edit(first.position, first.old + source[done:end], first.new + written))
+                between = ""
+                edit = edits.pop()
+                edits.append(Edit(edit.position, edit.old + source[done:end], edit.new + written))
             else:
                 # A word in place of a punctuation mark would go on with the word before it.
                 space = ""
                 if source[max(start - 1, 0) : start].isalnum() and written[:1].isalnum():
                     space = " "
-                apart += space
+                between += space
                 edits.append(Edit(word, source[start:end], space + written))
-        text += apart
-        places.append((len(text), len(text) + len(written)))
+        text += between
+        word_spans.append((len(text), len(text) + len(written)))
         text += written
         done = end
-    return Spelled(text + source[done:], places, edits)
+    return Spelled(text + source[done:], word_spans, edits)

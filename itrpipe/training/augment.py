@@ -1,4 +1,4 @@
-"""Random changes of training images, each image by draws of its own: crops, flips and RandAugment, on bytes.
+"""Random changes of training images: crops, flips and RandAugment, on bytes. `draw_changes`, then `apply_changes`.
 
 All draws come from a numpy generator that is given, so that a resumed run sees the images of an uninterrupted one. They
 are drawn for whole batches. A part is cut out of the photograph itself, and resized once; all else is applied where the
@@ -10,7 +10,7 @@ Source: RandAugment (Cubuk et al., 2020); which operations and how strong they a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ _ROTATION = 30.0 * _LEVEL
 _SHEAR = math.degrees(math.atan(0.3 * _LEVEL))
 _SHIFT = 10 / 384 * _LEVEL
 _ENHANCEMENT = 0.1 + 1.8 * _LEVEL
-_NONE = (0.0, 0.0)
 
 
 class Changes(NamedTuple):
@@ -57,23 +56,30 @@ class Changes(NamedTuple):
 
 
 def draw_changes(
-    sizes: np.ndarray, may_flip: np.ndarray, frame: tuple[int, int], augment: Any, rng: np.random.Generator
+    sizes: np.ndarray,
+    may_flip: np.ndarray,
+    frame: tuple[int, int],
+    augment: Any,
+    rng: np.random.Generator,
 ) -> Changes:
     """Draw changes of a batch, each image's independent of the others'.
 
     Args:
         sizes: int64 [B, 2] height and width of the photographs.
         may_flip: bool [B], images whose captions stay true of them when they are mirrored.
-        frame: height and width of what the model sees of them.
+        frame: height and width of the frames that the model sees.
         augment: settings, see `itrpipe.models.dual_encoder.declaration.Augment`.
         rng: of the batch.
     """
     count = len(sizes)
-    boxes = crop_boxes(sizes, frame, augment.scale, rng) if augment.scale < 1 else None
+    boxes = None
+    if augment.scale < 1:
+        boxes = crop_boxes(sizes, frame, augment.scale, rng)
     flips = (rng.random(count) < 0.5) & may_flip & augment.flip
     operations = rng.integers(len(_OPERATIONS), size=(count, _OPERATIONS_PER_IMAGE))
     applied = (rng.random(operations.shape) < _PROBABILITY) & augment.randaugment
-    return Changes(boxes, flips, operations, np.where(rng.random(operations.shape) < 0.5, 1, -1) * applied)
+    signs = np.where(rng.random(operations.shape) < 0.5, 1, -1)
+    return Changes(boxes, flips, operations, signs * applied)
 
 
 def crop_boxes(sizes: np.ndarray, frame: tuple[int, int], scale: float, rng: np.random.Generator) -> np.ndarray:
@@ -93,22 +99,28 @@ def crop_boxes(sizes: np.ndarray, frame: tuple[int, int], scale: float, rng: np.
     shape = frame[1] / frame[0]
     height, width = sizes.T[:, :, None]
     areas = rng.uniform(scale, 1.0, (len(sizes), _ATTEMPTS)) * height * width
-    ratios = np.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1]), areas.shape)) * shape
+    narrowest, broadest = RATIO
+    log_ratios = rng.uniform(math.log(narrowest), math.log(broadest), areas.shape)
+    ratios = np.exp(log_ratios) * shape
     widths = np.rint(np.sqrt(areas * ratios)).astype(np.int64)
     heights = np.rint(np.sqrt(areas / ratios)).astype(np.int64)
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
     rows = np.arange(len(sizes))
-    first = fits.argmax(axis=1)
-    drawn = np.stack([heights[rows, first], widths[rows, first]], axis=1)
+    first_fit = fits.argmax(axis=1)
+    drawn = np.stack([heights[rows, first_fit], widths[rows, first_fit]], axis=1)
     places = rng.random(drawn.shape)
 
-    tallest = np.rint(sizes[:, 1] / (RATIO[0] * shape)).astype(np.int64)
-    widest = np.rint(sizes[:, 0] * (RATIO[1] * shape)).astype(np.int64)
-    middle = np.minimum(sizes, np.stack([tallest, widest], axis=1)).clip(min=1)
-    found = fits.any(axis=1)[:, None]
-    kept = np.where(found, drawn, middle)
-    start = np.where(found, np.floor(places * (sizes - kept + 1)), (sizes - kept) // 2).astype(np.int64)
-    return np.concatenate([start, kept], axis=1)
+    # Where no draw fits: the largest part in the middle.
+    tallest = np.rint(sizes[:, 1] / (narrowest * shape)).astype(np.int64)
+    widest = np.rint(sizes[:, 0] * (broadest * shape)).astype(np.int64)
+    largest = np.stack([tallest, widest], axis=1)
+    largest = np.minimum(sizes, largest).clip(min=1)
+    is_drawn = fits.any(axis=1)[:, None]
+    parts = np.where(is_drawn, drawn, largest)
+    margins = sizes - parts
+    drawn_starts = np.floor(places * (margins + 1))
+    starts = np.where(is_drawn, drawn_starts, margins // 2).astype(np.int64)
+    return np.concatenate([starts, parts], axis=1)
 
 
 def apply_changes(frames: Tensor, changes: Changes) -> Tensor:
@@ -122,7 +134,8 @@ def apply_changes(frames: Tensor, changes: Changes) -> Tensor:
         [B, 3, h, w], on the device of the frames.
     """
     device = frames.device
-    changed = torch.where(torch.from_numpy(changes.flips).to(device)[:, None, None, None], frames.flip(-1), frames)
+    flips = torch.from_numpy(changes.flips).to(device)[:, None, None, None]
+    changed = torch.where(flips, frames.flip(-1), frames)
     for numbers, signs in zip(changes.operations.T, changes.signs.T, strict=True):
         for number, operation in enumerate(_OPERATIONS):
             for sign in (1, -1):
@@ -133,12 +146,16 @@ def apply_changes(frames: Tensor, changes: Changes) -> Tensor:
     return changed
 
 
-def _warp(images: Tensor, angle: float = 0.0, shift: Sequence[float] = _NONE, shear: Sequence[float] = _NONE) -> Tensor:
+def _warp(
+    images: Tensor,
+    angle: float = 0.0,
+    shift: tuple[float, float] = (0.0, 0.0),
+    shear: tuple[float, float] = (0.0, 0.0),
+) -> Tensor:
     """Warp images [n, 3, H, W] uint8 around the middle; bilinear, and grey where they were not."""
-    moved = image_functional.affine(
-        images.float() - _FILL, angle, [*shift], 1.0, [*shear], image_functional.InterpolationMode.BILINEAR
-    )
-    return (moved + _FILL).round_().to(torch.uint8)
+    bilinear = image_functional.InterpolationMode.BILINEAR
+    warped = image_functional.affine(images.float() - _FILL, angle, list(shift), 1.0, list(shear), bilinear)
+    return (warped + _FILL).round_().to(torch.uint8)
 
 
 _OPERATIONS: tuple[Callable[[Tensor, int], Tensor], ...] = (
@@ -153,4 +170,4 @@ _OPERATIONS: tuple[Callable[[Tensor, int], Tensor], ...] = (
     lambda images, sign: _warp(images, shift=(0.0, sign * round(_SHIFT * images.shape[2]))),
     lambda images, sign: _warp(images, angle=sign * _ROTATION),
 )
-"""Those of RandAugment, on images of one direction together."""
+"""The operations of RandAugment, each on all images of one direction together."""

@@ -1,4 +1,8 @@
-"""Choose a training by a few words, refuse one that cannot work, and tell afterwards whether it has converged."""
+"""Checks around a training: options that choose it, settings that cannot work, and whether it has converged.
+
+The command line asks `both_encoders`, `backbone_for` and `chosen_loss`; the plan of a training is refused by the
+functions that begin with `refuse` and `require`; `why_longer` reads the history of a finished one.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,11 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.models.declaration import backbone_family, settings_of
-from itrpipe.training.settings import MineSettings, TrainSettings, declared_encoders, method_of, usual_backbone
+from itrpipe.training.search_settings import MineSettings
+from itrpipe.training.settings import TrainSettings, declared_encoders, method_of, usual_backbone
 
 TWINS = 0.5
-"""Of `--negatives twins`, for each pair of a batch."""
+"""Twins for each pair of a batch under `--negatives twins`."""
 _NAMES = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors"}
 _REMEDIES = {
     "regions": "add --features hog, which has regions and needs no weights",
@@ -30,22 +35,30 @@ ANSWERS = 3.0
 """Answers that it has to gain as well; one counts 100 / N in a recall among N images."""
 
 
-# Before: the configuration
+# The configuration, from the options of the command line
 
 
 def both_encoders(method: str, vision: str | None, text: str | None) -> dict[str, str]:
     """Return the named encoders; one counts for both where the method has those of one joint model."""
     if (vision is None) != (text is None):
-        own = declared_encoders(method)
-        if not method_of(method).trains or (len(own) > 1 and own["vision"] == own["text"]):
+        declared = declared_encoders(method)
+        is_joint = len(declared) > 1 and declared["vision"] == declared["text"]
+        if is_joint or not method_of(method).trains:
             vision = text = vision or text
-    return {name: value for name, value in {"vision": vision, "text": text}.items() if value}
+    encoders = {}
+    if vision:
+        encoders["vision"] = vision
+    if text:
+        encoders["text"] = text
+    return encoders
 
 
 def backbone_for(method: str, encoders: dict[str, str]) -> str:
     """Return the usual backbone of a method, or `dual-encoder` where that one has no such encoders."""
-    usual = usual_backbone(method)
-    return usual if encoders.keys() <= settings_of(usual).model_fields.keys() else "dual-encoder"
+    backbone = usual_backbone(method)
+    if encoders.keys() <= settings_of(backbone).model_fields.keys():
+        return backbone
+    return "dual-encoder"
 
 
 def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tuple[str, dict[str, Any]]:
@@ -53,7 +66,7 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
 
     Args:
         method: configuration of `train`.
-        named: `negatives`, `weigh`, `judged`, `objective` and `batches`, those that were given.
+        named: the options that were typed, of `negatives`, `weigh`, `judged`, `objective` and `batches`.
         positives: further positives.
 
     Raises:
@@ -72,18 +85,24 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
         if not sources:
             del options["negatives"]
     if options.keys() <= method_of(method).model_fields.keys():
-        loss |= {f"loss.{name}": value for name, value in options.items()}
+        for name, value in options.items():
+            loss[f"loss.{name}"] = value
     elif options == {"negatives": ["synthetic"]} and method in ("triplet", "synthetic-triplet"):
         method = "synthetic-triplet"
     else:
-        name = next((name for name in named if name != "negatives"), "negatives")
+        others = [name for name in named if name != "negatives"]
+        name = others[0] if others else "negatives"
         raise UsageError(f"--{name} {named[name]} is for --method contrastive, not for {method}; leave one of them out")
-    if positives and method not in ("triplet", "positives-triplet"):
-        raise UsageError(f"--positives {positives} is for --method triplet, not for {method}; leave one of them out")
-    return "positives-triplet" if positives else method, loss
+    if positives:
+        if method not in ("triplet", "positives-triplet"):
+            raise UsageError(
+                f"--positives {positives} is for --method triplet, not for {method}; leave one of them out"
+            )
+        method = "positives-triplet"
+    return method, loss
 
 
-# Before: what cannot work
+# Settings that cannot work, before a training
 
 
 def refuse_other_features(settings: TrainSettings, extracted: Any) -> None:
@@ -94,19 +113,23 @@ def refuse_other_features(settings: TrainSettings, extracted: Any) -> None:
         extracted: settings of the features.
 
     Raises:
-        UsageError: they do not hold what the backbone reads.
+        UsageError: they do not hold the features that the backbone reads.
     """
     parts = passes_of("", extracted).values()
-    held = frozenset().union(*(part.may_hold() for part in parts))
+    groups = set()
+    for part in parts:
+        groups |= part.may_hold()
     for name in settings.model.reads():
-        if name in held:
-            continue
-        made = "+".join(part.kind.replace("_", "-") for part in parts)
-        remedy = ", or ".join(filter(None, (_REMEDIES[name], settings.model.without(name))))
-        raise UsageError(
-            f"backbone {settings.backbone!r} reads {_NAMES[name]}, which features {settings.features!r} (made by "
-            f"{made}) do not hold; {remedy}"
-        )
+        if name not in groups:
+            kinds = "+".join(part.kind.replace("_", "-") for part in parts)
+            remedy = _REMEDIES[name]
+            alternative = settings.model.without(name)
+            if alternative:
+                remedy += f", or {alternative}"
+            raise UsageError(
+                f"backbone {settings.backbone!r} reads {_NAMES[name]}, which features {settings.features!r} (made by "
+                f"{kinds}) do not hold; {remedy}"
+            )
 
 
 def require_encoders(settings: TrainSettings, origins: Mapping[str, str], conf: str) -> None:
@@ -149,10 +172,10 @@ def refuse_unread(settings: TrainSettings, origins: Mapping[str, str], conf: str
     """Refuse options of the command line that change nothing.
 
     Args:
-        settings, origins, conf: as of `require_encoders`.
+        settings, origins, conf: see `require_encoders`.
 
     Raises:
-        UsageError: there is one.
+        UsageError: the command line gives such an option.
     """
     for name in settings.unused_options():
         if origins.get(name) != COMMAND_LINE:
@@ -167,25 +190,29 @@ def refuse_unread(settings: TrainSettings, origins: Mapping[str, str], conf: str
 
 
 def refuse_method(settings: TrainSettings) -> None:
-    """Refuse a method that does not train a backbone.
+    """Refuse a method that does not train the backbone of the settings.
 
     Raises:
-        UsageError: likewise.
+        UsageError: the method does not train it.
     """
     model = settings.model
     loss = settings.loss
-    mined = loss.mined()
     method = f"method {settings.method!r}"
     backbone = f"backbone {settings.backbone!r}"
-    measure = getattr(model, "measure", "cosine")
+    mined = loss.mined()
     # Where the model itself mines again, it is searched by inner product.
-    compares = loss.compares_embeddings or (mined is not None and mined.refresh_every > 0)
-    if compares and (not model.embeds or measure != "cosine"):
-        how = f"compares by {measure}" if model.embeds else "scores pairs and has no embeddings"
-        raise UsageError(
-            f"{method} compares embeddings by inner product and {backbone} {how}; train another --backbone, such as "
-            "vsepp"
-        )
+    if loss.compares_embeddings or (mined is not None and mined.refresh_every > 0):
+        measure = getattr(model, "measure", "cosine")
+        comparison = ""
+        if not model.embeds:
+            comparison = "scores pairs and has no embeddings"
+        elif measure != "cosine":
+            comparison = f"compares by {measure}"
+        if comparison:
+            raise UsageError(
+                f"{method} compares embeddings by inner product and {backbone} {comparison}; train another --backbone, "
+                "such as vsepp"
+            )
     reason = model.refuses(loss)
     if not reason and loss.only_backbone not in ("", backbone_family(settings.backbone)):
         reason = f"it trains {loss.only_backbone} and nothing else"
@@ -213,7 +240,7 @@ def refuse_lists(settings: TrainSettings, mining: MineSettings, conf: str) -> No
         conf: configuration of the training, for the message.
 
     Raises:
-        UsageError: likewise.
+        UsageError: the training cannot read the lists, or cannot mine again.
     """
     if mining.candidates:
         raise UsageError(
@@ -232,7 +259,7 @@ def refuse_lists(settings: TrainSettings, mining: MineSettings, conf: str) -> No
         raise UsageError(f"{conf} mines again every {mined.refresh_every} epochs, but {reason}")
 
 
-# Afterwards
+# A finished training
 
 
 def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], images: int) -> str:
@@ -241,7 +268,7 @@ def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
     A learning rate that falls lifts validation at the end in any case, so that a rise then says nothing.
 
     Args:
-        history: a row for each validation, with `epoch` and `val_rsum`; empty for what was not trained.
+        history: a row for each validation, with `epoch` and `val_rsum`; empty for a model that was not trained.
         settings: of the training, as manifests keep them.
         images: of the validation split.
     """
@@ -252,7 +279,8 @@ def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
     if not before:
         return "too few epochs to see whether it has converged"
     gained = max(row["val_rsum"] for row in history) - max(before)
-    if gained <= RISING or gained <= 100 * ANSWERS / min(images, settings["validation_images"]):
+    answers = 100 * ANSWERS / min(images, settings["validation_images"])
+    if gained <= max(RISING, answers):
         return ""
     patience = settings["patience"]
     was_flat = patience > 0 and not any(row["best"] for row in history[-patience:])

@@ -1,20 +1,18 @@
-"""The splits of a dataset as models read them, cut into batches that are copied to the device ahead of their step.
+"""The splits of a dataset as models read them, from which batches are made.
 
-`load_splits` opens them for a training, and `reopened` for a trained model.
-
-Features are memory maps, or photographs are read where they lie; captions are one padded array of token ids, or words
-and phrases of scene graphs.
+`load_splits` opens them for a training, and `reopened` for a trained model. Features are memory maps, and photographs
+are read from their files whenever they are needed; captions are one padded array of token ids, or words and phrases of
+scene graphs.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
-from itertools import islice
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +36,7 @@ from itrpipe.models.captions import CaptionPart, CaptionTokens, Cut, PieceIds, W
 from itrpipe.models.dual_encoder.declaration import NO_CHANGES
 from itrpipe.storage.arrays import ArrayFile
 from itrpipe.storage.tables import rows_of
-from itrpipe.training.distributed import ALONE, OwnImages, World
+from itrpipe.training.distributed import ALONE, OwnImages
 from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
@@ -47,28 +45,8 @@ if TYPE_CHECKING:
     from itrpipe.scene_graph.phrases import CaptionPhrases
 
 FROZEN_VECTORS = "vectors.arrays"
-_ORDER = 1
-"""Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
-_COLOURS = 3
 _NAMES_SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
 """Matches captions that a mirrored image may contradict, and some others, such as `the train has left`."""
-
-
-@dataclass(frozen=True)
-class FrozenVectors:
-    """Vectors of a split's captions by an encoder that is never trained.
-
-    Attributes:
-        vectors: float32 [n, D], a memory map.
-        places: int64 [T], row of each caption.
-    """
-
-    vectors: np.ndarray
-    places: np.ndarray
-
-    def of(self, rows: np.ndarray) -> Tensor:
-        """Return the vectors [n, D] of caption rows [n]."""
-        return torch.from_numpy(self.vectors[self.places[rows]])
 
 
 @dataclass(frozen=True)
@@ -78,31 +56,41 @@ class TokenTexts:
     Attributes:
         tokens: int32 [T, W].
         lengths: int32 [T].
-        cut: those of which the end is not read.
-        multiple: of which the width of batches is one.
-        vectors: of a frozen text encoder, where they are computed once.
+        cut: the captions whose end is not read.
+        multiple: batches are padded to a multiple of so many tokens.
+        vectors: float32 [n, D] of a frozen text encoder, where they are computed once; a memory map.
+        vector_rows: int64 [T], row of each caption in `vectors`.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     cut: Cut
     multiple: int = 1
-    vectors: FrozenVectors | None = None
+    vectors: np.ndarray | None = None
+    vector_rows: np.ndarray | None = None
 
     @classmethod
     def of(cls, split: Split, tokens: CaptionTokens) -> TokenTexts:
-        """The captions of a split."""
+        """Encode the captions of a split."""
         ids, lengths = tokens.encode_split(split)
-        return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else Cut(0, ""))
+        cut = Cut(0, "")
+        if isinstance(tokens, WordIds | PieceIds):
+            cut = tokens.cut(split, lengths)
+        return cls(ids, lengths, cut)
 
     def texts(self, rows: np.ndarray) -> TextBatch:
-        """Token ids of the given caption rows [T], cut to about the longest of them, and their vectors."""
+        """Return token ids of the given caption rows [T], cut to about the longest of them, and their vectors."""
         lengths = self.lengths[rows]
-        tokens = self.tokens[rows, : -(-lengths.max() // self.multiple) * self.multiple]
+        multiples = -(-lengths.max() // self.multiple)
+        tokens = self.tokens[rows, : multiples * self.multiple]
+        vectors = None
+        if self.vectors is not None:
+            assert self.vector_rows is not None
+            vectors = torch.from_numpy(self.vectors[self.vector_rows[rows]])
         return TextBatch(
             torch.from_numpy(tokens.astype(np.int64)),
             torch.from_numpy(lengths.astype(np.int64)),
-            vectors=None if self.vectors is None else self.vectors.of(rows),
+            vectors=vectors,
         )
 
 
@@ -119,34 +107,47 @@ class PhraseTexts:
         DataError: a caption has no scene graph, or an image no caption.
 
     Attributes:
-        phrases, with_phrases: as given.
         graph_rows: [T] int64, row of each caption in `phrases`.
         lengths: [T] int64, words of each.
         cut: see `TokenTexts`.
     """
 
-    def __init__(self, phrases: CaptionPhrases, split: Split, vocabulary: Vocabulary, with_phrases: bool) -> None:
+    def __init__(
+        self,
+        phrases: CaptionPhrases,
+        split: Split,
+        vocabulary: Vocabulary,
+        with_phrases: bool,
+    ) -> None:
         self.phrases = phrases
         self.with_phrases = with_phrases
         self.graph_rows = phrases.rows(split.caption_ids.tolist())
         self._graph_images = phrases.image_rows(split.image_ids.tolist())
         self.lengths = phrases.word_ids.counts[self.graph_rows]
         self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
-        self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
+        word_ids = [vocabulary.ids.get(word, UNKNOWN) for word in phrases.words]
+        padding = 0
+        self._ids = np.array([*word_ids, padding])
 
     def texts(self, rows: np.ndarray) -> TextBatch:
-        """Words and phrases of the given caption rows [T], cut to the longest of them."""
-        words, *phrases = self.phrases.batch(self.graph_rows[rows])
-        kinds = torch.from_numpy(phrases[0].astype(np.int64))
-        tokens = torch.from_numpy(phrases[1])
+        """Return words and phrases of the given caption rows [T], cut to the longest of them."""
+        words, kinds, tokens = self.phrases.batch(self.graph_rows[rows])
         if not self.with_phrases:
             kinds = kinds[:, :0]
             tokens = tokens[:, :0]
         return TextBatch(
-            torch.from_numpy(self._ids[words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
+            torch.from_numpy(self._ids[words]),
+            torch.from_numpy(self.lengths[rows]),
+            PhraseBatch(torch.from_numpy(kinds.astype(np.int64)), torch.from_numpy(tokens)),
         )
 
-    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> Tensor:
+    def matching(
+        self,
+        images: np.ndarray,
+        captions: np.ndarray,
+        num_phrases: int,
+        num_words: int,
+    ) -> Tensor:
         """Find which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
 
         Args:
@@ -166,28 +167,22 @@ class PhraseTexts:
         return torch.from_numpy(matching)
 
 
-_MISSING = {
-    "regions": "regions, which these backbones read; extract others",
-    "global": "global vectors; name features that have some with --features, or give --set model.images=regions",
-}
-"""Group of features that a file may lack -> its name and the remedy."""
-
-
 class SplitData:
     """Batches of one split.
 
     Args:
         split: images and captions.
         texts: the captions as models read them; None where only images are read.
-        image_dim: D_in, width of what is read of an image: of a region feature, of a global vector, of a pixel.
+        image_dim: D_in, width of a region feature, of a global vector or of a pixel.
 
     Attributes:
-        split, image_dim: as given.
         captions: the texts.
         caption_image: [T] int64, row of the image that each caption describes.
-        num_images: N.
-        num_captions: T.
+        num_images, num_captions: N and T.
+        region_counts: [N] int64, number of real regions of each image.
         mirrors: whether its images can be mirrored.
+        processes: those that train on the pairs, each of which has this data too.
+        device: where the pairs go.
     """
 
     mirrors = False
@@ -199,47 +194,38 @@ class SplitData:
         self.caption_image = split.caption_image
         self.num_images = len(split.image_ids)
         self.num_captions = len(split.caption_ids)
-
-    @property
-    def region_counts(self) -> np.ndarray:
-        """[N] int64, number of real regions of each image."""
-        return np.ones(self.num_images, dtype=np.int64)
+        self.region_counts = np.ones(self.num_images, dtype=np.int64)
+        self.processes = ALONE
+        self.device = torch.device("cpu")
 
     def images(self, rows: np.ndarray) -> ImageBatch:
-        """Images of the given rows [B]."""
+        """Return the images of the given rows [B]."""
         raise NotImplementedError
 
     def texts(self, rows: np.ndarray) -> TextBatch:
-        """Token ids of the given caption rows [T], cut to the longest of them."""
+        """Return token ids of the given caption rows [T], cut to the longest of them."""
         return self.captions.texts(rows)
 
     def pad_texts(self, multiple: int) -> None:
-        """Pads captions of each batch to a multiple of tokens from now on; those of scene graphs stay as they are."""
+        """Pad captions of each batch to a multiple of tokens from now on; those of scene graphs stay as they are."""
         if isinstance(self.captions, TokenTexts):
             self.captions = replace(self.captions, multiple=multiple)
 
-    @property
-    def cut(self) -> Cut:
-        """Captions that are longer than the model reads."""
-        return self.captions.cut
-
     def unknown_words(self) -> int:
-        """Percent of the captions' words that are not in the vocabulary, which is no tokenizer's."""
+        """Return the percentage of the captions' words that are not in the vocabulary, which is no tokenizer's."""
         ids = self.texts(np.arange(self.num_captions)).tokens
-        return round(100 * float((ids == UNKNOWN).sum() / (ids > END).sum()))
+        unknown = float((ids == UNKNOWN).sum() / (ids > END).sum())
+        return round(100 * unknown)
 
     def pair_sizes(self) -> np.ndarray:
-        """[T] words of each caption and regions of its image together."""
+        """Return the words of each caption and the regions of its image together, [T]."""
         return self.captions.lengths.astype(np.int64) + self.region_counts[self.caption_image]
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
     ) -> tuple[ImageBatch, TextBatch]:
-        """Aligned batches of image rows and caption rows, [B] each; `rng` is for data that change images at random."""
+        """Return aligned batches of image and caption rows, [B] each; `rng` is for random changes of images."""
         return self.images(images), self.texts(captions)
-
-    def train_on(self, world: World, device: torch.device) -> None:
-        """Tells where the pairs go: to all of these processes, which have this data too, and there to this device."""
 
 
 def longer_captions(splits: Mapping[str, SplitData]) -> str:
@@ -247,10 +233,13 @@ def longer_captions(splits: Mapping[str, SplitData]) -> str:
     limit = ""
     counts = []
     for name, data in splits.items():
-        if data.cut.count:
-            limit = data.cut.limit
-            counts.append(f"{data.cut.count:,} of {data.num_captions:,} {name} captions")
-    return f"longer than the {limit} that the model reads: {', '.join(counts)}" if counts else ""
+        cut = data.captions.cut
+        if cut.count:
+            limit = cut.limit
+            counts.append(f"{cut.count:,} of {data.num_captions:,} {name} captions")
+    if not counts:
+        return ""
+    return f"longer than the {limit} that the model reads: {', '.join(counts)}"
 
 
 class FeatureSplitData(SplitData):
@@ -259,45 +248,53 @@ class FeatureSplitData(SplitData):
     Args:
         split, texts: see `SplitData`.
         features: file that holds the features of all its images.
-        read: what is read of an image: `regions` and all else, or its `global` vector alone.
+        read: `regions`, for all features of an image, or `global`, for its global vector alone.
 
     Raises:
         DataError: the features do not hold that.
     """
 
-    def __init__(self, split: Split, features: FeatureFile, texts: Any, read: str = "regions") -> None:
+    def __init__(
+        self,
+        split: Split,
+        features: FeatureFile,
+        texts: Any,
+        read: str = "regions",
+    ) -> None:
+        arrays = features.arrays
+        if read not in arrays:
+            missing = "regions, which these backbones read; extract others"
+            if read == "global":
+                missing = (
+                    "global vectors; name features that have some with --features, or give --set model.images=regions"
+                )
+            raise DataError(f"{features.path} holds no {missing}")
+        super().__init__(split, texts, arrays[read].shape[-1])
         self._read = read
-        self._held = features.arrays
-        if read not in self._held:
-            raise DataError(f"{features.path} holds no {_MISSING[read]}")
-        self._images = self._held[read]  # a memory map, of which batches are cut
-        super().__init__(split, texts, self._images.shape[-1])
-        self._count = self._held["count"] if read == "regions" else np.ones(len(features), dtype=np.int16)
+        self._arrays = arrays
         self._rows = features.rows(split.image_ids.tolist())
-        self.mirrors = read == "regions" and "boxes" in self._held
-
-    @property
-    def region_counts(self) -> np.ndarray:
-        """See `SplitData`."""
-        return self._count[self._rows].astype(np.int64)
+        if read == "regions":
+            self.region_counts = arrays["count"][self._rows].astype(np.int64)
+            self.mirrors = "boxes" in arrays
 
     def images(self, rows: np.ndarray) -> ImageBatch:
-        """Features of the given image rows [B]."""
+        """Return features of the given image rows [B]: regions [B, R, D_in] in half precision, or global vectors."""
         stored = self._rows[rows]
+        features = torch.from_numpy(self._arrays[self._read][stored])
         if self._read == "global":
-            return ImageBatch(torch.empty(len(rows), 0, 0), global_=torch.from_numpy(self._images[stored]))
-        count = self._count[stored].astype(np.int64)
-        beside = {}
+            return ImageBatch(torch.empty(len(rows), 0, 0), global_=features)
+        optional = {}
         for name, field_name in (("global", "global_"), ("boxes", "boxes")):
-            if name in self._held:
-                beside[field_name] = torch.from_numpy(self._held[name][stored])
-        if (count < self._images.shape[1]).any():
-            beside["count"] = torch.from_numpy(count)
-        return ImageBatch(torch.from_numpy(self._images[stored]), **beside)  # [B, R, D_in] f16
+            if name in self._arrays:
+                optional[field_name] = torch.from_numpy(self._arrays[name][stored])
+        count = self.region_counts[rows]
+        if (count < features.shape[1]).any():
+            optional["count"] = torch.from_numpy(count)
+        return ImageBatch(features, **optional)
 
 
 class PixelSplitData(SplitData):
-    """Batches of one split with the photographs themselves, which are read where they lie, whenever they are needed.
+    """Batches of one split with the photographs themselves, which are read from their files whenever they are needed.
 
     Args:
         split, texts: see `SplitData`.
@@ -309,72 +306,66 @@ class PixelSplitData(SplitData):
 
     mirrors = True
 
-    def __init__(self, split: Split, files: ImageFiles, texts: Any, reader: ImageReader, augment: Any) -> None:
-        super().__init__(split, texts, _COLOURS)
+    def __init__(
+        self,
+        split: Split,
+        files: ImageFiles,
+        texts: Any,
+        reader: ImageReader,
+        augment: Any,
+    ) -> None:
+        super().__init__(split, texts, image_dim=3)  # colours
         self._files = files
         self._reader = reader
         self._augment = augment
-        self.train_on(ALONE, torch.device("cpu"))
 
     def images(self, rows: np.ndarray) -> ImageBatch:
-        """The whole photographs of the given rows [B], as the model's own image processor makes frames of them."""
-        return ImageBatch(torch.empty(len(rows), 0, 0), pixels=self._whole(rows))
+        """Return whole photographs of the given rows [B], as the model's own image processor makes frames of them."""
+        return ImageBatch(torch.empty(len(rows), 0, 0), pixels=self._frames(rows))
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
     ) -> tuple[ImageBatch, TextBatch]:
-        """Aligned batches of image rows and caption rows, [B] each; images are changed where `rng` is given.
+        """Return aligned batches of image and caption rows, [B] each; images are changed where `rng` is given.
 
         Of several processes each reads the images that it encodes.
         """
         from itrpipe.training.augment import apply_changes, draw_changes  # torchvision takes seconds
 
         count = len(images)
-        divided = self._world.size > 1 and count >= self._world.size
-        own = self._world.own(count) if divided else slice(count)
+        divided = self.processes.size > 1 and count >= self.processes.size
+        own = self.processes.own(count) if divided else slice(count)
         if rng is None or self._augment == NO_CHANGES:
-            frames = self._whole(images[own]).to(self._device)
+            frames = self._frames(images[own]).to(self.device)
         else:
             may_flip = ~self._names_sides[images]
             sizes = self._files.sizes[images]
+            # Drawn for the whole batch in every process, so that the division among them changes nothing.
             changes = draw_changes(sizes, may_flip, self._reader.frame, self._augment, rng).of(own)
-            boxes = changes.boxes
-            if boxes is None:
-                frames = self._whole(images[own])
-            else:
-                crop = self._reader.cropped
-                frames = self._read(images[own], torch.uint8, lambda image, place: crop(image, boxes[place]))
+            frames = self._frames(images[own], changes.boxes)
             if self._augment.randaugment:
                 frames = self._reader.as_bytes(frames)
-            frames = apply_changes(frames.to(self._device), changes)
-        kind = partial(OwnImages, rows=count, first=own.start) if divided else ImageBatch
-        return kind(torch.empty(len(frames), 0, 0), pixels=frames), self.texts(captions)
+            frames = apply_changes(frames.to(self.device), changes)
+        no_regions = torch.empty(len(frames), 0, 0)
+        batch = ImageBatch(no_regions, pixels=frames)
+        if divided:
+            batch = OwnImages(no_regions, pixels=frames, rows=count, first=own.start)
+        return batch, self.texts(captions)
 
     @cached_property
     def _names_sides(self) -> np.ndarray:
-        """Images bool [N] of which a caption names left or right."""
+        """Return the images, bool [N], of which a caption names left or right."""
         captions = [row for row, text in enumerate(self.split.texts) if _NAMES_SIDES.search(text)]
         images = np.zeros(self.num_images, dtype=bool)
         images[self.caption_image[captions]] = True
         return images
 
-    def train_on(self, world: World, device: torch.device) -> None:
-        """Reads for this process from now on, and changes images on its device."""
-        self._world = world
-        self._device = device
-
-    def _whole(self, rows: np.ndarray) -> Tensor:
-        """Frames [B, 3, h, w] of the whole photographs of rows [B]."""
-        dtype = torch.uint8 if self._reader.in_bytes else torch.float32
-        return self._read(rows, dtype, lambda image, place: self._reader.framed(image))
-
-    def _read(self, rows: np.ndarray, dtype: torch.dtype, frame: Callable[[np.ndarray, int], Tensor]) -> Tensor:
+    def _frames(self, rows: np.ndarray, boxes: np.ndarray | None = None) -> Tensor:
         """Read the photographs of rows [B], each of them once, in threads.
 
         Args:
             rows: of the images.
-            dtype: of the frames.
-            frame: makes the frame of a photograph [H, W, 3] at a place of the batch.
+            boxes: [B, 4] part of each photograph that becomes its frame; None for all of it.
 
         Returns:
             [B, 3, h, w], for a GPU in pinned memory, which torch uses again: new pages would cost as much as reading.
@@ -382,9 +373,13 @@ class PixelSplitData(SplitData):
         Raises:
             DataError: a photograph is not there any more, or another one by now.
         """
-        pinned = self._device.type == CUDA
+        reader = self._reader
+        dtype = torch.uint8
+        if boxes is None and not reader.in_bytes:
+            dtype = torch.float32
+        pinned = self.device.type == CUDA
         with torch.inference_mode(False):  # the threads, which are in no such mode, could not write to it
-            frames = torch.empty(len(rows), 3, *self._reader.frame, dtype=dtype, pin_memory=pinned)
+            frames = torch.empty(len(rows), 3, *reader.frame, dtype=dtype, pin_memory=pinned)
         places = defaultdict[int, list[int]](list)
         for place, row in enumerate(rows.tolist()):
             places[row].append(place)
@@ -396,10 +391,12 @@ class PixelSplitData(SplitData):
                 path = self._files.root / self._files.files[row]
                 raise DataError(f"{path} {error}; restore it, or run `itrpipe prepare` again") from None
             for place in places[row]:
-                frames[place] = frame(image, place)
+                if boxes is None:
+                    frames[place] = reader.framed(image)
+                else:
+                    frames[place] = reader.cropped(image, boxes[place])
 
-        for _ in _reading_threads().map(read, places):
-            pass
+        list(_reading_threads().map(read, places))  # raises what a thread has raised
         return frames
 
 
@@ -408,94 +405,6 @@ def _reading_threads() -> ThreadPoolExecutor:
     """Return the threads that read photographs, each of which computes alone: a picture is too small for several."""
     count = min(MOST_DECODERS, usable_cores())
     return ThreadPoolExecutor(count, "photographs", initializer=torch.set_num_threads, initargs=(1,))
-
-
-def epoch_batches(
-    num_captions: int,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    sizes: np.ndarray | None = None,
-    order: np.ndarray | None = None,
-) -> list[np.ndarray]:
-    """Every caption once in an order that only `seed` and `epoch` determine, cut into batches.
-
-    The last batch may be short; if a single caption were left for it, it joins the batch before, because one
-    pair alone has no negative and no batch statistics.
-
-    Args:
-        num_captions: T.
-        batch_size: captions of a batch, or, where `sizes` are given, how much their sizes may add up to.
-        seed, epoch: of the order.
-        sizes: [T] size of each caption with its image, in tokens and regions.
-        order: [T] caption rows; None for a random order.
-    """
-    if order is None:
-        order = np.random.default_rng([seed, epoch, 0, _ORDER]).permutation(num_captions)
-    if sizes is None:
-        starts = list(range(0, num_captions, batch_size))
-    else:
-        ends = np.cumsum(sizes[order], dtype=np.int64)
-        starts = [0]
-        while starts[-1] < num_captions:
-            spent = ends[starts[-1] - 1] if starts[-1] else 0
-            starts.append(max(starts[-1] + 2, int(np.searchsorted(ends, spent + batch_size, side="right"))))
-        starts.pop()
-    if num_captions - starts[-1] == 1 and len(starts) > 1:
-        starts.pop()
-    return np.split(order, starts[1:])
-
-
-def blocks(count: int, size: int) -> Iterator[np.ndarray]:
-    """Row numbers 0..count-1 in consecutive blocks."""
-    for start in range(0, count, size):
-        yield np.arange(start, min(start + size, count))
-
-
-def feed(
-    make: Callable[[Any], Any], items: Iterable[Any], depth: int, device: torch.device, readers: int = 1
-) -> Generator[Any, None, None]:
-    """Make batches in background threads, copy them to a device, and yield them in order.
-
-    Threads suffice because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
-    stream for copies alone, which run beside the kernels of the step before; nothing waits for them but the kernels
-    that read them. A batch is kept until these have run: its memory would otherwise be taken for the next copy.
-
-    Args:
-        make: makes the batch of an item.
-        items: in order.
-        depth: how many batches may lie ready or be in the making, at least 1.
-        device: where batches go.
-        readers: how many are in the making at a time.
-    """
-    copies = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def place(item: Any) -> tuple[Any, Any]:
-        """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
-        with torch.cuda.stream(copies):  # parts of the batch may be made on the device; of none it does nothing
-            batch = make(item).to(device)
-        return batch, None if copies is None else copies.record_event()
-
-    pool = ThreadPoolExecutor(readers, thread_name_prefix="batches")
-    waiting = iter(items)
-    ahead: deque[Future[tuple[Any, Any]]] = deque()
-    in_use: deque[tuple[Any, Any]] = deque()
-    try:
-        ahead.extend(pool.submit(place, item) for item in islice(waiting, depth))
-        while ahead:
-            batch, copied = ahead.popleft().result()
-            ahead.extend(pool.submit(place, item) for item in islice(waiting, 1))
-            if copied is None:
-                yield batch
-                continue
-            torch.cuda.current_stream(device).wait_event(copied)
-            yield batch
-            in_use.append((torch.cuda.current_stream(device).record_event(), batch))
-            while in_use and in_use[0][0].query():
-                in_use.popleft()
-    finally:
-        # A thread that Python's end meets inside torch would abort the process.
-        pool.shutdown(cancel_futures=True)
 
 
 SplitImages = FeatureFile | ImageFiles
@@ -525,30 +434,31 @@ class Sources:
     def splits(
         self, names: Iterable[str] | None = None, warn: Callable[[str], None] = lambda message: None
     ) -> OpenedSplits:
-        """The dataset, its splits and their images: of training images the wanted share of those that have features.
+        """Open the dataset, its splits and their images: of training images the wanted share of those with features.
 
         Args:
             names: of the splits; None for all.
-            warn: is told how many training images are left out for want of features; in other splits every image must
+            warn: is given how many training images are left out for want of features; in other splits every image must
                 be there.
 
         Raises:
             DataError: a file is damaged.
         """
         prepared = PreparedDataset.open(self.prepare)
-        found = {name: self.share(prepared, name) for name in names or prepared.splits}
+        splits = {name: self.share(prepared, name) for name in names or prepared.splits}
         if self.extract is None:
-            return prepared, found, {name: self.images(split) for name, split in found.items()}
+            return prepared, splits, {name: self.images(split) for name, split in splits.items()}
         features = FeatureFile.open(self.extract / FEATURES)
-        if "train" in found:
-            split = found["train"]
-            if absent := features.absent(split.image_ids.tolist()):
+        if "train" in splits:
+            split = splits["train"]
+            absent = features.absent(split.image_ids.tolist())
+            if absent:
                 warn(
                     f"{len(absent):,} of {len(split.image_ids):,} training images have no features and are left out; "
                     f"the first: {absent[0]}"
                 )
-                found["train"] = split.without(absent)
-        return prepared, found, dict.fromkeys(found, features)
+                splits["train"] = split.without(absent)
+        return prepared, splits, dict.fromkeys(splits, features)
 
     def share(self, prepared: PreparedDataset, name: str) -> Split:
         """Return a split, of training images the wanted share, whether or not they have features."""
@@ -581,24 +491,26 @@ class Sources:
         """
         prepared, chosen, images = splits
         vectors = {side: ArrayFile(folder / FROZEN_VECTORS) for side, folder in self.frozen.items()}
-        found = {}
+        opened = {}
         for name, split in chosen.items():
-            each = open_split(split, images[name], tokens, settings, reader, phrases)
+            data = open_split(split, images[name], tokens, settings, reader, phrases)
             whole = prepared.split(name)
-            texts = each.captions
             if "text" in vectors:
-                assert isinstance(texts, TokenTexts)
-                places = rows_of(split.captions["caption_id"], whole.captions["caption_id"])
-                texts = each.captions = replace(texts, vectors=FrozenVectors(vectors["text"][name].mapped("r"), places))
+                assert isinstance(data.captions, TokenTexts)
+                data.captions = replace(
+                    data.captions,
+                    vectors=vectors["text"][name].mapped("r"),
+                    vector_rows=rows_of(split.captions["caption_id"], whole.captions["caption_id"]),
+                )
             if "vision" in vectors:
                 arrays = {"global": vectors["vision"][name].mapped("r")}
                 features = FeatureFile(vectors["vision"].path, whole.image_ids, arrays)
-                each = FeatureSplitData(split, features, texts, "global")
-            found[name] = each
-        return found
+                data = FeatureSplitData(split, features, data.captions, "global")
+            opened[name] = data
+        return opened
 
     def phrases(self, settings: Any) -> CaptionPhrases | None:
-        """The phrases of all captions, for a model of these settings that reads some."""
+        """Return the phrases of all captions, for a model of these settings that reads some."""
         if not settings.reads_phrases:
             return None
         from itrpipe.scene_graph.phrases import CaptionPhrases  # few models read phrases
@@ -614,7 +526,7 @@ def load_splits(
     warn: Callable[[str], None],
     encoders: Encoders | None = None,
 ) -> tuple[dict[str, SplitData], CaptionTokens]:
-    """Opens every split for a model that is to be trained, and what reads its captions.
+    """Open every split for a model that is to be trained, and the reader of its captions.
 
     A vocabulary of our own has the words of train and val, as in the papers; that of a model that reads phrases has the
     words of the training captions' scene graphs.
@@ -632,14 +544,20 @@ def load_splits(
     splits = sources.splits(warn=warn)
     prepared, chosen, _ = splits
     phrases = sources.phrases(settings)
-    reader = None if encoders is None or encoders.vision is None else encoders.vision.images
-    reading = None if encoders is None else CaptionPart.of(settings)
+    reader = None
+    reading = None
+    if encoders is not None:
+        reading = CaptionPart.of(settings)
+        if encoders.vision is not None:
+            reader = encoders.vision.images
     tokens: CaptionTokens
     if phrases is not None:
         # Source: SSAMT, implementation details: five occurrences, training captions only.
-        words = phrases.word_ids.take(phrases.rows(chosen["train"].caption_ids.tolist()))
-        texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
-        tokens = Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_word_count)
+        word_ids = phrases.word_ids.take(phrases.rows(chosen["train"].caption_ids.tolist()))
+        words = pa.array(phrases.words, pa.string())
+        words = words.take(pa.array(word_ids.values))
+        captions = pa.ListArray.from_arrays(pa.array(word_ids.offsets, pa.int32()), words)
+        tokens = Vocabulary.build(captions, min_word_count)
     elif encoders is None and settings.pretrained().get("tokenizer"):
         folder, _ = find_folder(settings.tokenizer, settings.tokenizer_revision, (TEXT,), weights=False)
         tokens = PieceIds(load_tokenizer(folder), CaptionPart.of(settings), settings.max_words)
@@ -647,12 +565,12 @@ def load_splits(
         tokens = PieceIds.of(encoders.text, settings)
     else:
         # Words of training images without features count, as they did when the images had some.
-        words = []
+        captions = []
         for name in ("train", "val"):
             if name in chosen:
                 split = sources.share(prepared, name)
-                words.append(split.tokens if reading is None else reading.words(split))
-        tokens = vocabulary = Vocabulary.build(pa.concat_arrays(words), min_word_count)
+                captions.append(split.tokens if reading is None else reading.words(split))
+        tokens = vocabulary = Vocabulary.build(pa.concat_arrays(captions), min_word_count)
         if reading is not None:
             tokens = WordIds(vocabulary, reading)
     return sources.open(splits, tokens, settings, reader, phrases), tokens
@@ -661,7 +579,7 @@ def load_splits(
 def read_captions(
     split: Split, tokens: CaptionTokens, settings: Any, phrases: CaptionPhrases | None
 ) -> TokenTexts | PhraseTexts:
-    """Captions of a split as a model reads them.
+    """Return the captions of a split as a model reads them.
 
     Args:
         split: of the captions.
@@ -686,7 +604,7 @@ def open_split(
     reader: ImageReader | None = None,
     phrases: CaptionPhrases | None = None,
 ) -> SplitData:
-    """One split as a model reads it.
+    """Return one split as a model reads it.
 
     Args:
         split: images and captions.
@@ -699,23 +617,28 @@ def open_split(
     Raises:
         DataError: the features are not what the model reads.
     """
-    texts = None if tokens is None else read_captions(split, tokens, settings, phrases)
+    texts = None
+    if tokens is not None:
+        texts = read_captions(split, tokens, settings, phrases)
     if isinstance(images, ImageFiles):
         assert reader is not None
         return PixelSplitData(split, images, texts, reader, settings.augment)
-    return FeatureSplitData(split, images, texts, "global" if settings.reads() == ("global",) else "regions")
+    read = "global" if settings.reads() == ("global",) else "regions"
+    return FeatureSplitData(split, images, texts, read)
 
 
 def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[str, SplitData]:
-    """Splits as a model was trained on them: of training images the same share, and those that have features.
+    """Return splits as a model was trained on them: of training images the same share, and those that have features.
 
     Args:
         saved: the model.
-        sources: what it was trained on.
+        sources: the data that it was trained on.
         names: of the splits.
 
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
     settings = saved.settings
-    return sources.open(sources.splits(names), saved.tokens, settings, saved.images, sources.phrases(settings))
+    splits = sources.splits(names)
+    phrases = sources.phrases(settings)
+    return sources.open(splits, saved.tokens, settings, saved.images, phrases)

@@ -2,8 +2,7 @@
 
 Every process computes the loss of the whole batch, from encodings that all of them have made a share of. So the mean of
 their gradients, which `DistributedDataParallel` takes while the backward pass goes on, is the gradient of one process,
-if the gradient of what was gathered is summed over the processes: each then holds what all of them know about its own
-share.
+if the gradient of gathered rows is summed over the processes: each then holds the whole gradient of its own share.
 
 Models that score pair by pair divide the scores as well, and each process knows a part of the gradient of encodings.
 
@@ -35,7 +34,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -50,6 +49,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from itrpipe.engine.work import CUDA
 from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
 from itrpipe.models.base import ENCODERS, AnyMatcher, ImageBatch, change_tensors
 
@@ -59,7 +59,7 @@ PATIENCE = datetime.timedelta(days=30)
 
 
 @dataclass(frozen=True)
-class World:
+class Processes:
     """The processes that train a model, as one of them sees them. Each has to make the same calls in the same order.
 
     Attributes:
@@ -71,9 +71,11 @@ class World:
     size: int = 1
 
     @classmethod
-    def joined(cls) -> World:
+    def joined(cls) -> Processes:
         """Return the processes of the group that torch has begun, or this one alone."""
-        return cls(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
+        if not dist.is_initialized():
+            return ALONE
+        return cls(dist.get_rank(), dist.get_world_size())
 
     @property
     def leads(self) -> bool:
@@ -82,7 +84,9 @@ class World:
 
     def own(self, rows: int) -> slice:
         """Return the rows of this process, of so many."""
-        return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
+        start = rows * self.rank // self.size
+        end = rows * (self.rank + 1) // self.size
+        return slice(start, end)
 
     def counts(self, rows: int) -> list[int]:
         """Return how many of these rows each process has."""
@@ -90,12 +94,12 @@ class World:
         return [end - start for start, end in pairwise(ends)]
 
     def agreed(self, value: Value) -> Value:
-        """Return what the first process has, for which the others wait."""
+        """Return the value of the first process, for which the others wait."""
         if self.size == 1:
             return value
-        held = [value]
-        dist.broadcast_object_list(held, src=0, device=torch.device("cpu"))
-        return held[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        return values[0]
 
     def averaging_gradients(self, module: nn.Module) -> Any:
         """Return the module, whose backward pass leaves in every process the mean of the gradients of all of them."""
@@ -107,13 +111,13 @@ class World:
             return DistributedDataParallel(
                 module,
                 process_group=group,
-                broadcast_buffers=False,  # newer releases call it otherwise, and tell so
+                broadcast_buffers=False,  # newer releases have another name for it, and warn
                 find_unused_parameters=True,
                 gradient_as_bucket_view=True,
             )
 
 
-ALONE = World()
+ALONE = Processes()
 
 
 def gather(own: Tensor, counts: Sequence[int], *, alike: bool) -> Tensor:
@@ -136,10 +140,15 @@ class _Gather(torch.autograd.Function):
         ctx.counts = counts
         ctx.alike = alike
         most = max(counts)
-        sent = nn.functional.pad(own, [0, 0] * (own.ndim - 1) + [0, most - len(own)]).contiguous()
-        held = own.new_empty(len(counts) * most, *own.shape[1:])
-        dist.all_gather_into_tensor(held, sent)
-        return torch.cat([part[:rows] for part, rows in zip(held.split(most), counts, strict=True)])
+        missing_rows = [0, most - len(own)]
+        padding = [0, 0] * (own.ndim - 1) + missing_rows  # torch counts axes from the last
+        padded = nn.functional.pad(own, padding).contiguous()
+        gathered = own.new_empty(len(counts) * most, *own.shape[1:])
+        dist.all_gather_into_tensor(gathered, padded)
+        parts = []
+        for part, rows in zip(gathered.split(most), counts, strict=True):
+            parts.append(part[:rows])
+        return torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -171,19 +180,19 @@ class OwnImages(ImageBatch):
         return super().mirrored(chosen[self.first : self.first + len(self.pixels)])
 
 
+@dataclass
 class Division:
     """The division of the rows of a call among the processes, while this one computes its own.
 
     Attributes:
-        world: the processes.
+        processes: that share the rows.
         counts: rows of every process; empty while each computes all of them.
         seed: of the random numbers of the next call.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.counts = list[int]()
-        self.seed = 0
+    processes: Processes
+    counts: list[int] = field(default_factory=list)
+    seed: int = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Division:
         """Return itself: a copy of a model is divided among the same processes, and draws after it."""
@@ -191,28 +200,29 @@ class Division:
 
     def seed_step(self, *place: int) -> None:
         """Let random numbers of a process depend on the place of the step in the training."""
-        self.seed = int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1)
+        state = np.random.SeedSequence(place).generate_state(1, np.uint64)[0]
+        self.seed = int(state >> 1)
 
 
 class SharedModel(nn.Module):
     """A model as methods and validation call it: every call gives all rows, of which each process computes its own.
 
-    What `Matcher.by_rows` names is divided, all else is the model's. With one process and no chunks a call is that of
-    the model.
+    The methods that `Matcher.by_rows` names are divided, all else is the model's. With one process and no chunks a call
+    is that of the model.
 
     Args:
         model: on its device. Its BatchNorm takes the statistics of the rows of all processes from now on.
-        world: the processes that train it.
+        processes: those that train it.
         chunk: rows that an encoder computes at a time in training; 0 for all of them.
 
     Raises:
         UsageError: chunks are asked for, and a layer of the model looks at the whole batch.
     """
 
-    def __init__(self, model: AnyMatcher, world: World = ALONE, chunk: int = 0) -> None:
+    def __init__(self, model: AnyMatcher, processes: Processes = ALONE, chunk: int = 0) -> None:
         super().__init__()
         self.model = model
-        self.division = Division(world)
+        self.division = Division(processes)
         self.chunk = chunk
         self.training = model.training
         self.divides_scores = not model.by_rows.keys() <= ENCODERS.keys()
@@ -222,38 +232,42 @@ class SharedModel(nn.Module):
                 f"encode_chunk = {chunk}, but {type(model).__name__} normalises over the whole batch, which chunks "
                 "would change; give --set encode_chunk=0"
             )
-        if world.size > 1:
+        if processes.size > 1:
             for norm in norms:
-                norm.register_forward_pre_hook(partial(_with_all_rows, self.division))
-                norm.register_forward_hook(partial(_with_own_rows, self.division))
+                norm.register_forward_pre_hook(partial(_gather_all_rows, self.division))
+                norm.register_forward_hook(partial(_take_own_rows, self.division))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the model has of this name; its methods of `by_rows` are divided."""
+        """Return the attribute of the model; its methods of `by_rows` are divided."""
         try:
             return super().__getattr__(name)
         except AttributeError:
             model: Any = super().__getattr__("model")
-        return partial(self._divided, name) if name in model.by_rows else getattr(model, name)
+        if name in model.by_rows:
+            return partial(self._divided, name)
+        return getattr(model, name)
 
-    def _divided(self, name: str, *given: Any) -> Any:
+    def _divided(self, name: str, *arguments: Any) -> Any:
         """Compute the own rows of a method of the model, and gather those of the others."""
         function = getattr(self.model, name)
         places = self.model.by_rows[name]
         division = self.division
+        processes = division.processes
         encodes = name in ENCODERS
-        world = division.world
-        first = given[places[0]]
+        first = arguments[places[0]]
         rows = first.rows if isinstance(first, OwnImages) else len(tensors_of(first)[0])
         chunk = self.chunk if encodes and self.model.training else 0
-        if world.size == 1 or rows < world.size:  # where there is not a row for each, all of them compute all
-            return in_chunks(function, given, places, rows, chunk)
-        own = world.own(rows)
-        counts = world.counts(rows)
+        if processes.size == 1 or rows < processes.size:  # without a row for each, all of them compute all
+            return in_chunks(function, arguments, places, rows, chunk)
+        own = processes.own(rows)
+        counts = processes.counts(rows)
+        if not isinstance(first, OwnImages):
+            arguments = _at(arguments, places, own)
         device = next(self.parameters()).device
-        arguments = given if isinstance(first, OwnImages) else _at(given, places, own)
+        devices = [device] if device.type == CUDA else []
         # Random numbers of this process alone; behind it they go on as they did before, alike in all processes.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed((division.seed * world.size + world.rank) % 2**63)
+        with torch.random.fork_rng(devices):
+            torch.manual_seed((division.seed * processes.size + processes.rank) % 2**63)
             division.seed += 1
             division.counts = counts
             try:
@@ -265,24 +279,30 @@ class SharedModel(nn.Module):
         return change_tensors(result, lambda tensor: gather(tensor, counts, alike=alike))
 
 
-def _with_all_rows(division: Division, norm: nn.Module, given: tuple[Tensor, ...]) -> Tensor | None:
+def _gather_all_rows(division: Division, norm: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor | None:
     """Give BatchNorm the rows of all processes, while they are divided in training."""
     if not norm.training or not division.counts:
         return None
-    (own,) = given
-    vectors = len(own) // division.counts[division.world.rank]  # of an image, for example its regions
+    (own,) = inputs
+    vectors = len(own) // division.counts[division.processes.rank]  # of an image, for example its regions
     return gather(own, [vectors * count for count in division.counts], alike=False)
 
 
-def _with_own_rows(division: Division, norm: nn.Module, given: tuple[Tensor, ...], whole: Tensor) -> Tensor | None:
-    """Take the own rows from what BatchNorm made of all rows."""
+def _take_own_rows(division: Division, norm: nn.Module, inputs: tuple[Tensor, ...], whole: Tensor) -> Tensor | None:
+    """Take the own rows from the output of BatchNorm for all rows."""
     if not norm.training or not division.counts:
         return None
     vectors = len(whole) // sum(division.counts)
-    return whole.split([vectors * count for count in division.counts])[division.world.rank]
+    return whole.split([vectors * count for count in division.counts])[division.processes.rank]
 
 
-def in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[int], rows: int, chunk: int) -> Any:
+def in_chunks(
+    function: Callable,
+    arguments: Sequence[Any],
+    places: Sequence[int],
+    rows: int,
+    chunk: int,
+) -> Any:
     """Return the result of a function, computed chunk by chunk; activations of chunks are not kept.
 
     Args:
@@ -294,33 +314,45 @@ def in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[int
     """
     if not 0 < chunk < rows:
         return function(*arguments)
-    parts = []
+    results = []
     for start in range(0, rows, chunk):
-        own = _at(arguments, places, slice(start, min(start + chunk, rows)))
-        parts.append(checkpoint(function, *own, use_reentrant=False) if torch.is_grad_enabled() else function(*own))
-    joined = iter([torch.cat(tensors) for tensors in zip(*map(tensors_of, parts), strict=True)])
-    return change_tensors(parts[0], lambda _: next(joined))
+        part = _at(arguments, places, slice(start, min(start + chunk, rows)))
+        if torch.is_grad_enabled():
+            results.append(checkpoint(function, *part, use_reentrant=False))
+        else:
+            results.append(function(*part))
+    tensors = zip(*map(tensors_of, results), strict=True)
+    joined = map(torch.cat, tensors)
+    return change_tensors(results[0], lambda _: next(joined))
 
 
-def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[Any]:
-    return [each[rows] if place in places else each for place, each in enumerate(arguments)]
+def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> tuple[Any, ...]:
+    """Return the arguments, of those at some places these rows alone."""
+    divided = list(arguments)
+    for place in places:
+        divided[place] = arguments[place][rows]
+    return tuple(divided)
 
 
 def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors in a tensor or a dataclass of such, in order."""
-    found = []
-    change_tensors(value, lambda tensor: found.append(tensor) or tensor)
-    return found
+    if isinstance(value, Tensor):
+        return [value]
+    tensors = []
+    if is_dataclass(value):
+        for part in fields(value):
+            tensors += tensors_of(getattr(value, part.name))
+    return tensors
 
 
-_COURTESY = 5.0
-"""Seconds in which the first process may tell of an error that all of them met."""
-_SOON = 10.0
+_SECONDS_TO_TELL = 5.0
+"""Seconds in which the first process may print an error that all of them met."""
+_SECONDS_TO_WAIT = 10.0
 """Seconds after which a process says for whom it waits."""
-_GONE = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused")
+_LOST_CONNECTION = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused")
 
 
-def together(command: Callable[[], object]) -> None:
+def run_in_first_process(command: Callable[[], object]) -> None:
     """Run a command in the first process, while the others wait for its trainings and take part in them.
 
     Args:
@@ -329,46 +361,53 @@ def together(command: Callable[[], object]) -> None:
     Raises:
         UnavailableError: another process has ended.
     """
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if "TORCHELASTIC_RUN_ID" in os.environ:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-    def meet() -> World:
-        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-        if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
-            # Without what processes wrote, such as their addresses, that the launcher has started again since. On
-            # several machines these do not count alike how often that was; stages/README.md says what helps there.
-            store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-        return World.joined()
-
-    rank, size, address, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    world = _heard(meet, f"process {int(rank) + 1} of {size} waits for the others at {address}:{port}")
+    rank = int(os.environ["RANK"])
+    size = os.environ["WORLD_SIZE"]
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    processes = _wait(_join_processes, f"process {rank + 1} of {size} waits for the others at {address}")
     try:
-        if world.leads:
+        if processes.leads:
             try:
                 command()
             finally:
                 if dist.is_initialized():  # else it has left the others in the middle of a training
-                    world.agreed(None)
-        while not world.leads and (task := _heard(lambda: world.agreed(None))) is not None:
-            function, argument = task
-            function(argument)
+                    processes.agreed(None)
+        else:
+            while True:
+                task = _wait(lambda: processes.agreed(None))
+                if task is None:
+                    break
+                function, argument = task
+                function(argument)
     except (RuntimeError, ItrpipeError) as error:
-        gone = isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _GONE)
-        if not world.leads:
-            time.sleep(_COURTESY)
-        if gone:
+        if not processes.leads:
+            time.sleep(_SECONDS_TO_TELL)
+        message = str(error).lower()
+        if isinstance(error, RuntimeError) and any(sign in message for sign in _LOST_CONNECTION):
             raise UnavailableError(
-                f"process {world.rank + 1} of {world.size}: another process of this training has ended, and says why "
-                "if it could; the same command goes on where it stopped"
+                f"process {processes.rank + 1} of {processes.size}: another process of this training has ended, and "
+                "says why if it could; the same command goes on where it stopped"
             ) from None
-        if world.leads or not isinstance(error, ItrpipeError):
+        if processes.leads or not isinstance(error, ItrpipeError):
             raise
-        raise type(error)(f"process {world.rank + 1} of {world.size}: {error}") from None
+        raise type(error)(f"process {processes.rank + 1} of {processes.size}: {error}") from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()  # at the end of the process its threads would be in the way
+
+
+def _join_processes() -> Processes:
+    """Begin the group of the processes that a launcher has started."""
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        # Without what processes wrote, such as their addresses, that the launcher has started again since. On
+        # several machines these do not count alike how often that was; stages/README.md says what helps there.
+        store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    return Processes.joined()
 
 
 def _end_with(launcher: int) -> None:
@@ -378,32 +417,32 @@ def _end_with(launcher: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
-    """Return what a call of torch gives that may take days; beside it this thread hears signals.
+def _wait(call: Callable[[], Any], message: str = "") -> Any:
+    """Return the result of a call of torch that may take days; beside it this thread hears signals.
 
     Args:
-        wait: the call.
-        whom: is printed where it takes long; empty where nobody has to know.
+        call: runs in a thread of its own; its error is raised here.
+        message: is printed where it takes long; empty where nobody has to know.
     """
-    waiting = Future()
+    result = Future()
 
     def run() -> None:
         try:
-            waiting.set_result(wait())
-        except BaseException as error:
-            waiting.set_exception(error)
+            result.set_result(call())
+        except BaseException as error:  # is raised where the result is waited for
+            result.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        return waiting.result(_SOON if whom else None)
+        return result.result(_SECONDS_TO_WAIT if message else None)
     except TimeoutError:
-        if not waiting.done():
-            print(whom, file=sys.stderr, flush=True)
-        return waiting.result()
+        if not result.done():
+            print(message, file=sys.stderr, flush=True)
+        return result.result()
 
 
 @contextmanager
-def joined_by(function: Callable[[Any], object], argument: Any) -> Iterator[None]:
+def others_run(function: Callable[[Any], object], argument: Any) -> Iterator[None]:
     """Let all other processes run a function while the first one runs a block.
 
     Where the block fails, the first one leaves their group, by which the others see that it is gone.
@@ -411,11 +450,11 @@ def joined_by(function: Callable[[Any], object], argument: Any) -> Iterator[None
     Args:
         function, argument: are pickled.
     """
-    world = World.joined()
-    world.agreed((function, argument))
+    processes = Processes.joined()
+    processes.agreed((function, argument))
     try:
         yield
     except BaseException:
-        if world.size > 1:
+        if processes.size > 1:
             dist.destroy_process_group()
         raise

@@ -1,4 +1,4 @@
-"""Runs a model over a split: its scores, and its embeddings in a file."""
+"""Run a model over splits: `SplitEncoder` encodes and scores, `Encoding` and `Scoring` do it as maps over parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from itrpipe.engine.work import Part, Work, Worker, cut, numbered, resolve_devic
 from itrpipe.features.embeddings import SplitScores, embedding_writer
 from itrpipe.models.base import at_least_single, change_tensors
 from itrpipe.storage.arrays import ArrayFile, write_arrays
-from itrpipe.training.data import Sources, SplitData, blocks, feed, reopened
+from itrpipe.training.batches import blocks, feed
+from itrpipe.training.data import Sources, SplitData, reopened
 from itrpipe.training.saved import SavedModel, chosen_precision, load_model
 from itrpipe.training.settings import AS_TRAINED
 
@@ -27,7 +28,7 @@ _BLOCKS_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class SplitEncoder:
-    """A model that rows of splits are run through.
+    """Runs a model over rows of splits.
 
     Attributes:
         model: in evaluation mode, on `device`.
@@ -53,18 +54,18 @@ class SplitEncoder:
         return cls(saved.model.to(device), device, block, config["score_precision"], embed_precision)
 
     def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
-        """Yields the encodings of the images of the given rows, block by block; `data.images` reads a block."""
+        """Yield the encodings of the images of the given rows, block by block; `data.images` reads a block."""
         return self.run(self.model.encode_images, data.images, rows)
 
     def texts(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
-        """Yields the encodings of the captions of the given rows, block by block; `data.texts` reads a block."""
+        """Yield the encodings of the captions of the given rows, block by block; `data.texts` reads a block."""
         return self.run(self.model.encode_texts, data.texts, rows)
 
     @torch.inference_mode()
     def scores(
         self, images: Iterable[Any], texts: Iterable[Any], advance: Callable[[int], object] = lambda pairs: None
     ) -> np.ndarray:
-        """Scores images with captions.
+        """Score images with captions.
 
         Args:
             images, texts: encodings of N images and of T captions, block by block.
@@ -73,35 +74,40 @@ class SplitEncoder:
         Returns:
             Scores [N, T] float32. The encodings of all N images are kept meanwhile.
         """
-        kept = list(images)
+        image_blocks = list(images)
         columns = []
-        for block in texts:
+        for text_block in texts:
             scores = []
-            for each in kept:
-                with self._computing(self.precision):
-                    scores.append(self.model.score_matrix(each, block).float())
+            for image_block in image_blocks:
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                    scores.append(self.model.score_matrix(image_block, text_block).float())
                 advance(scores[-1].numel())
             columns.append(torch.cat(scores).cpu().numpy())
         return np.concatenate(columns, axis=1)
 
     @torch.inference_mode()
     def run(self, encode: Callable[[Any], Any], read: Callable[[np.ndarray], Any], rows: np.ndarray) -> Iterator[Any]:
-        """Yield the encodings of rows, block by block, each of what has been read of it."""
-        with closing(feed(lambda part: read(rows[part]), blocks(len(rows), self.block), 2, self.device)) as ready:
+        """Yield the encodings of rows, block by block; `read` reads a block and `encode` encodes it."""
+        parts = blocks(len(rows), self.block)
+        with closing(feed(lambda part: read(rows[part]), parts, 2, self.device)) as ready:
             for block in ready:
-                with self._computing(self.embed_precision):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.embed_precision == "bf16"):
                     encoding = encode(block)
-                yield change_tensors(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
+                yield change_tensors(encoding, _at_least_single)
 
-    def _computing(self, precision: str) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
+
+def _at_least_single(tensor: torch.Tensor) -> torch.Tensor:
+    return at_least_single(tensor) if tensor.is_floating_point() else tensor
 
 
 def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:
-    """Yields embeddings [n, D] float32 of encoded blocks, of several at a time: each time a GPU is waited for."""
+    """Yield embeddings [n, D] float32 of encoded blocks, of several at a time: each time a GPU is waited for."""
     blocks_left = iter(encodings)
-    while some := [each.embedding for each in islice(blocks_left, _BLOCKS_AT_ONCE)]:
-        yield torch.cat(some).cpu().numpy()
+    while True:
+        together = [encoding.embedding for encoding in islice(blocks_left, _BLOCKS_AT_ONCE)]
+        if not together:
+            return
+        yield torch.cat(together).cpu().numpy()
 
 
 Opened = tuple[SplitEncoder, dict[str, SplitData]]
@@ -109,18 +115,24 @@ Opened = tuple[SplitEncoder, dict[str, SplitData]]
 
 
 class _RunningModel(Work[Worker]):
-    """A map over splits of what a trained model was trained on.
+    """A map over splits of the data that a trained model was trained on.
 
     Args:
         trained: folder of the model, which may be unfinished but for its weights.
-        sources: what it was trained on.
+        sources: the data that it was trained on.
         block: rows per forward pass.
         device: `auto`, `cpu` or `cuda`.
     """
 
     in_one_thread = True
 
-    def __init__(self, trained: Path, sources: Sources, block: int, device: str) -> None:
+    def __init__(
+        self,
+        trained: Path,
+        sources: Sources,
+        block: int,
+        device: str,
+    ) -> None:
         self._trained = trained
         self._sources = sources
         self._block = block
@@ -128,7 +140,7 @@ class _RunningModel(Work[Worker]):
         self.key = str(block)
 
     def opened(self, splits: Iterable[str]) -> Opened:
-        """The model, and some splits."""
+        """Open the model, and some splits."""
         saved = load_model(self._trained)
         encoder = SplitEncoder.of(saved, torch.device(resolve_device(self.device)), self._block)
         return encoder, reopened(saved, self._sources, splits)
@@ -187,24 +199,24 @@ class Encoding(_RunningModel[Opened]):
         self._encoder = encoder
 
     def parts(self) -> list[Part]:
-        """Consecutive rows of one side of one split."""
+        """Cut each side of each split into consecutive rows."""
         return row_parts(self._counts, self._block)
 
     def open(self) -> Opened:
-        """The model, and all splits."""
+        """Open the model, and all splits."""
         if self._encoder is None:
             return self.opened({split for split, _ in self._counts})
         return self._encoder, self._splits
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
-        """Embeds some rows."""
+        """Embed some rows."""
         encoder, splits = worker
         (split, side), rows = part.content
         encodings = getattr(encoder, side)(splits[split], np.asarray(rows))
         write_arrays(path, {VECTORS: np.concatenate(list(embeddings(encodings)))})
 
     def join(self, paths: Sequence[Path], target: Path, measure: str) -> None:
-        """Writes `embeddings.h5`; what an interrupted run has left there is replaced.
+        """Write `embeddings.h5`, in the place of the file of an interrupted run.
 
         Args:
             paths: of all parts.
@@ -212,24 +224,25 @@ class Encoding(_RunningModel[Opened]):
             measure: how two embeddings are compared.
         """
         target.unlink(missing_ok=True)
-        parts = list(zip(self.parts(), paths, strict=True))
+        parts = self.parts()
         width = ArrayFile(paths[0])[VECTORS].shape[1]
         for name, data in self._splits.items():
             split = data.split
-            about = (split.image_ids, split.caption_ids, split.caption_image, width, measure)
-            with embedding_writer(target, name, *about) as write:
-                for part, path in parts:
-                    (of_split, side), rows = part.content
-                    if of_split == name:
+            ids = split.image_ids, split.caption_ids
+            with embedding_writer(target, name, *ids, split.caption_image, width, measure) as write:
+                for part, path in zip(parts, paths, strict=True):
+                    (split_name, side), rows = part.content
+                    if split_name == name:
                         write(side, rows.start, ArrayFile(path)[VECTORS].read())
 
 
 _SCORES = "scores"
-_Scorer = tuple[SplitEncoder, SplitData, list[Any]]
+_OpenedSplit = tuple[SplitEncoder, SplitData, list[Any]]
+"""A trained model, a split, and the encodings of all its images, block by block."""
 
 
-class Scoring(_RunningModel[_Scorer]):
-    """Scores of a split; a part's file holds `scores` [t, N] of consecutive captions with all images.
+class Scoring(_RunningModel[_OpenedSplit]):
+    """Score a split; a part's file holds `scores` [t, N] of consecutive captions with all images.
 
     Args:
         trained, sources, block, device: as of every map of a model.
@@ -238,39 +251,48 @@ class Scoring(_RunningModel[_Scorer]):
 
     unit = "pairs"
 
-    def __init__(self, trained: Path, sources: Sources, block: int, device: str, split: str) -> None:
+    def __init__(
+        self,
+        trained: Path,
+        sources: Sources,
+        block: int,
+        device: str,
+        split: str,
+    ) -> None:
         super().__init__(trained, sources, block, device)
         self.title = f"scoring {split}"
         self._split = split
 
     @property
     def rows(self) -> Split:
-        """The images and captions of the split that the model was trained on."""
-        _, chosen, _ = self._sources.splits([self._split])
-        return chosen[self._split]
+        """Return the images and captions of the split that the model was trained on."""
+        _, splits, _ = self._sources.splits([self._split])
+        return splits[self._split]
 
     def parts(self) -> list[Part]:
-        """Blocks of captions."""
-        images = len(self.rows.image_ids)
-        captions = len(self.rows.caption_ids)
-        return [replace(part, rows=images * part.rows) for part in cut(range(captions), self._block)]
+        """Cut the captions into blocks."""
+        split = self.rows
+        images = len(split.image_ids)
+        parts = cut(range(len(split.caption_ids)), self._block)
+        return [replace(part, rows=images * part.rows) for part in parts]
 
-    def open(self) -> _Scorer:
-        """The model, the split, and the encodings of all its images, block by block."""
+    def open(self) -> _OpenedSplit:
+        """Open the model and the split, and encode all its images, block by block."""
         encoder, splits = self.opened([self._split])
         data = splits[self._split]
         return encoder, data, list(encoder.images(data, np.arange(data.num_images)))
 
-    def make(self, worker: _Scorer, part: Part, path: Path) -> None:
-        """Scores [t, N] float32 of some captions [t] with all images."""
+    def make(self, worker: _OpenedSplit, part: Part, path: Path) -> None:
+        """Write scores [t, N] float32 of some captions [t] with all images."""
         encoder, data, images = worker
         scores = encoder.scores(images, encoder.texts(data, np.asarray(part.content)))
         write_arrays(path, {_SCORES: np.ascontiguousarray(scores.T)})
 
     def join(self, paths: Sequence[Path]) -> SplitScores:
-        """Scores of the whole split, from all parts."""
+        """Return the scores of the whole split, from all parts."""
         split = self.rows
         matrix = np.empty((len(split.image_ids), len(split.caption_ids)), dtype=np.float32)
         for part, path in zip(self.parts(), paths, strict=True):
-            matrix[:, part.content.start : part.content.stop] = ArrayFile(path)[_SCORES].read().T
+            captions = part.content
+            matrix[:, captions.start : captions.stop] = ArrayFile(path)[_SCORES].read().T
         return SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image)

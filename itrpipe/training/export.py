@@ -33,13 +33,10 @@ _LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layou
 Of `open_clip` each part of a name is replaced in turn.
 """
 _PAIR = "VisionTextDualEncoderModel"
-_AS_PAIR = " ".join(f"--set train.model.{each}" for each in ("image_pool=own", "text_pool=own", "embed_dim=512"))
-_JOINED = {"embed_dim": 0, "image_pool": "auto", "text_pool": "auto", "vision": _PAIR, "text": _PAIR}
-"""Settings of two encoders that have become one."""
 
 
 class NoEquivalent(Exception):  # noqa: N818 (a finding, not a failure)
-    """A model, or what it reads, has no equivalent elsewhere; the message says what of it."""
+    """A model, or a part of it that the message names, has no equivalent elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +72,12 @@ class JointModel:
         if not isinstance(saved.tokens, PieceIds):
             raise NoEquivalent("its captions are words of a vocabulary of its own")
         if model.vision is not model.text:
-            settings = {**settings, "model": settings["model"] | _JOINED}
+            # Two encoders that become one have its pools, and no projection of ours.
+            joined = {"embed_dim": 0, "image_pool": "auto", "text_pool": "auto", "vision": _PAIR, "text": _PAIR}
+            settings = {**settings, "model": settings["model"] | joined}
             encoder = _join(model, model.vision, model.text)
-            row = pq.read_table(trained / HISTORY, filters=[("best", "==", True)]).to_pylist()[-1]
+            best_rows = pq.read_table(trained / HISTORY, filters=[("best", "==", True)])
+            row = best_rows.to_pylist()[-1]
             if row.get("mean_temperature"):
                 encoder.set_scale(1 / row["mean_temperature"], 0.0)
         else:
@@ -91,17 +91,12 @@ class JointModel:
         return cls(saved, encoder, settings)
 
     @property
-    def architecture(self) -> str:
-        """Return the class of transformers."""
-        return type(self.encoder.network).__name__
-
-    @property
     def padded(self) -> bool:
         """Return whether the model reads captions padded to its longest."""
         return not self.encoder.texts.masked
 
     def write(self, folder: Path) -> None:
-        """Write everything, of `config.json` what transformers has in it.
+        """Write all files; `config.json` is as transformers has it.
 
         Raises:
             DiskFullError: no space is left.
@@ -124,8 +119,9 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     if pools != ("own", "own") or not model.settings.embed_dim:
         projected = "projected" if model.settings.embed_dim else "not projected"
         raise NoEquivalent(
-            f"its vectors are pooled by {pools[0]} and {pools[1]} and {projected}; {_AS_PAIR} trains a {_PAIR} of "
-            "encoders that have a vector of their own"
+            f"its vectors are pooled by {pools[0]} and {pools[1]} and {projected}; --set train.model.image_pool=own "
+            f"--set train.model.text_pool=own --set train.model.embed_dim=512 trains a {_PAIR} of encoders that have a "
+            "vector of their own"
         )
     for encoder, width in ((vision, vision.image_width), (text, text.text_width)):
         name = type(encoder.network).__name__
@@ -142,7 +138,8 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     network = transformers.VisionTextDualEncoderModel(config, vision.network, text.network)
     network.visual_projection.load_state_dict(model.project_images.state_dict())
     network.text_projection.load_state_dict(model.project_texts.state_dict())
-    return Encoder(network.eval(), vision.images, TextReader(text.texts.tokenizer, "own", text.texts.max_tokens, []))
+    texts = TextReader(text.texts.tokenizer, "own", text.texts.max_tokens, [])
+    return Encoder(network.eval(), vision.images, texts)
 
 
 def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
@@ -155,31 +152,30 @@ def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
     Raises:
         NoEquivalent: captions are cleaned, and the tokenizer has no such step.
     """
-    steps = _steps(tokens.part, tokens.max_tokens)
+    steps = _cleaning_steps(tokens.part, tokens.max_tokens)
     tokenizer = tokens.tokenizer
-    if steps and not tokenizer.is_fast:
-        raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokenizer).__name__} cannot do")
-    made = tokenizer
     if steps:  # before those of its own, of a class that takes all of them from its file
+        if not tokenizer.is_fast:
+            raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokenizer).__name__} cannot do")
         backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         if backend.normalizer is not None:
             steps.append(backend.normalizer)
         backend.normalizer = normalizers.Sequence(steps)  # pyright: ignore[reportAttributeAccessIssue]
-        made = transformers.PreTrainedTokenizerFast(
+        tokenizer = transformers.PreTrainedTokenizerFast(
             tokenizer_object=backend,
             padding_side=tokenizer.padding_side,
             truncation_side=tokenizer.truncation_side,
             **tokenizer.special_tokens_map,
         )
-    if made.pad_token is None:
-        made.pad_token = made.convert_ids_to_tokens(reader.padding)
-    made.model_max_length = tokens.max_tokens
-    made.model_input_names = ["input_ids", "attention_mask"] if reader.masked else ["input_ids"]
-    made.init_kwargs["model_input_names"] = made.model_input_names  # only what is here is saved
-    return made
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(reader.padding)
+    tokenizer.model_max_length = tokens.max_tokens
+    tokenizer.model_input_names = ["input_ids", "attention_mask"] if reader.masked else ["input_ids"]
+    tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # `save_pretrained` reads it here
+    return tokenizer
 
 
-def _steps(reading: CaptionPart, max_tokens: int) -> list[Any]:
+def _cleaning_steps(reading: CaptionPart, max_tokens: int) -> list[Any]:
     """Return `CaptionPart.texts` as steps of a normaliser; where tokens are cut first, words are not."""
     replace = normalizers.Replace
     steps = []
@@ -197,19 +193,19 @@ def _steps(reading: CaptionPart, max_tokens: int) -> list[Any]:
     return steps
 
 
-OPEN_CLIP_MODEL, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"
+OPEN_CLIP_MODEL = "open_clip_model.safetensors"
+OPEN_CLIP_CONFIG = "open_clip_config.json"
 
 _PUBLISHED_TOKENS = 49_408
-_TURNED = ("visual.proj", "text_projection")
-_INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}
-"""Number of a way of resizing in Pillow -> its name."""
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
+"""Activation of transformers -> `quick_gelu` of open_clip."""
 
 
 def write_open_clip(folder: Path, joint: JointModel) -> None:
-    """Writes weights and configuration for open_clip beside the tokenizer of transformers.
+    """Write weights and configuration for open_clip beside the tokenizer of transformers.
 
-    The weights are those of a `CLIPModel` by open_clip's names: projections are turned; query, key and value are one.
+    The weights are those of a `CLIPModel` by open_clip's names: projections are transposed; query, key and value are
+    one.
 
     Args:
         folder: holds that tokenizer.
@@ -220,20 +216,21 @@ def write_open_clip(folder: Path, joint: JointModel) -> None:
         DiskFullError: no space is left.
     """
     write_json(folder / OPEN_CLIP_CONFIG, open_clip_config(joint))
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     state = joint.encoder.network.state_dict()
-    for ours, weights in state.items():
-        theirs = ours
-        for part, part_there in _LAYOUTS["open_clip"].items():
-            theirs = theirs.replace(part, part_there)
-        if theirs in _TURNED:
-            found[theirs] = weights.T
-        elif "q_proj" in ours:
-            joined = [state[ours.replace("q_proj", f"{each}_proj")] for each in "qkv"]
-            found[theirs.replace("q_proj.", "in_proj_")] = torch.cat(joined)
-        elif "k_proj" not in ours and "v_proj" not in ours:
-            found[theirs] = weights
-    save_weights(folder / OPEN_CLIP_MODEL, found)
+    for name, weights in state.items():
+        open_clip_name = name
+        for part, open_clip_part in _LAYOUTS["open_clip"].items():
+            open_clip_name = open_clip_name.replace(part, open_clip_part)
+        if open_clip_name in ("visual.proj", "text_projection"):
+            tensors[open_clip_name] = weights.T
+        elif "q_proj" in name:
+            key = state[name.replace("q_proj", "k_proj")]
+            value = state[name.replace("q_proj", "v_proj")]
+            tensors[open_clip_name.replace("q_proj.", "in_proj_")] = torch.cat([weights, key, value])
+        elif "k_proj" not in name and "v_proj" not in name:
+            tensors[open_clip_name] = weights
+    save_weights(folder / OPEN_CLIP_MODEL, tensors)
 
 
 def open_clip_config(joint: JointModel) -> dict[str, Any]:
@@ -242,9 +239,9 @@ def open_clip_config(joint: JointModel) -> dict[str, Any]:
     Raises:
         NoEquivalent: open_clip has no such model.
     """
-    if joint.architecture != "CLIPModel":
-        raise NoEquivalent(f"a {joint.architecture} is made of other networks there")
-    saved = joint.saved
+    architecture = type(joint.encoder.network).__name__
+    if architecture != "CLIPModel":
+        raise NoEquivalent(f"a {architecture} is made of other networks there")
     images = joint.encoder.images.processor
     config = joint.encoder.network.config
     vision = config.vision_config.to_dict()
@@ -252,18 +249,19 @@ def open_clip_config(joint: JointModel) -> dict[str, Any]:
     activations = {vision["hidden_act"], text["hidden_act"]}
     if len(activations) > 1 or not activations <= _ACTIVATIONS.keys():
         raise NoEquivalent(f"it has no model with {' and '.join(sorted(activations))}")
-    (activation,) = activations
+    # The text vector stands at the first end token, or, by old configurations, at the largest id.
     end = text["eos_token_id"]
-    tokenizer = joint.encoder.texts.tokenizer
-    # Where the text vector stands: at the first end token, or, by old configurations, at the largest id.
-    argmax = end in (2, len(saved.tokens) - 1)
-    pooling = {"pool_type": "argmax"} if argmax else {"pool_type": "eos", "eos_id": end}
+    reading = {"pool_type": "eos", "eos_id": end}
+    if end in (2, len(joint.saved.tokens) - 1):
+        reading = {"pool_type": "argmax"}
     # CLIP's published tokenizer is open_clip's own; of any other the files beside are read, by `local-dir:` alone.
-    own = type(tokenizer).__name__.removesuffix("Fast") == "CLIPTokenizer" and len(tokenizer) == _PUBLISHED_TOKENS
-    reads = {} if own else {"hf_tokenizer_name": "local-dir", "tokenizer_kwargs": {"local_files_only": True}}
+    tokenizer = joint.encoder.texts.tokenizer
+    is_published = type(tokenizer).__name__.removesuffix("Fast") == "CLIPTokenizer"
+    if not is_published or len(tokenizer) != _PUBLISHED_TOKENS:
+        reading |= {"hf_tokenizer_name": "local-dir", "tokenizer_kwargs": {"local_files_only": True}}
     model = {
-        "embed_dim": saved.embed_dim,
-        "quick_gelu": _ACTIVATIONS[activation],
+        "embed_dim": joint.saved.embed_dim,
+        "quick_gelu": _ACTIVATIONS[text["hidden_act"]],
         "vision_cfg": {
             **_sizes(vision),
             "head_width": vision["hidden_size"] // vision["num_attention_heads"],
@@ -275,8 +273,7 @@ def open_clip_config(joint: JointModel) -> dict[str, Any]:
             "heads": text["num_attention_heads"],
             "context_length": text["max_position_embeddings"],
             "vocab_size": text["vocab_size"],
-            **pooling,
-            **reads,
+            **reading,
         },
     }
     preprocess = {
@@ -284,18 +281,18 @@ def open_clip_config(joint: JointModel) -> dict[str, Any]:
         "mode": "RGB",
         "mean": list(images.image_mean),
         "std": list(images.image_std),
-        "interpolation": _INTERPOLATIONS[images.resample],
+        "interpolation": {2: "bilinear", 3: "bicubic"}[images.resample],  # by their numbers in Pillow
         "resize_mode": "shortest" if images.do_center_crop else "squash",
     }
     return {"model_cfg": model, "preprocess_cfg": preprocess}
 
 
 def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
-    found = {
+    sizes = {
         "layers": config["num_hidden_layers"],
         "width": config["hidden_size"],
         "mlp_ratio": config["intermediate_size"] / config["hidden_size"],
     }
     if config["layer_norm_eps"] != 1e-5:
-        found["norm_kwargs"] = {"eps": config["layer_norm_eps"]}
-    return found
+        sizes["norm_kwargs"] = {"eps": config["layer_norm_eps"]}
+    return sizes

@@ -1,4 +1,4 @@
-"""Encodes the images or captions of a dataset once by an encoder that is never trained."""
+"""Encode the images or captions of a dataset once by an encoder that is never trained: the map `FrozenEncoding`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from itrpipe.training.data import FROZEN_VECTORS, PixelSplitData, Sources, Token
 from itrpipe.training.encoding import VECTORS, SplitEncoder, row_parts
 from itrpipe.training.saved import FROZEN_ENCODER, load_model
 
-Opened = tuple[SplitEncoder, dict[str, Any]]
-"""An encoder, and what it reads of every split."""
+OpenedEncoder = tuple[SplitEncoder, dict[str, Any]]
+"""An encoder, and the images or captions of every split."""
 
 
-class FrozenEncoding(Work[Opened]):
+class FrozenEncoding(Work[OpenedEncoder]):
     """Vectors of a frozen encoder; a part's file holds those of consecutive images or captions of a split, [n, D].
 
     Args:
@@ -35,7 +35,13 @@ class FrozenEncoding(Work[Opened]):
 
     in_one_thread = True
 
-    def __init__(self, settings: Any, inputs: Mapping[str, Path], block: int, device: str) -> None:
+    def __init__(
+        self,
+        settings: Any,
+        inputs: Mapping[str, Path],
+        block: int,
+        device: str,
+    ) -> None:
         self._settings = settings
         self._inputs = inputs
         self._sources = Sources(inputs["prepare"])
@@ -45,14 +51,16 @@ class FrozenEncoding(Work[Opened]):
         self.unit = "captions" if settings.side == TEXT else "images"
         self.title = f"encoding {self.unit} once"
         _, splits, _ = self._sources.splits()
-        self._counts = {name: len(getattr(split, self.unit)) for name, split in splits.items()}
+        self._counts = {}
+        for name, split in splits.items():
+            self._counts[name] = len(getattr(split, self.unit))
 
     def parts(self) -> list[Part]:
         """Return consecutive rows of every split."""
         return row_parts(self._counts, self._block)
 
     def encoder(self) -> tuple[Encoder, Any]:
-        """Open the encoder, and what reads captions for one of these.
+        """Open the encoder, and the reader of captions for one of these.
 
         Raises:
             MissingInputError, DataError, UsageError: see `itrpipe.encoders.encoder.open_encoder`.
@@ -70,7 +78,7 @@ class FrozenEncoding(Work[Opened]):
         set_colours(encoder, settings.normalisation)
         return encoder.eval(), None
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedEncoder:
         """Open the encoder, and every split; errors are those of `encoder`."""
         device = torch.device(resolve_device(self.device))
         encoder, tokens = self.encoder()
@@ -84,7 +92,7 @@ class FrozenEncoding(Work[Opened]):
                 data[name] = PixelSplitData(split, files, None, encoder.images, NO_CHANGES)
         return SplitEncoder(encoder.to(device), device, self._block), data
 
-    def make(self, worker: Opened, part: Part, path: Path) -> None:
+    def make(self, worker: OpenedEncoder, part: Part, path: Path) -> None:
         """Encode some images or captions."""
         encoder, splits = worker
         name, rows = part.content

@@ -1,4 +1,4 @@
-"""Open what judges read of a training set: captions, photographs, scene graphs, and vectors of several models."""
+"""Open the data that judges read of a training set: captions, photographs, scene graphs, vectors of several models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAIN = "train"
 
 
 def open_material(inputs: Mapping[str, Path], *, looks: bool) -> Material:
-    """Open what a judge reads of the images and captions that a model has embedded.
+    """Open the images and captions that a model has embedded, as a judge reads them.
 
     Args:
         inputs: folders of the artifacts that the stage `judge` reads, by the names of its inputs; the model as `model`.

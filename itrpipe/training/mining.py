@@ -1,8 +1,9 @@
-"""Mines the training set once more while a model trains."""
+"""Mine the training set once more while a model trains: `mine_again`."""
 
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,16 @@ from itrpipe.mining.filters import drop
 from itrpipe.mining.lists import CandidateLists, HeldRows, matching
 from itrpipe.mining.mine import mine_split
 from itrpipe.mining.statistics import summary
-from itrpipe.training.settings import MineSettings
+from itrpipe.training.search_settings import MineSettings
 
 
-def mine_again(images: np.ndarray, texts: np.ndarray, split: Split, job: Any, folder: Path) -> dict[str, np.ndarray]:
+def mine_again(
+    images: np.ndarray,
+    texts: np.ndarray,
+    split: Split,
+    job: Any,
+    folder: Path,
+) -> dict[str, np.ndarray]:
     """Mine other vectors of a training set as lists were mined before, and print the figures on the new lists.
 
     Args:
@@ -38,12 +45,13 @@ def mine_again(images: np.ndarray, texts: np.ndarray, split: Split, job: Any, fo
     settings = MineSettings.model_validate(mined.manifest.settings)
     ids = split.image_ids, split.caption_ids
     decided = Decided.read(mined.folder, *ids)
-    pieces: dict[str, list[np.ndarray]] = {}
+    candidates = defaultdict(list)
 
     def keep(direction: str, part: slice, lists: CandidateLists) -> None:
         if decided is not None:
-            lists, _ = drop(lists, {"decisions": matching(decided.fits.has, direction, part, lists)})
-        pieces.setdefault(direction, []).append(lists.candidates)
+            fitting = matching(decided.fits.has, direction, part, lists)
+            lists, _ = drop(lists, {"decisions": fitting})
+        candidates[direction].append(lists.candidates)
 
     job.reporter.say("  mining again with the weights as they are")
     parts = folder / "mining"
@@ -62,4 +70,4 @@ def mine_again(images: np.ndarray, texts: np.ndarray, split: Split, job: Any, fo
     for line in summary(statistics):
         job.reporter.say(line)
     shutil.rmtree(parts)
-    return {name: np.concatenate(found) for name, found in pieces.items()}
+    return {direction: np.concatenate(parts_of_lists) for direction, parts_of_lists in candidates.items()}

@@ -10,6 +10,7 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 20
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,7 +44,7 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
 
     Args:
         model: with the weights that it starts from; is changed.
-        settings: `freeze`, `adapter` and what belongs to it.
+        settings: `freeze`, `adapter` and the options of adapters.
 
     Raises:
         UsageError: an encoder cannot be adapted so.
@@ -54,32 +55,37 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
         return
     from peft import LoraConfig, inject_adapter_in_model
 
-    encoders = {name: each for name, each in model.encoders().items() if name not in model.frozen}
-    linear = {name: _linear_layers(each) for name, each in encoders.items()}
-    known = {own for layers in linear.values() for own in layers.values()}
-    if missing := [name for name in settings.lora_targets if name not in known]:
+    layers_of = {}
+    for name, encoder in model.encoders().items():
+        if name not in model.frozen:
+            layers_of[name] = _linear_layers(encoder)
+    known = set()
+    for layers in layers_of.values():
+        known.update(layers.values())
+    unknown = [name for name in settings.lora_targets if name not in known]
+    if unknown:
         raise UsageError(
-            f"lora_targets names {', '.join(missing)}, and no encoder that is trained has a linear layer of that name; "
+            f"lora_targets names {', '.join(unknown)}, and no encoder that is trained has a linear layer of that name; "
             f"known: {', '.join(sorted(known))}"
         )
     targets = settings.lora_targets or QUERIES_AND_VALUES
-    chosen = set()
-    for name, layers in linear.items():
-        adapted = [layer for layer, own in layers.items() if own in targets]
-        if not adapted:
+    adapted = set()
+    for name, layers in layers_of.items():
+        chosen = [layer for layer, layer_name in layers.items() if layer_name in targets]
+        if not chosen:
             raise UsageError(
                 f"adapter = lora finds no layer to adapt in the {name} encoder: its linear layers are "
-                f"{', '.join(sorted({*layers.values()}))}; name some with --set train.lora_targets=[…], or give "
+                f"{', '.join(sorted(set(layers.values())))}; name some with --set train.lora_targets=[…], or give "
                 f"--set train.freeze={name}"
             )
-        chosen.update(adapted)
+        adapted.update(chosen)
     own = own_state(model)
     heads = [weights for name, weights in model.named_parameters() if name in own and weights.requires_grad]
     config: Any = LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,  # pyright: ignore[reportArgumentType]
         lora_dropout=settings.lora_dropout,
-        target_modules=[place for place, layer in model.named_modules() if layer in chosen],
+        target_modules=[place for place, layer in model.named_modules() if layer in adapted],
     )
     inject_adapter_in_model(config, model)  # which leaves nothing but adapters to be trained
     for weights in heads:
@@ -87,7 +93,7 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
 
 
 def merge_adapters(model: AnyMatcher) -> None:
-    """Add what adapters have learned to the weights that they adapt, and removes them."""
+    """Add what adapters have learned to the weights that they adapt, and remove them."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for name, layer in list(model.named_modules()):
@@ -101,7 +107,8 @@ def _linear_layers(encoder: nn.Module) -> dict[nn.Module, str]:
 
     Those in torch's own attention are left out: it reads their weights and never calls them.
     """
-    unread = tuple(f"{name}." for name, part in encoder.named_modules() if isinstance(part, nn.MultiheadAttention))
+    attentions = [name for name, part in encoder.named_modules() if isinstance(part, nn.MultiheadAttention)]
+    unread = tuple(f"{name}." for name in attentions)
     layers = {}
     for name, part in encoder.named_modules():
         if isinstance(part, nn.Linear) and not name.startswith(unread):
@@ -112,7 +119,7 @@ def _linear_layers(encoder: nn.Module) -> dict[nn.Module, str]:
 def depths(model: AnyMatcher) -> dict[int, int]:
     """Return the number of layers of an encoder between each of its parameters and its head.
 
-    Of an encoder of L layers, what follows them is the head and has depth 0, as has all that belongs to no encoder. The
+    Of an encoder of L layers, the head, which follows them, has depth 0, as has all that belongs to no encoder. The
     last layer has depth 1, the first L, and the embeddings, which come before, L + 1.
 
     Returns:
@@ -123,25 +130,27 @@ def depths(model: AnyMatcher) -> dict[int, int]:
 
     Source: Bao et al. (BEiT), ICLR 2022, released code.
     """
-    found = {}
+    depth_of = {}
     for name, encoder in model.encoders().items():
-        lists = ((place, part) for place, part in encoder.named_modules() if isinstance(part, nn.ModuleList))
-        place, layers = next(lists, ("", None))
-        if layers is None:
+        lists = [place for place, part in encoder.named_modules() if isinstance(part, nn.ModuleList)]
+        if not lists:
             raise UsageError(f"layer_decay needs layers, and the {name} encoder has no list of them; leave it out")
+        prefix = f"{lists[0]}."
+        count = len(encoder.get_submodule(lists[0]))  # pyright: ignore[reportArgumentType]
         # Parameters come in the order in which a network defines its parts: embeddings, layers, head.
-        depth = first = len(layers) + 1
-        for key, each in encoder.named_parameters():
-            if key.startswith(f"{place}."):
-                depth = len(layers) - int(key.removeprefix(f"{place}.").partition(".")[0])
-                found[id(each)] = depth
+        depth_outside = count + 1
+        for key, weights in encoder.named_parameters():
+            if key.startswith(prefix):
+                layer = int(key.removeprefix(prefix).partition(".")[0])
+                depth_of[id(weights)] = count - layer
+                depth_outside = 0
             else:
-                found[id(each)] = first if depth == first else 0
-    return found
+                depth_of[id(weights)] = depth_outside
+    return depth_of
 
 
 def _undecorated(function: Any) -> Any:
-    """Return a method of torch without what loads torch's compiler, which takes seconds and is not needed here."""
+    """Return a method of torch without the decorator that loads torch's compiler, which takes seconds."""
     return getattr(function, "__wrapped__", function)
 
 
@@ -167,31 +176,32 @@ Source: CLIP, Table 18, and SigLIP, section on stabilising large batches.
 
 
 def optimizer_of(settings: LoopSettings, model: AnyMatcher, further: Iterable[nn.Parameter] = ()) -> Adam:
-    """Return an optimiser of what is trained, in groups by the `scale` of their rate, the highest first.
+    """Return an optimiser of the trained weights, in groups by the `scale` of their rate, the highest first.
 
     A parameter with k layers between it and the head, its own among them, has the rate of the head times
-    layer_decay^k. Heads and what the method keeps have that of the schedule. What decay leaves alone is apart.
+    layer_decay^k. Heads and the parameters of the method have that of the schedule. Weights that do not decay have a
+    group of their own.
 
     Args:
         settings: of the training.
         model: which of its weights are trained is known.
-        further: what the method keeps between steps, which is never decayed.
+        further: parameters of the method, which are never decayed.
 
     Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
     """
     decays = settings.optimizer != "adam"
-    below = depths(model) if settings.layer_decay != 1.0 else {}
+    depth_of = depths(model) if settings.layer_decay != 1.0 else {}
     spared = model.undecayed()
     decayed = {id(weights) for name, weights in model.named_parameters() if name not in spared}
-    held: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    members = defaultdict(list)
     for weights in (*model.parameters(), *further):
         if weights.requires_grad:
-            apart = decays and id(weights) not in decayed
-            held.setdefault((below.get(id(weights), 0), apart), []).append(weights)
+            is_spared = decays and id(weights) not in decayed
+            members[depth_of.get(id(weights), 0), is_spared].append(weights)
     groups = []
-    for depth, apart in sorted(held):
-        group: dict[str, Any] = {"params": held[depth, apart], "scale": settings.layer_decay**depth}
-        if apart:
+    for depth, is_spared in sorted(members):
+        group = {"params": members[depth, is_spared], "scale": settings.layer_decay**depth}
+        if is_spared:
             group["weight_decay"] = 0.0
         groups.append(group)
     options: dict[str, Any] = {}
@@ -200,14 +210,11 @@ def optimizer_of(settings: LoopSettings, model: AnyMatcher, further: Iterable[nn
     return Adam(groups, lr=settings.learning_rate, fused=True, **options)
 
 
-_POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
-_LOWEST = 1e-8
-
-
-def rising(settings: LoopSettings, total: int) -> int:
+def warmup_updates(settings: LoopSettings, total: int) -> int:
     """Return the number of updates, of so many in all, over which the learning rate rises."""
-    wanted = settings.warmup_updates
-    return round(wanted * total if wanted < 1 else wanted)
+    if settings.warmup_updates < 1:
+        return round(settings.warmup_updates * total)
+    return round(settings.warmup_updates)
 
 
 def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int) -> float:
@@ -217,7 +224,7 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int) -
     `schedule`:
 
     - `linear`: linearly to 0, which would come one update after the last one.
-    - `linear-uniter`: likewise, but updates are counted from 1, so that the last update has the lowest rate, 1e-8.
+    - `linear-uniter`: linearly too, but updates are counted from 1, so that the last update has the lowest rate, 1e-8.
     - `cosine`: to 0 along half a cosine.
     - `step`: by `decay_factor` after each `decay_every` epochs, as in SCAN, BFAN, VSRN and VSE++, or after each of
       `decay_at`, as in FNE's code.
@@ -232,19 +239,27 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int) -
         of Adam. `linear`: Devlin et al. (BERT), NAACL 2019, appendix; used by SSAMT. `linear-uniter`: released code of
         UNITER and TAGS-DC. `cosine`: Loshchilov and Hutter, "SGDR", 2017; Radford et al., "CLIP", 2021.
     """
+    power = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[settings.learning_rate_scaling]
     pairs = settings.batch_size * settings.accumulate
-    warmup = rising(settings, total)
-    schedule = settings.schedule
-    base = settings.learning_rate * (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
+    highest = settings.learning_rate * (pairs / settings.base_batch_size) ** power
+    warmup = warmup_updates(settings, total)
     share = min(1.0, (update + 1) / max(1, warmup))
-    if schedule == "step":
-        ends = sum(epoch >= end for end in settings.decay_at) if settings.decay_at else epoch // settings.decay_every
-        return base * settings.decay_factor**ends * share
-    counted = update + (schedule == "linear-uniter")
-    left = max(0.0, (total - counted) / (total - warmup)) if counted > warmup else 1.0
-    if schedule == "cosine":
-        return base * share * (1 - math.cos(math.pi * left)) / 2
-    return max(_LOWEST if schedule == "linear-uniter" else 0.0, base * share * left)
+    if settings.schedule == "step":
+        decays = epoch // settings.decay_every
+        if settings.decay_at:
+            decays = sum(epoch >= end for end in settings.decay_at)
+        return highest * settings.decay_factor**decays * share
+    rate = highest * share
+    lowest = 0.0
+    if settings.schedule == "linear-uniter":
+        update += 1
+        lowest = 1e-8
+    left = 1.0
+    if update > warmup:
+        left = max(0.0, (total - update) / (total - warmup))
+    if settings.schedule == "cosine":
+        return rate * (1 - math.cos(math.pi * left)) / 2
+    return max(lowest, rate * left)
 
 
 class WeightAverage(nn.Module):
@@ -270,43 +285,51 @@ class WeightAverage(nn.Module):
     def __init__(self, average: str, model: AnyMatcher) -> None:
         super().__init__()
         self._kind, self._number = parsed_average(average)
-        trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-        if self._kind == WISE_FT:
-            # An adapter adds B A, and B is zero at the start: a B A lies between, with A as it is.
-            trained = [(name, each) for name, each in trained if ".lora_A." not in name]
         # In tuples, so that they are no part of this module and of its state.
         self._model = (model,)
         self._followed = ()
         self._norms = ()
-        if self._kind != NO_AVERAGE:
-            self._followed = tuple(each for _, each in trained)
-            model.train()  # what is frozen stays in evaluation mode
-            norms = (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
-            self._norms = tuple(norm for norm in norms if norm.training)
-        for number, each in enumerate(self._followed):
-            self.register_buffer(str(number), each.detach().clone(), persistent=self._kind == EMA)
+        if self._kind == NO_AVERAGE:
+            return
+        followed = []
+        for name, weights in model.named_parameters():
+            # An adapter adds B A, and B is zero at the start: a B A lies between, with A as it is.
+            stays = self._kind == WISE_FT and ".lora_A." in name
+            if weights.requires_grad and not stays:
+                followed.append(weights)
+        self._followed = tuple(followed)
+        model.train()  # what is frozen stays in evaluation mode
+        norms = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+        self._norms = tuple(norm for norm in norms if norm.training)
+        for number, weights in enumerate(self._followed):
+            self.register_buffer(str(number), weights.detach().clone(), persistent=self._kind == EMA)
 
     def follow(self) -> None:
-        """Takes in the weights after an update."""
+        """Take in the weights after an update."""
         if self._kind == EMA:
             get_ema_multi_avg_fn(self._number)(list(self.buffers()), self._followed, 0)
 
     @contextmanager
     def applied(self, encode_batches: Callable[[], None]) -> Iterator[None]:
-        """Puts the averages in the place of the weights, and these back at the end, to the bit.
+        """Put the averages in the place of the weights, and these back at the end, to the bit.
 
         Args:
             encode_batches: lets the model encode training batches, for the statistics of BatchNorm.
         """
         averages = list(self.buffers())
         if self._kind == WISE_FT:
-            ends = zip(averages, self._followed, strict=True)
-            averages = [torch.lerp(first, last.data, self._number) for first, last in ends]
-        statistics = [buffer for norm in self._norms for buffer in norm.buffers()]
-        swapped = [*self._followed, *statistics]
-        raw = [each.data for each in swapped]
-        for each, value in zip(swapped, [*averages, *map(torch.clone, statistics)], strict=True):
-            each.data = value
+            starts = averages
+            averages = []
+            for start, weights in zip(starts, self._followed, strict=True):
+                averages.append(torch.lerp(start, weights.data, self._number))
+        statistics = []
+        for norm in self._norms:
+            statistics += norm.buffers()
+        replaced = [*self._followed, *statistics]
+        before = [tensor.data for tensor in replaced]
+        values = [*averages, *map(torch.clone, statistics)]
+        for tensor, value in zip(replaced, values, strict=True):
+            tensor.data = value
         try:
             if self._norms:  # BatchNorm gets the mean statistics of batches; all else is in evaluation mode
                 (model,) = self._model
@@ -314,7 +337,7 @@ class WeightAverage(nn.Module):
                 momenta = [norm.momentum for norm in self._norms]
                 for norm in self._norms:
                     norm.reset_running_stats()
-                    norm.momentum = None  # a mean over all batches, in place of a moving one
+                    norm.momentum = None  # a mean over all batches instead of a moving one
                     norm.train()
                 encode_batches()
                 model.eval()
@@ -322,5 +345,5 @@ class WeightAverage(nn.Module):
                     norm.momentum = momentum
             yield
         finally:
-            for each, value in zip(swapped, raw, strict=True):
-                each.data = value
+            for tensor, value in zip(replaced, before, strict=True):
+                tensor.data = value

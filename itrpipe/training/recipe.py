@@ -1,6 +1,6 @@
-"""One training from beginning to end: what it opens, its epochs and steps, validations, the best weights, embeddings.
+"""One training from beginning to end: `train` opens its inputs, runs a `Trainer` and writes the artifact.
 
-`train` is the whole of it. A step of training is `Trainer._step`, and reads from top to bottom:
+A step of training is `Trainer._step`, and reads from top to bottom:
 
 1. the method computes the losses of a batch with the model, in a forward pass (`method.losses`);
 2. their sum is carried back, and gradients of `accumulate` batches add up;
@@ -11,7 +11,7 @@
 Of several processes each runs the same program. `SharedModel` stands for the model then: a call of it encodes a share
 of the batch and gathers the rest, so that the losses are those of the whole batch in every process.
 
-What makes resuming exact: the order of an epoch and what a batch draws come from generators seeded by (seed, epoch)
+Resuming is exact: the order of an epoch and the draws of a batch come from generators seeded by (seed, epoch)
 and (seed, epoch, step), so the position alone restores them; an order by mined lists follows from the lists of its
 epoch. Everything else that has a state (weights, optimiser moments, tensors of the method, dropout's generator, running
 sums) is in the checkpoint. The best weights are written once, as the file of the finished model; the checkpoint knows
@@ -25,6 +25,7 @@ import os
 import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
-from itrpipe.training.assembly import Refreshing, assembled, chunk_of, compile_for, feature_sizes, sources_of
-from itrpipe.training.data import SplitData, epoch_batches, feed, longer_captions
-from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
+from itrpipe.training.assembly import Refreshing, assemble, chunk_of, compile_for, feature_sizes, sources_of
+from itrpipe.training.batches import epoch_batches, feed
+from itrpipe.training.data import SplitData, longer_captions
+from itrpipe.training.distributed import AnyMatcher, Processes, SharedModel, others_run
 from itrpipe.training.encoding import Encoding, SplitEncoder
 from itrpipe.training.optimizers import (
     WeightAverage,
@@ -58,12 +60,11 @@ from itrpipe.training.optimizers import (
     limit_training,
     merge_adapters,
     optimizer_of,
-    rising,
+    warmup_updates,
 )
 from itrpipe.training.saved import (
     MODEL,
     Position,
-    changing_weights,
     chosen_precision,
     encoders_of,
     load_checkpoint,
@@ -73,6 +74,7 @@ from itrpipe.training.saved import (
     save_description,
     save_model,
     save_weights,
+    states_of,
 )
 from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, LoopSettings
 from itrpipe.training.tracking import TrackedRun, Tracking
@@ -105,72 +107,71 @@ def train(job: Any) -> None:
         DataError: a file is damaged, or the loss became NaN or infinite.
     """
     settings = job.settings
-    with joined_by(_train_along, replace(job, reporter=None)):
+    with others_run(_train_along, replace(job, reporter=None)):
         trainer, splits, tokens = trainer_of(job)
         model = trainer.run()
-    # A row for each validation; their columns may differ, where the first epochs have another loss.
     history = trainer.position.history
+    best = history[trainer.position.best_row]
+
     sizes = {"image_dim": splits["train"].image_dim}
     if settings.model.opens_encoders:
         if settings.adapts:
             save_adapters(job.folder, model, settings)
             merge_adapters(model)
-        best = history[trainer.position.best_row]
         if best.get("mean_temperature"):  # not every method has a scale of logits
             for encoder in encoders_of(model).values():
                 encoder.set_scale(1 / best["mean_temperature"], best.get("mean_bias") or 0.0)
         save_model(job.folder, model, sources_of(job).frozen)
         sizes |= feature_sizes(job)
     save_description(job.folder, model, tokens, settings.model_dump(mode="json"), sizes)
-    columns = dict.fromkeys(name for row in history for name in row)
-    table = {name: [row.get(name) for row in history] for name in columns}
-    pq.write_table(pa.table(table), job.folder / HISTORY)
+
+    # Rows may differ in their columns, where the first epochs have another loss.
+    columns = {}
+    for name in dict.fromkeys(chain.from_iterable(history)):
+        columns[name] = [row.get(name) for row in history]
+    pq.write_table(pa.table(columns), job.folder / HISTORY)
+
     if isinstance(model, EmbeddingModel):
+        encoder = None  # a compiled model rounds otherwise than the saved one, which is opened then
+        if not trainer.compiled:
+            encoder = replace(trainer.encoder, model=model)
+        execution = job.execution
         work = Encoding(
-            job.folder.absolute(),
-            sources_of(job),
-            job.execution.encode_block,
-            job.execution.device,
-            splits,
-            # A compiled model rounds otherwise than the saved one.
-            None if trainer.compiled else replace(trainer.encoder, model=model),
+            job.folder.absolute(), sources_of(job), execution.encode_block, execution.device, splits, encoder
         )
         work.join(job.made(work).paths, job.folder / EMBEDDINGS, model.measure)
-    best = history[trainer.position.best_row]
     job.metrics["validation_rsum"] = best["val_rsum"]
     job.metrics["best_epoch"] = best["epoch"]
     job.metrics["epochs"] = history[-1]["epoch"] if settings.loss.trains else 0
     reason = trainer.ended_early()
     if reason:
         job.warn(reason)
-    if isinstance(tokens, PieceIds):
-        return
-    for name, data in splits.items():
-        if name != "train":
-            tell_unknown_words(job, name, data.unknown_words())
+    if not isinstance(tokens, PieceIds):
+        for name, data in splits.items():
+            if name != "train":
+                tell_unknown_words(job, name, data.unknown_words())
 
 
 def _train_along(job: Any) -> None:
     """Train in one of the other processes, without a word."""
     job.reporter = Reporter(Console(quiet=True))
-    trainer, *_ = trainer_of(job)
+    trainer, _, _ = trainer_of(job)
     trainer.run()
 
 
 def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
-    """Return what trains the model of a job, its splits, and what reads its captions.
+    """Return the trainer of a job's model, its splits, and the reader of its captions.
 
     Raises:
         MissingInputError, UsageError, DataError: see `train`.
     """
     settings = job.settings
     execution = job.execution
-    world = World.joined()
+    processes = Processes.joined()
     if execution.threads:
         torch.set_num_threads(execution.threads)
     torch.manual_seed(settings.seed)
-    model, method, splits, tokens = assembled(job)
-    train_data = splits["train"]
+    model, method, splits, tokens = assemble(job)
     loss = settings.loss
     if loss.trains and (settings.adapts or settings.freeze != NOTHING):
         limit_training(model, settings)
@@ -178,10 +179,12 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         everything = sum(weights.numel() for weights in model.parameters())
         job.metrics["trained_weights"] = trained
         job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
+
     device = torch.device(resolve_device(execution.device))
     if device.type == CUDA:  # with several of them, that of this process
         device = torch.device(CUDA, int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+    train_data = splits["train"]
     precision = chosen_precision(settings.precision, device)
     if settings.precision == "auto":
         job.metrics["precision"] = precision
@@ -190,12 +193,14 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
     values["encode_chunk"] = chunk_of(job, model, train_data, device, precision)
     if not loss.trains:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
-    train_data.train_on(world, device)
+    train_data.processes = processes
+    train_data.device = device
 
-    mined = loss.mined()
     tracking = None
-    if execution.trackers and world.leads:
-        folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
+    if execution.trackers and processes.leads:
+        folder = job.folder.parents[1] / TRACKING
+        if execution.track_to:
+            folder = Path(execution.track_to).expanduser()
         job.reporter.say(f"  followed by {' and '.join(execution.trackers)} in {folder}")
         run = TrackedRun(
             name=job.folder.name.removesuffix(PARTIAL),
@@ -205,6 +210,10 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
             work=job.work,
         )
         tracking = Tracking(execution.trackers, run, job.warn)
+    refreshing = None
+    mined = loss.mined()
+    if mined and mined.refresh_every:
+        refreshing = Refreshing(job, train_data, mined.refresh_every)
     trainer = Trainer(
         LoopSettings.model_construct(**values),
         model,
@@ -215,9 +224,9 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         job.work,
         job.reporter,
         tracking,
-        Refreshing(job, train_data, mined.refresh_every) if mined and mined.refresh_every else None,
+        refreshing,
         # Encoders of transformers become folders in the end.
-        None if settings.model.opens_encoders else job.folder / MODEL,
+        best=None if settings.model.opens_encoders else job.folder / MODEL,
     )
     trainer.compiled = compile_for(job, model, train_data, device, trainer.steps)
     for reason in (longer_captions(splits), trainer.never_warm()):
@@ -232,7 +241,7 @@ class Losses(nn.Module):
     Args:
         model: as the method calls it.
         method: of the losses.
-        further: what the method keeps between steps.
+        further: modules that the method keeps between steps.
     """
 
     def __init__(self, model: nn.Module, method: Method[Any], further: nn.Module) -> None:
@@ -296,25 +305,27 @@ class Trainer:
         self._tracking = tracking
         self._refreshing = refreshing
         self.device = torch.device(device)
-        self._world = World.joined()
+        self._processes = Processes.joined()
         self._model = model.to(self.device)
-        self._shared = SharedModel(model, self._world, int(settings.encode_chunk))
-        embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
+        self._shared = SharedModel(model, self._processes, int(settings.encode_chunk))
+        embed_precision = settings.embed_precision
+        if embed_precision == AS_TRAINED:
+            embed_precision = settings.precision
         self.encoder = SplitEncoder(
             self._shared, self.device, settings.encode_block, settings.score_precision, embed_precision
         )
 
-        # The method may keep tensors of its own, of which some are trained and some follow the model.
-        kept = method.attach(self._shared)
-        self._losses = Losses(self._shared, method, kept)
-        self._parameters = list(self._losses.parameters())
-        self._computed = self._world.averaging_gradients(self._losses)
+        # The method may keep modules of its own, of which some are trained and some follow the model.
+        further = method.attach(self._shared)
+        losses = Losses(self._shared, method, further)
+        self._parameters = list(losses.parameters())
+        self._losses = self._processes.averaging_gradients(losses)
         self._average = WeightAverage(settings.average, self._model)
-        self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average, "method": kept}
+        self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average, "method": further}
         self._frozen = nn.ModuleList(model.encoders()[side] for side in settings.frozen)
         self._following: list[Any] = [self._average]
-        self._following += [part for part in kept.modules() if isinstance(part, MomentumTwin)]
-        self._optimizer = optimizer_of(settings, self._model, kept.parameters())
+        self._following += [part for part in further.modules() if isinstance(part, MomentumTwin)]
+        self._optimizer = optimizer_of(settings, self._model, further.parameters())
 
         self.position = Position()
         self.compiled = False
@@ -329,7 +340,7 @@ class Trainer:
 
         # Steps of every epoch that is begun, and updates of all.
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
-        self._steps = list[int]()
+        self._steps: list[int] = []
         self._total_updates = 0
         self.steps = 0
         steps = 0
@@ -347,53 +358,58 @@ class Trainer:
             self.steps += steps
 
     def run(self) -> AnyMatcher:
-        """Trains to the last epoch, or until validation is flat; returns the model with its best weights.
+        """Train to the last epoch, or until validation is flat, and return the model with its best weights.
 
         Raises:
             DataError: the loss became NaN or infinite.
             UsageError: a tracker did not start.
         """
+        position = self.position
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
-            self.position = load_checkpoint(checkpoint, self._parts, self._frozen, self._optimizer)
+            position = load_checkpoint(checkpoint, self._parts, self._frozen, self._optimizer)
+            self.position = position
             # Weights that a kill left beside the best ones are kept if the checkpoint names them, and dropped if not.
-            if self._world.leads and self._better.exists():
-                if file_digest(self._better) != self.position.best_digest:
+            if self._processes.leads and self._better.exists():
+                if file_digest(self._better) != position.best_digest:
                     self._better.unlink()
                 self._keep_best()
-            self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
-        done = sum(self._steps[: self.position.epoch]) + self.position.step
+            self._reporter.say(f"  going on in epoch {position.epoch + 1} after step {position.step}")
+        steps_done = sum(self._steps[: position.epoch]) + position.step
         with (
-            nullcontext() if self._tracking is None else self._tracking.following(self.position),
-            self._reporter.task("training", self.steps, "steps", done) as task,
+            nullcontext() if self._tracking is None else self._tracking.following(position),
+            self._reporter.task("training", self.steps, "steps", steps_done) as task,
         ):
             if not self._settings.epochs:  # nothing of the model is to be changed
-                found = {f"val_{name}": value for name, value in self.validate().items()}
-                row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None, **found, "best": True}
-                self.position.history = [row]
+                row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None}
+                for name, value in self.validate().items():
+                    row[f"val_{name}"] = value
+                row["best"] = True
+                position.history = [row]
                 self._save_best()
                 self._keep_best()
             while self._has_more() and not self._is_flat():
                 self._train_epoch(task)
-        self._load_best()
+        digest = self._processes.agreed(position.best_digest)  # when the first process has written them
+        load_weights(self._best, self._model, digest)  # moments and the method's state stay
         return self._model.eval()
 
     def ended_early(self) -> str:
-        """Return what is to be known of a training that `patience` has ended; empty where it came to its end."""
+        """Return a note on a training that `patience` has ended; empty where it came to its end."""
         if not self._is_flat() or not self._has_more():
             return ""
         epochs = self.position.history[-1]["epoch"]
         return f"ended after {epochs:g} epochs: validation has not risen for {self._settings.patience}"
 
     def never_warm(self) -> str:
-        """Return what is to be known of a training that ends before its rate has risen; empty where it has."""
+        """Return a note on a training that ends before its rate has risen; empty where it has."""
         updates = self._total_updates
-        wanted = rising(self._settings, self._total_updates)
-        if not updates or wanted <= updates:
+        warmup = warmup_updates(self._settings, updates)
+        if not updates or warmup <= updates:
             return ""
         return (
-            f"warmup_updates = {wanted:,}, and all epochs together have {updates:,} updates: the learning rate ends at "
-            f"{100 * updates / wanted:.0f} % of its height; set fewer, such as 0.1 for a tenth, or a smaller batch_size"
+            f"warmup_updates = {warmup:,}, and all epochs together have {updates:,} updates: the learning rate ends at "
+            f"{100 * updates / warmup:.0f} % of its height; set fewer, such as 0.1 for a tenth, or a smaller batch_size"
         )
 
     def validate(self) -> dict[str, float]:
@@ -401,13 +417,14 @@ class Trainer:
         self._shared.eval()
         data = self._validation
         limit = self._settings.validation_images
-        encoder = self.encoder
         images = np.arange(min(limit, data.num_images))
         captions = np.flatnonzero(data.caption_image < limit)
-        scores = encoder.scores(encoder.images(data, images), encoder.texts(data, captions))
-        found = metrics(ranks(scores, data.caption_image[captions]))
-        found["r1+r5"] = found["rsum"] - found["i2t_r10"] - found["t2i_r10"]
-        return self._world.agreed(found)
+        encoded_images = self.encoder.images(data, images)
+        encoded_texts = self.encoder.texts(data, captions)
+        scores = self.encoder.scores(encoded_images, encoded_texts)
+        values = metrics(ranks(scores, data.caption_image[captions]))
+        values["r1+r5"] = values["rsum"] - values["i2t_r10"] - values["t2i_r10"]
+        return self._processes.agreed(values)
 
     def _has_more(self) -> bool:
         """Return whether epochs and updates are left."""
@@ -415,9 +432,10 @@ class Trainer:
 
     def _is_flat(self) -> bool:
         """Return whether the last `patience` validations were no better; the history alone decides."""
-        position = self.position
-        worse = position.history[position.best_row + 1 :]
-        return 0 < self._settings.patience <= sum(row["epoch"] > self._first_epochs for row in worse)
+        patience = self._settings.patience
+        since_best = self.position.history[self.position.best_row + 1 :]
+        counting = [row for row in since_best if row["epoch"] > self._first_epochs]
+        return 0 < patience <= len(counting)
 
     def _batches(self, epoch: int) -> list[np.ndarray]:
         """Return the caption rows of every batch of an epoch."""
@@ -438,46 +456,47 @@ class Trainer:
                 method.refresh(lists)
         batches = self._batches(position.epoch)  # in an order that lists may decide
 
-        def make(step: int) -> Batch:
+        def make_batch(step: int) -> Batch:
             rng = np.random.default_rng([settings.seed, position.epoch, step])
             return method.collate(batches[step], rng)
 
-        self._totals: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}
         for name, value in position.sums.items():
-            self._totals[name] = torch.tensor(value, dtype=torch.float64, device=self.device)
-        self._broken = torch.tensor(math.inf, device=self.device)
+            self._sums[name] = torch.tensor(value, dtype=torch.float64, device=self.device)
+        self._first_broken_step = torch.tensor(math.inf, device=self.device)
         self._shared.train()
         if position.step == 0:
             method.start_epoch(position.epoch)
-        every = settings.validate_every or self._total_updates
+        validate_every = settings.validate_every or self._total_updates
         # Beside a training on processors more than one would take its cores.
         readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
         steps = range(position.step, len(batches))
-        with closing(feed(make, steps, settings.prefetch, self.device, readers)) as ready:
+        with closing(feed(make_batch, steps, settings.prefetch, self.device, readers)) as ready:
             while True:
-                asked = time.monotonic()
+                started = time.monotonic()
                 batch = next(ready, None)
                 if batch is None:
                     break
-                self._waited += time.monotonic() - asked
+                self._waited += time.monotonic() - started
                 updated = self._step(batch, len(batches))
-                self._stepped += time.monotonic() - asked
+                self._stepped += time.monotonic() - started
                 task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
                 if self._tracking is not None:
-                    self._tracking.send_step(position, self._totals)
+                    self._tracking.send_step(position, self._sums)
                 if position.updates == self._total_updates:
                     break
                 # Between two updates there is a gradient, which no checkpoint holds.
-                if updated and position.step < len(batches):
-                    if position.updates % every == 0:
-                        self._validate_and_save()
-                        if self._is_flat():
-                            break
-                        self._shared.train()
-                        self._totals = {}
-                    elif self._world.leads and time.monotonic() - self._saved >= settings.checkpoint_seconds:
-                        self._collect()
-                        self._save()
+                if not updated or position.step == len(batches):
+                    continue
+                if position.updates % validate_every == 0:
+                    self._validate_and_save()
+                    if self._is_flat():
+                        break
+                    self._shared.train()
+                    self._sums = {}
+                elif self._processes.leads and time.monotonic() - self._saved >= settings.checkpoint_seconds:
+                    self._collect_sums()
+                    self._save()
         if not self._is_flat():
             self._validate_and_save()
 
@@ -485,7 +504,6 @@ class Trainer:
         """Add the gradient of a batch of an epoch of `steps`, and return whether it made an update of the weights."""
         settings = self._settings
         position = self.position
-        world = self._world
         first_of_update = position.step - position.step % settings.accumulate
         # An epoch may end before its last update has as many batches.
         batches_of_update = min(settings.accumulate, steps - first_of_update)
@@ -496,18 +514,19 @@ class Trainer:
             self._optimizer.zero_grad()
 
         # The losses of the batch, and the gradient of their sum. Processes exchange gradients before an update alone.
-        with nullcontext() if is_update or world.size == 1 else self._computed.no_sync():
+        with nullcontext() if is_update or self._processes.size == 1 else self._losses.no_sync():
             with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                losses = self._computed(batch, position.epoch)
-            (torch.stack(list(losses.values())).sum() / batches_of_update).backward()
+                losses = self._losses(batch, position.epoch)
+            total = torch.stack(list(losses.values())).sum() / batches_of_update
+            total.backward()
         position.step += 1
 
-        # Running sums, of which the next validation tells the means.
+        # Running sums, from which the next validation takes the means.
         pairs = len(batch.images)
         sums: dict[str, Any] = {"pairs": pairs, "steps": 1}
         for name, loss in losses.items():
             # Behind a gradient that is not finite, no loss is, and the sum is to name the first one.
-            value = torch.where(self._broken.isinf(), loss.detach(), 0.0)
+            value = torch.where(self._first_broken_step.isinf(), loss.detach(), 0.0)
             sums[f"loss_{name}"] = value * pairs if self._method.means else value
         for name, value in batch.statistics.items():
             sums[f"mean_{name}"] = value
@@ -518,7 +537,8 @@ class Trainer:
             for group in self._optimizer.param_groups:
                 group["lr"] = self._learning_rate * group.get("scale", 1.0)
             norm = nn.utils.clip_grad_norm_(self._parameters, settings.gradient_clip)
-            self._broken = torch.where(norm.isfinite(), self._broken, self._broken.clamp(max=position.step))
+            broken_step = self._first_broken_step.clamp(max=position.step)
+            self._first_broken_step = torch.where(norm.isfinite(), self._first_broken_step, broken_step)
             self._optimizer.step()
             for following in self._following:
                 following.follow()
@@ -527,63 +547,82 @@ class Trainer:
 
         # In double precision on the device, so that no step waits for it.
         for name, value in sums.items():
-            if name not in self._totals:
-                self._totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
-            self._totals[name] += value.detach() if isinstance(value, Tensor) else value
+            if name not in self._sums:
+                self._sums[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+            self._sums[name] += value.detach() if isinstance(value, Tensor) else value
         return is_update
 
-    def _collect(self) -> None:
+    def _collect_sums(self) -> None:
         """Move the running sums into the position.
 
         Raises:
             DataError: one of them is NaN or infinite.
         """
-        self.position.sums = {name: total.item() for name, total in self._totals.items()}
-        for name, total in self.position.sums.items():
+        position = self.position
+        position.sums = {name: total.item() for name, total in self._sums.items()}
+        for name, total in position.sums.items():
             if not math.isfinite(total):
-                first = f" (first at step {self._broken:.0f})" if self._broken.isfinite() else ""
+                first = ""
+                if self._first_broken_step.isfinite():
+                    first = f" (first at step {self._first_broken_step:.0f})"
                 raise DataError(
-                    f"{name} is {total} in epoch {self.position.epoch + 1}{first}; lower --set learning_rate or check "
+                    f"{name} is {total} in epoch {position.epoch + 1}{first}; lower --set learning_rate or check "
                     "the features for extreme values"
                 )
 
     def _validate_and_save(self) -> None:
         """Validate, keep the weights if they are the best so far, write history and checkpoint."""
         position = self.position
-        settings = self._settings
-        ends = position.step == self._steps[position.epoch]
-        epochs = position.epoch + (1 if ends else round(position.step / self._steps[position.epoch], 3))
-        self._collect()
+        selection = self._settings.selection
+        steps_of_epoch = self._steps[position.epoch]
+        epoch_ends = position.step == steps_of_epoch
+        epochs = position.epoch + (1 if epoch_ends else round(position.step / steps_of_epoch, 3))
+        self._collect_sums()
         with self._average.applied(self._encode_batches):
-            found = self.validate()
-            score = found[settings.selection]
+            values = self.validate()
+            score = values[selection]
             best = score > position.best_score + _NO_MORE
             if best:
                 position.best_score = score
                 position.best_row = len(position.history)
                 self._save_best()
+
         sums = position.sums
         position.sums = {}
-        pairs = sums.pop("pairs")
-        steps = sums.pop("steps")
-        updates = sums.pop("updates")
-        losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
-        means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
+        losses = {}
+        means = {}
+        for name, total in sums.items():
+            if name.startswith("loss_"):
+                losses[name] = total / sums["pairs"]
+            elif name.startswith("mean_"):
+                means[name] = total / sums["steps"]
+        mean_loss = sum(losses.values())
         # A row holds no times, so that a resumed run writes the same bytes.
-        row = {"epoch": epochs, "steps": int(steps), "learning_rate": self._learning_rate, "loss": sum(losses.values())}
-        row |= losses | means | {"gradient_norm": sums["gradient_norm"] / updates}
-        position.history.append(row | {f"val_{name}": value for name, value in found.items()} | {"best": best})
-        if ends:
+        row = {
+            "epoch": epochs,
+            "steps": int(sums["steps"]),
+            "learning_rate": self._learning_rate,
+            "loss": mean_loss,
+            **losses,
+            **means,
+            "gradient_norm": sums["gradient_norm"] / sums["updates"],
+        }
+        for name, value in values.items():
+            row[f"val_{name}"] = value
+        row["best"] = best
+        position.history.append(row)
+        if epoch_ends:
             position.epoch += 1
             position.step = 0
         self._save()
         # After the checkpoint: an epoch that a kill undoes must not have been sent.
         if self._tracking is not None:
             self._tracking.send_epochs(position.history)
+        note = " (best)" if best else ""
+        if epoch_ends and epochs == self._first_epochs:
+            note += "; from here on the loss is another"
         self._reporter.say(
-            f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
-            f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"
-            f"{'; from here on the loss is another' if ends and epochs == self._first_epochs else ''}; "
+            f"  epoch {epochs}: loss {mean_loss:.4f} per pair, validation {selection} {score:.1f}{note}; "
             f"waited {self._waited:.1f} s for data, {self._waited / max(self._stepped, 1e-9):.0%} of the time"
         )
         self._stepped = 0.0
@@ -603,22 +642,19 @@ class Trainer:
                 return
 
     def _save(self) -> None:
-        if self._world.leads:
+        """Write a checkpoint, and then keep the best weights that it names."""
+        if self._processes.leads:
             save_checkpoint(self._work / CHECKPOINT, self._parts, self._frozen, self._optimizer, self.position)
             self._keep_best()
         self._saved = time.monotonic()
 
     def _save_best(self) -> None:
         """Write the best weights beside the last best ones, which the checkpoint names until it is written anew."""
-        if self._world.leads:
-            self.position.best_digest = save_weights(self._better, changing_weights(self._model, self._frozen))
+        if self._processes.leads:
+            weights = states_of({MODEL: self._model}, self._frozen)[MODEL]
+            self.position.best_digest = save_weights(self._better, weights)
 
     def _keep_best(self) -> None:
         """Put best weights that the checkpoint names by now in the place of the last ones."""
-        if self._world.leads and self._better.exists():
+        if self._processes.leads and self._better.exists():
             os.replace(self._better, self._best)
-
-    def _load_best(self) -> None:
-        """Take the weights that validated best; moments and the method's state stay."""
-        digest = self._world.agreed(self.position.best_digest)  # when the first process has written them
-        load_weights(self._best, self._model, digest)

@@ -1,4 +1,4 @@
-"""Checkpoints, from which training goes on at the exact step, and trained models as files.
+"""Write and read checkpoints, from which training goes on at the exact step, and trained models.
 
 Model, optimiser moments, the method's state, random-number states, position in the epoch, running sums and history go
 into tensors and one JSON text of a checkpoint; nothing is pickled.
@@ -47,11 +47,11 @@ from itrpipe.training.distributed import AnyMatcher
 MODEL = "model.safetensors"
 CONFIG = "config.json"
 ABOUT, SETTINGS = "itrpipe", "settings"
-"""Keys of the `config.json` of an export: what building the model does not need, and in it, where the file is that of a
-joint model, all that does."""
+"""Keys of the `config.json` of an export: where the model comes from; and in it, where the file is that of a joint
+model, the settings that build it."""
 
 ADAPTERS = "adapter"
-"""Folder of what adapters have learned."""
+"""Folder of the weights of adapters."""
 FROZEN_ENCODER = "encoder"
 """Folder of a frozen encoder beside its vectors."""
 _MAY_DIFFER = ("phase", "augment")
@@ -85,28 +85,35 @@ class Position:
 
 
 def save_checkpoint(
-    path: Path, parts: Mapping[str, nn.Module], frozen: nn.Module, optimizer: torch.optim.Optimizer, position: Position
+    path: Path,
+    parts: Mapping[str, nn.Module],
+    frozen: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    position: Position,
 ) -> None:
     """Write a checkpoint atomically.
 
     Args:
         path: of the file.
-        parts: name -> what has a state: the model, that of the method, an average of weights. A tensor that several of
-            them have is kept once.
+        parts: the modules that have a state by their names: the model, those of the method, an average of weights. A
+            tensor that several of them have is kept once.
         frozen: encoders that stay as they are opened, whose weights are not kept.
         optimizer: its moments are kept.
         position: of the training.
     """
-    states = _states(parts, frozen)
-    tensors = {f"{name}/{key}": each for name, state in states.items() for key, each in state.items()}
+    tensors = {}
+    for name, state in states_of(parts, frozen).items():
+        for key, tensor in state.items():
+            tensors[f"{name}/{key}"] = tensor
     for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"{_MOMENTS}{number}/{name}": torch.as_tensor(value) for name, value in state.items()}
+        for name, value in state.items():
+            tensors[f"{_MOMENTS}{number}/{name}"] = torch.as_tensor(value)
     tensors["random/cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random/cuda"] = torch.cuda.get_rng_state()
     # Under one key, because safetensors writes several in any order.
-    known = json.dumps({**asdict(position), CHECKSUM: STAMP_HERE})
-    write_bytes(path, stamped(save(_on_host(tensors), {"position": known})))
+    metadata = {"position": json.dumps({**asdict(position), CHECKSUM: STAMP_HERE})}
+    write_bytes(path, stamped(save(_on_host(tensors), metadata)))
 
 
 def load_checkpoint(
@@ -125,28 +132,33 @@ def load_checkpoint(
             place, _, name = key.rpartition("/")
             states[place][name] = tensor
         with safe_open(path, framework="pt") as file:
-            known = json.loads(file.metadata()["position"])
-        known.pop(CHECKSUM)
-        position = Position(**known)
-        moments = {int(place[len(_MOMENTS) :]): state for place, state in states.items() if place.startswith(_MOMENTS)}
+            position = json.loads(file.metadata()["position"])
+        position.pop(CHECKSUM)
+        position = Position(**position)
+        moments = {}
+        for place, state in states.items():
+            if place.startswith(_MOMENTS):
+                moments[int(place.removeprefix(_MOMENTS))] = state
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-        for name, state in _states(parts, frozen).items():
-            of_others = {key: each for key, each in parts[name].state_dict().items() if key not in state}
-            parts[name].load_state_dict(of_others | states[name])
+        for name, own in states_of(parts, frozen).items():
+            # The tensors that frozen encoders or earlier parts have stay as they are.
+            state = parts[name].state_dict()
+            elsewhere = {key: tensor for key, tensor in state.items() if key not in own}
+            parts[name].load_state_dict(elsewhere | states[name])
     torch.set_rng_state(states["random"]["cpu"])
     if "cuda" in states["random"] and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["random"]["cuda"])
     return position
 
 
-def _states(parts: Mapping[str, nn.Module], frozen: nn.Module) -> dict[str, dict[str, Tensor]]:
+def states_of(parts: Mapping[str, nn.Module], frozen: nn.Module) -> dict[str, dict[str, Tensor]]:
     """Return the states of parts without that of frozen encoders, each tensor with the first part that has it."""
     states: dict[str, dict[str, Tensor]] = {}
-    known = {id(each) for each in frozen.state_dict(keep_vars=True).values()}
+    seen = {id(tensor) for tensor in frozen.state_dict(keep_vars=True).values()}
     for name, part in parts.items():
         state = part.state_dict(keep_vars=True)
-        states[name] = {key: each for key, each in state.items() if id(each) not in known}
-        known |= {id(each) for each in state.values()}
+        states[name] = {key: tensor for key, tensor in state.items() if id(tensor) not in seen}
+        seen |= {id(tensor) for tensor in state.values()}
     return states
 
 
@@ -158,16 +170,11 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
         weights: by their names.
 
     Returns:
-        sha256 of the file, for what is read again before a manifest lists it.
+        sha256 of the file, for files that are read again before a manifest lists them.
     """
     content = save(_on_host(weights), {"format": "pt"})
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
-
-
-def changing_weights(model: nn.Module, frozen: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of a model by their names, without those of its frozen encoders."""
-    return _states({MODEL: model}, frozen)[MODEL]
 
 
 def load_weights(path: Path, model: nn.Module, digest: str) -> None:
@@ -190,7 +197,10 @@ def load_weights(path: Path, model: nn.Module, digest: str) -> None:
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    on_host = {}
+    for name, tensor in tensors.items():
+        on_host[name] = tensor.detach().contiguous().cpu()
+    return on_host
 
 
 @dataclass(frozen=True)
@@ -200,8 +210,8 @@ class SavedModel:
     Attributes:
         model: the `Matcher` of a backbone with the weights that validated best, in evaluation mode, on the CPU.
         tokens: turns captions into the ids that it was trained with.
-        config: its settings, `image_dim` and `vocabulary_size`; of what opens encoders also `global_dim` and `boxes`;
-            of an export, under `itrpipe`, where it comes from.
+        config: its settings, `image_dim` and `vocabulary_size`; of backbones that open encoders also `global_dim` and
+            `boxes`; of an export, under `itrpipe`, where it comes from.
     """
 
     model: Any
@@ -210,30 +220,31 @@ class SavedModel:
 
     @property
     def settings(self) -> Any:
-        """Settings of the backbone, of its own class."""
+        """Return the settings of the backbone, of its own class."""
         return _backbone(self.config)
 
     @property
     def embed_dim(self) -> int:
-        """D of its embeddings, or of its regions and words."""
+        """Return D of its embeddings, or of its regions and words."""
         return getattr(self.model, "embed_dim", None) or self.config["model"]["embed_dim"]
 
     @property
     def images(self) -> ImageReader | None:
-        """Return what makes frames of photographs; None where it reads features."""
+        """Return the reader that makes frames of photographs; None where the model reads features."""
         vision = getattr(self.model, VISION, None)
         return vision.images if isinstance(vision, Encoder) else None
 
 
-def chosen_precision(asked: str, device: torch.device) -> str:
-    """`fp32` or `bf16` as the settings have it; for `auto` that of the device.
+def chosen_precision(precision: str, device: torch.device) -> str:
+    """Return `fp32` or `bf16` as the settings have it; `auto` becomes that of the device.
 
     On a processor it is single precision even where bfloat16 is faster, so that all processors train the same model.
     """
-    if asked != "auto":
-        return asked
-    has_units = device.type == CUDA and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bf16" if has_units else "fp32"
+    if precision != "auto":
+        return precision
+    if device.type == CUDA and torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bf16"
+    return "fp32"
 
 
 def build_model(
@@ -247,8 +258,10 @@ def build_model(
         vocabulary_size: number of token ids.
         encoders: opened by the module of the backbone, of those that have some.
     """
-    opened = () if encoders is None else (encoders,)
-    return network_module(settings["backbone"]).build(_backbone(settings), image_dim, vocabulary_size, *opened)
+    arguments = [_backbone(settings), image_dim, vocabulary_size]
+    if encoders is not None:
+        arguments.append(encoders)
+    return network_module(settings["backbone"]).build(*arguments)
 
 
 def save_model(folder: Path, model: AnyMatcher, frozen: Mapping[str, Path]) -> None:
@@ -273,7 +286,7 @@ def save_model(folder: Path, model: AnyMatcher, frozen: Mapping[str, Path]) -> N
 
 
 def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
-    """Write what adapters have learned as peft does, beside the model that they are to be merged into.
+    """Write the weights of adapters as peft does, beside the model that they are to be merged into.
 
     Args:
         folder: of the artifact; `ADAPTERS` in it is written anew, with a folder for each encoder where there are two.
@@ -302,7 +315,7 @@ def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
         )
         place = folder / ADAPTERS
         if not encoder.is_joint:
-            place = place / name
+            place /= name
         place.mkdir(parents=True)
         write_json(place / "adapter_config.json", config.to_dict() | {"target_modules": adapted})
         save_weights(place / "adapter_model.safetensors", tensors)
@@ -310,28 +323,36 @@ def save_adapters(folder: Path, model: AnyMatcher, settings: Any) -> None:
 
 def encoders_of(model: nn.Module) -> dict[str, Encoder]:
     """Return the encoders of transformers that a model is made of, by the names of their folders."""
-    found = {}
+    encoders = {}
     for name, part in model.named_modules():
         if isinstance(part, Encoder):
-            found[name.rpartition(".")[2]] = part
-    return found
+            encoders[name.rpartition(".")[2]] = part
+    return encoders
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of a model beside those of encoders of transformers."""
-    inside = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, Encoder))
-    return {name: weights for name, weights in model.state_dict().items() if not name.startswith(inside)}
+    encoders = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, Encoder))
+    own = {}
+    for name, weights in model.state_dict().items():
+        if not name.startswith(encoders):
+            own[name] = weights
+    return own
 
 
 def save_description(
-    folder: Path, model: AnyMatcher, tokens: CaptionTokens, settings: Mapping[str, Any], sizes: Mapping[str, Any]
+    folder: Path,
+    model: AnyMatcher,
+    tokens: CaptionTokens,
+    settings: Mapping[str, Any],
+    sizes: Mapping[str, Any],
 ) -> None:
-    """Write beside the weights of a model what reads its captions, and all that is needed to build it again.
+    """Write the reader of a model's captions beside its weights, and all that is needed to build it again.
 
     Args:
         folder: of the artifact.
         model: as trained.
-        tokens: what reads captions.
+        tokens: reads captions.
         settings: dumped settings of `itrpipe train`.
         sizes: of the features, by the names that `load_model` reads.
     """
@@ -344,7 +365,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
     """Give a model the weights of a trained one.
 
     Raises:
-        UsageError: the trained model is of other settings that decide what its weights mean.
+        UsageError: settings that decide the meaning of its weights differ.
         DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
     config = read_json(folder / CONFIG)
@@ -365,7 +386,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
 
 
 def load_model(folder: Path) -> SavedModel:
-    """Read a trained model, or what `itrpipe export` wrote, in our layout or as a joint model of transformers.
+    """Read a trained or exported model, in our layout or as a joint model of transformers.
 
     Raises:
         DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.
@@ -383,8 +404,8 @@ def load_model(folder: Path) -> SavedModel:
     settings = _backbone(config)
     encoders = None
     if settings.opens_encoders:
-        held = config["global_dim"], config["boxes"]
-        encoders = network_module(config["backbone"]).open_encoders(settings, *held, folder)
+        network = network_module(config["backbone"])
+        encoders = network.open_encoders(settings, config["global_dim"], config["boxes"], folder)
     model = build_model(config, config["image_dim"], config["vocabulary_size"], encoders)
     tokens: CaptionTokens
     reader = _text_reader(model)
@@ -394,12 +415,11 @@ def load_model(folder: Path) -> SavedModel:
         tokens = PieceIds.of(model.text, settings)  # pyright: ignore[reportAttributeAccessIssue]
     if len(tokens) != config["vocabulary_size"]:
         raise DataError(f"{path} and {VOCABULARY} do not belong together; run `itrpipe train` again")
-    if not is_joint:  # of which the encoder is all
+    if not is_joint:  # else the encoder holds all weights
         with reading(folder / MODEL, "the weights of this model", "run `itrpipe train` again"):
             state = load_file(folder / MODEL)
-            own = own_state(model)
-            if state.keys() != own.keys():
-                raise ValueError(f"its weights are {len(state)} and the model has {len(own)} or others")
+            if state.keys() != own_state(model).keys():
+                raise ValueError(f"its weights are {len(state)} and the model has {len(own_state(model))} or others")
             model.load_state_dict(state, strict=False)
     refuse_not_finite(folder / MODEL, model, "run `itrpipe train` again, with a lower learning_rate")
     model.eval()
@@ -408,11 +428,12 @@ def load_model(folder: Path) -> SavedModel:
 
 def max_tokens_of(model: AnyMatcher) -> int:
     """Return the longest caption in tokens that a model takes, where its text encoder has a limit."""
-    return getattr(_text_reader(model) or getattr(model, TEXT, None), "max_tokens", sys.maxsize)
+    reader = _text_reader(model) or getattr(model, TEXT, None)
+    return getattr(reader, "max_tokens", sys.maxsize)
 
 
 def _text_reader(model: AnyMatcher) -> TextReader | None:
-    """Return what reads captions for an encoder of transformers; None of other models."""
+    """Return the reader of captions of an encoder of transformers; None of other models."""
     text = getattr(model, TEXT, None)
     return text.texts if isinstance(text, Encoder) else None
 

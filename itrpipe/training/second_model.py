@@ -23,15 +23,17 @@ from itrpipe.features.embeddings import EmbeddingRows
 from itrpipe.mining.rescoring import SecondModel
 from itrpipe.models.base import EmbeddingModel, ImageEncoding, RegionEncoding, TextEncoding, WordEncoding
 from itrpipe.models.scan.network import CrossAttentionModel
-from itrpipe.training.data import Sources, SplitData, blocks, reopened
+from itrpipe.training.batches import blocks
+from itrpipe.training.data import Sources, SplitData, reopened
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
-from itrpipe.training.settings import MineExecution, MineSettings, run_label
+from itrpipe.training.search_settings import MineExecution, MineSettings
+from itrpipe.training.settings import run_label
 
 _ROWS_PER_PASS = 256
 _COUNTED_ROWS = 8_192
 _COPIES = 2.5
-"""Copies of the vectors of a pair in memory while it is scored, with room for what is derived from them."""
+"""Copies of the vectors of a pair in memory while it is scored, with room for further arrays of their size."""
 _CPU_BATCH_BYTES = 32 * 2**20
 """A batch that fits into the processor's cache is up to twice as fast as one of 256 MiB."""
 
@@ -53,7 +55,7 @@ def second_model(
     """
     rescorer = inputs["rescorer"]
     trained = rescorer.folder.absolute()
-    load_scoring_model(trained)  # what cannot score pairs is better found out before mining than after
+    load_scoring_model(trained)  # a model that cannot score pairs is better found out before mining than after
     extracted = None
     if "extract" in rescorer.manifest.inputs:
         extracted = rescorer.input("extract").folder.absolute()
@@ -82,17 +84,19 @@ class KeptVectors:
         self.vectors = torch.empty(int(counts.sum()), dim, device=device)
 
     def put(self, first: int, padded: Tensor) -> None:
-        """Keeps the vectors [b, S, D] of items `first`, ..., of each as many as it has."""
+        """Keep the vectors [b, S, D] of items `first`, ..., of each as many as it has."""
         counts = self._counts[first : first + len(padded)]
         start = int(self._starts[first])
         real = torch.arange(padded.shape[1], device=counts.device) < counts[:, None]
-        self.vectors[start : start + int(counts.sum())] = padded.to(counts.device, torch.float32)[real]
+        end = start + int(counts.sum())
+        self.vectors[start:end] = padded.to(counts.device, torch.float32)[real]
 
     def take(self, rows: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Padded vectors [P, S, D] of items [P] and the number of real ones [P]."""
-        wanted = torch.as_tensor(rows, dtype=torch.int64, device=self._counts.device)
-        counts = self._counts[wanted]
-        places = self._starts[wanted, None] + torch.arange(int(counts.max()), device=wanted.device)
+        """Return the padded vectors [P, S, D] of items [P] and the number of real ones [P]."""
+        items = torch.as_tensor(rows, dtype=torch.int64, device=self._counts.device)
+        counts = self._counts[items]
+        offsets = torch.arange(int(counts.max()), device=items.device)
+        places = self._starts[items, None] + offsets
         places = places.clamp_(max=len(self.vectors) - 1)  # behind the last item there is nothing to pad with
         return self.vectors[places].to(device), counts.to(device)
 
@@ -116,44 +120,61 @@ class PairScorer:
     """
 
     @torch.inference_mode()
-    def __init__(self, model: AnyMatcher, data: SplitData, dim: int, device: torch.device, memory: int) -> None:
+    def __init__(
+        self,
+        model: AnyMatcher,
+        data: SplitData,
+        dim: int,
+        device: torch.device,
+        memory: int,
+    ) -> None:
         self._model = model.to(device)
         self._device = device
         self._dim = dim
         self._memory = memory if device.type == CUDA else min(memory, _CPU_BATCH_BYTES)
         self._dual = isinstance(model, EmbeddingModel)
         if self._dual:
-            counts = [np.ones(count, dtype=np.int64) for count in (data.num_images, data.num_captions)]
+            image_counts = np.ones(data.num_images, dtype=np.int64)
+            text_counts = np.ones(data.num_captions, dtype=np.int64)
         else:
-            lengths = [data.texts(rows).lengths.numpy() for rows in blocks(data.num_captions, _COUNTED_ROWS)]
-            counts = [data.region_counts, np.concatenate(lengths)]
-        self._widest_image = int(counts[0].max())
-        self._lengths = counts[1]
+            image_counts = data.region_counts
+            lengths = []
+            for rows in blocks(data.num_captions, _COUNTED_ROWS):
+                lengths.append(data.texts(rows).lengths.numpy())
+            text_counts = np.concatenate(lengths)
+        self._most_regions = int(image_counts.max())
+        self._lengths = text_counts
+
         # Each side lies on the device, or in main memory.
         kept = []
         in_main_memory = 0
-        for lengths in counts:
-            needed = 4 * dim * int(lengths.sum())
-            on_device = device.type == CUDA and needed <= torch.cuda.mem_get_info(device)[0] // 2
-            in_main_memory += 0 if on_device else needed
-            present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        for counts in (image_counts, text_counts):
+            place = device
+            needed = 4 * dim * int(counts.sum())
+            if device.type != CUDA or needed > torch.cuda.mem_get_info(device)[0] // 2:
+                place = torch.device("cpu")
+                in_main_memory += needed
             if in_main_memory > present:
                 raise UsageError(
                     f"the encodings of the training set take {in_main_memory / 2**30:.1f} GiB and this machine has "
                     f"{present / 2**30:.1f} GiB of memory; mine without --rescore-with, or on a larger machine"
                 )
-            kept.append(KeptVectors(lengths, dim, device if on_device else torch.device("cpu")))
+            kept.append(KeptVectors(counts, dim, place))
         self._images, self._texts = kept
+
         for rows in blocks(data.num_images, _ROWS_PER_PASS):
             image = self._model.encode_images(data.images(rows).to(device))
-            self._images.put(int(rows[0]), image.embedding[:, None] if self._dual else image.regions)
+            vectors = image.embedding[:, None] if self._dual else image.regions
+            self._images.put(int(rows[0]), vectors)
         for rows in blocks(data.num_captions, _ROWS_PER_PASS):
             text = self._model.encode_texts(data.texts(rows).to(device))
-            self._texts.put(int(rows[0]), text.embedding[:, None] if self._dual else text.words)
+            vectors = text.embedding[:, None] if self._dual else text.words
+            self._texts.put(int(rows[0]), vectors)
 
     @torch.inference_mode()
     def __call__(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """Scores pairs, those with the longest captions first, so that a batch is padded little.
+        """Score pairs, those with the longest captions first, so that a batch is padded little.
 
         Args:
             images: [P] rows.
@@ -167,17 +188,19 @@ class PairScorer:
         start = 0
         while start < len(order):
             # Beside the vectors there are a few matrices of the products of all of them with each other.
-            vectors = self._widest_image + int(self._lengths[captions[order[start]]])
-            per_pair = 4 * vectors * (_COPIES * self._dim + 2 * vectors)
-            batch = order[start : start + max(1, int(self._memory / per_pair))]
+            longest_caption = int(self._lengths[captions[order[start]]])
+            vectors = self._most_regions + longest_caption
+            bytes_per_pair = 4 * vectors * (_COPIES * self._dim + 2 * vectors)
+            pairs = max(1, int(self._memory / bytes_per_pair))
+            batch = order[start : start + pairs]
             image, regions = self._images.take(images[batch], self._device)
             text, words = self._texts.take(captions[batch], self._device)
             if self._dual:
-                sides: Any = ImageEncoding(image[:, 0]), TextEncoding(text[:, 0])
+                encodings: Any = ImageEncoding(image[:, 0]), TextEncoding(text[:, 0])
             else:
-                all_real = bool((regions == image.shape[1]).all())
-                sides = RegionEncoding(image, None if all_real else regions), WordEncoding(text, words)
-            scores[batch] = self._model.score_pairs(*sides).float().cpu().numpy()
+                has_padding = bool((regions != image.shape[1]).any())
+                encodings = RegionEncoding(image, regions if has_padding else None), WordEncoding(text, words)
+            scores[batch] = self._model.score_pairs(*encodings).float().cpu().numpy()
             start += len(batch)
         return scores
 
@@ -198,7 +221,13 @@ def load_scoring_model(folder: Path) -> SavedModel:
     return saved
 
 
-def encoded_scorer(trained: Path, sources: Sources, embeddings: EmbeddingRows, device: str, memory: int) -> PairScorer:
+def encoded_scorer(
+    trained: Path,
+    sources: Sources,
+    embeddings: EmbeddingRows,
+    device: str,
+    memory: int,
+) -> PairScorer:
     """Return a scorer of the training images and captions that another model embedded, all of which it has encoded.
 
     Args:

@@ -1,4 +1,4 @@
-"""Settings of trainings and of mining, and what they say before anything is made.
+"""The settings of trainings, the names of the models that they make, and the model that mines for a training.
 
 Nothing heavy is imported here, because plans are made without torch.
 """
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     SerializeAsAny,
@@ -27,12 +26,10 @@ from pydantic import (
 from itrpipe import papers
 from itrpipe.config import Outside, Settings, did_you_mean, load_declaration, resolve, unknown, why_unusable
 from itrpipe.datasets.definition import DatasetDefinition, ModelDefinition
-from itrpipe.engine.run import Device, MapExecution, SharedExecution
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.engine.run import Device, MapExecution
+from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.judging.declaration import LOCAL_JUDGE, LOCAL_JUDGES, judge_names
 from itrpipe.methods.declaration import FirstEpochs, MethodSettings, Mined, method_package, methods
-from itrpipe.mining.settings import MiningSettings
 from itrpipe.models.declaration import (
     BACKBONES,
     BackboneSettings,
@@ -53,15 +50,17 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 """Programs that can follow a training; each is the name of its package too."""
 
 NOTHING = NO_AVERAGE = "none"
-BOTH = "both"
-FROZEN_SIDES = {NOTHING: (), "vision": ("vision",), "text": ("text",), BOTH: ("vision", "text")}
+FROZEN_SIDES = {
+    NOTHING: (),
+    "vision": ("vision",),
+    "text": ("text",),
+    "both": ("vision", "text"),
+}
 """Value of `freeze` -> the encoders that stay as they are."""
-LORA = "lora"
 EMA = "ema"
 WISE_FT = "wise-ft"
 AS_TRAINED = "as-trained"
 USUAL_PATIENCE = 5
-_OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
 
 READ_UNTRAINED = frozenset(("backbone", "method", "features", "seed", "score_precision", "min_word_count"))
 READ_UNTRAINED |= {"embed_precision", "validation_images", "train_share", "model", "loss"}
@@ -75,8 +74,6 @@ OF_START = ("backbone", "seed", "features", "train_share")
 INITIAL = "initial"
 """Source of published weights that a training starts from."""
 _PUBLISHED = Outside(lambda name, value, cache: {name: cache.digest(Path(value).expanduser())})
-JUDGE_INPUT = "judge_{}"
-"""Name of the input of mined lists that holds what the judge of this number, from 1, says."""
 TEACHER_OF_PAIRS = "vsrn"
 """Backbone that mines for those without embeddings (AOQ §4.2: the lists of SCAN and BFAN are VSRN's)."""
 
@@ -209,67 +206,62 @@ class TrainSettings(Settings):
             groups["loss"] = methods()[values["method"]]
         return groups
 
-    @field_validator("model")
-    @classmethod
-    def _freeze_encoders(cls, value: BackboneSettings, info: ValidationInfo) -> BackboneSettings:
-        if isinstance(value, DualEncoder):
-            return value.with_frozen(FROZEN_SIDES[info.data.get("freeze", NOTHING)])
-        return value
-
     @model_validator(mode="after")
     def _trains_what_there_is(self) -> TrainSettings:
+        """Refuse to train encoders in part which are not there, or whose weights would stay random."""
         if isinstance(self.loss, FirstEpochs):
             self.loss.check_epochs(self.epochs)
         if not self.loss.trains:
             return self
-        self._refuse_encoders()
-        if self.average.startswith(WISE_FT) and not self.start_from and (reason := self.model.untrained()):
-            raise ValueError(
-                f"average = {self.average} lies between a model that works already and the trained one, and {reason}; "
-                "name a trained configuration with start_from, or leave it out"
-            )
-        return self
-
-    def _refuse_encoders(self) -> None:
-        """Refuse to train encoders in part which are not there, or whose weights would stay random."""
         encoders = self.model.encoders()
-        adapted = self.adapter != NOTHING
-        asked = []
+        is_adapted = self.adapter != NOTHING
+        changed = []
         for name, default in {"freeze": NOTHING, "adapter": NOTHING, "layer_decay": 1.0}.items():
             value = getattr(self, name)
             if value != default:
-                asked.append(f"{name} = {value}")
-        if asked and not encoders:
+                changed.append(f"{name} = {value}")
+        if changed and not encoders:
             raise ValueError(
-                f"{asked[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
+                f"{changed[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
             )
         if not set(self.frozen) <= set(encoders):
             raise ValueError(
                 f"freeze = {self.freeze}, but images are features and no pretrained encoder makes them; leave it out"
             )
-        if self.freeze == BOTH and not getattr(self.model, "embed_dim", 0):
+        if self.freeze == "both" and not getattr(self.model, "embed_dim", 0):
             raise ValueError("freeze = both leaves nothing to train; project both sides with --set model.embed_dim=512")
-        if adapted and encoders == self.frozen:
+        if is_adapted and encoders == self.frozen:
             raise ValueError(
                 f"freeze = {self.freeze} leaves no encoder for adapter = {self.adapter}; leave one of them out"
             )
         for name in encoders:
-            if (adapted or name in self.frozen) and not (name in self.model.pretrained() or self.start_from):
+            keeps_weights = is_adapted or name in self.frozen
+            if keeps_weights and name not in self.model.pretrained() and not self.start_from:
                 raise ValueError(
-                    f"{asked[0]} keeps the weights of the {name} encoder, which are random; name a pretrained one with "
-                    f"--{name}, or a trained configuration with start_from"
+                    f"{changed[0]} keeps the weights of the {name} encoder, which are random; name a pretrained one "
+                    f"with --{name}, or a trained configuration with start_from"
                 )
+        untrained = self.model.untrained()
+        if self.average.startswith(WISE_FT) and untrained and not self.start_from:
+            raise ValueError(
+                f"average = {self.average} lies between a model that works already and the trained one, and "
+                f"{untrained}; name a trained configuration with start_from, or leave it out"
+            )
+        return self
 
     def outside(self) -> Iterator[tuple[str, Any, Outside]]:
         """Yield published weights and pretrained encoders, which may lie on this machine."""
-        if published := self.model.published_weights():
+        published = self.model.published_weights()
+        if published:
             yield INITIAL, published, _PUBLISHED
         for name, encoder in self.model.pretrained().items():
             yield name, encoder, LOCAL_MODEL
 
     def counted(self) -> dict[str, Any]:
         """Return the values as the fingerprint sees them: those that are read, and of plug-ins name and version."""
-        values = self.model_dump(mode="json") | {"model": self.model.counted(), "loss": self.loss.counted()}
+        values = self.model_dump(mode="json")
+        values["model"] = self.model.counted()
+        values["loss"] = self.loss.counted()
         for name, value, mark in self.outside():
             seen = mark.seen(value)
             if seen != value:
@@ -285,19 +277,23 @@ class TrainSettings(Settings):
             if self.embed_precision == AS_TRAINED:
                 read |= {"precision"}
             values = {name: value for name, value in values.items() if name in read}
-        package = method_package(self.method)
-        if package:
-            values["method_package"] = package
-        package = BACKBONES.package(backbone_family(self.backbone))
-        if package:
-            values["backbone_package"] = package
+        packages = {
+            "method_package": method_package(self.method),
+            "backbone_package": BACKBONES.package(backbone_family(self.backbone)),
+        }
+        for name, package in packages.items():
+            if package:
+                values[name] = package
         return values
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the dotted keys of options that others leave without a use, so that their values change nothing."""
-        unused = list(_OF_LORA) if self.adapter == NOTHING else []
+        unused = []
+        if self.adapter == NOTHING:
+            unused += ["lora_rank", "lora_alpha", "lora_dropout", "lora_targets"]
         unused += [f"loss.{name}" for name in self.loss.unused_options()]
-        unused += [] if self.loss.trains else ["patience"]
+        if not self.loss.trains:
+            unused.append("patience")
         unused += [f"model.{name}" for name in self.model.unused_options()]
         if "vision" in self.frozen:
             unused += [f"model.augment.{name}" for name in Augment.model_fields]
@@ -310,17 +306,17 @@ class TrainSettings(Settings):
 
     def encoded_once(self) -> dict[str, dict[str, Any]]:
         """Return the frozen encoders that read everything once, and their settings of `encode`."""
-        found: dict[str, dict[str, Any]] = {}
+        encoders: dict[str, dict[str, Any]] = {}
         if not self.loss.trains:
-            return found
+            return encoders
         for side in self.frozen:
             encoder = self.model.encoder_alone(side)
             if encoder and self.start_from:
                 encoder = {f"start_{name}": getattr(self, name) for name in OF_START}
                 encoder["start_from"] = self.start_from
             if encoder:
-                found[side] = encoder
-        return found
+                encoders[side] = encoder
+        return encoders
 
     @property
     def reads_photographs(self) -> bool:
@@ -336,27 +332,31 @@ class TrainSettings(Settings):
     @classmethod
     def _is_average(cls, value: str) -> str:
         kind, number = parsed_average(value)
-        return kind if kind == NO_AVERAGE else f"{kind}:{number:g}"
+        if kind == NO_AVERAGE:
+            return kind
+        return f"{kind}:{number:g}"
 
-    @field_validator("backbone")
+    @field_validator("backbone", "method")
     @classmethod
-    def _known_backbone(cls, value: str) -> str:
+    def _is_known(cls, value: str, info: ValidationInfo) -> str:
+        if info.field_name == "method":
+            return _known(value, methods(), "method")
         return _known(canonical_backbone(value), backbone_names(), "backbone")
-
-    @field_validator("method")
-    @classmethod
-    def _known_method(cls, value: str) -> str:
-        return _known(value, methods(), "method")
 
     @field_validator("model", "loss", mode="before")
     @classmethod
     def _bind_group(cls, value: Any, info: ValidationInfo) -> Any:
         group = cls.groups(info.data).get(str(info.field_name))
-        return group.model_validate(value) if group else value
+        if group is None:
+            return value
+        bound = group.model_validate(value)
+        if isinstance(bound, DualEncoder):
+            return bound.with_frozen(FROZEN_SIDES[info.data.get("freeze", NOTHING)])
+        return bound
 
 
 class TrainExecution(MapExecution):
-    """Settings that change how training is executed, not what is computed.
+    """Settings that change how training is executed, not its results.
 
     What comes out still differs by rounding, and where a model has dropout by its draws: they depend on the device, the
     processes and the chunks of a batch, as they do on the seed.
@@ -397,9 +397,9 @@ class TrainExecution(MapExecution):
     @classmethod
     def _installed_trackers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
-            found = importlib.util.find_spec(_known(name, TRACKERS, "tracker"))
+            package = importlib.util.find_spec(_known(name, TRACKERS, "tracker"))
             # Any folder of this name counts as a package too, but one without an origin; wandb makes such folders.
-            if found is None or found.origin is None:
+            if package is None or package.origin is None:
                 raise ValueError(f"{name} is not installed; run `pip install {name}` or leave it out")
         return tuple(dict.fromkeys(value))
 
@@ -420,16 +420,16 @@ def unread(settings: Mapping[str, Any]) -> frozenset[str]:
 
 
 def parsed_average(value: str) -> tuple[str, float]:
-    """Return kind and number of an average: the decay of `ema:DECAY`, the share of what was trained of `wise-ft:SHARE`.
+    """Return kind and number of an average: the decay of `ema:DECAY`, or the share of the trained weights of `wise-ft`.
 
     Raises:
         ValueError: it is none.
     """
-    kind, _, written = value.partition(":")
+    if value == NO_AVERAGE:
+        return value, 0.0
+    kind, _, text = value.partition(":")
     with suppress(ValueError):
-        if value == NO_AVERAGE:
-            return value, 0.0
-        number = float(written)
+        number = float(text)
         if (kind == EMA and 0 <= number < 1) or (kind == WISE_FT and 0 <= number <= 1):
             return kind, number
     raise ValueError("give none, ema:DECAY, such as ema:0.999, or wise-ft:SHARE, such as wise-ft:0.5; from 0 to 1")
@@ -437,12 +437,14 @@ def parsed_average(value: str) -> tuple[str, float]:
 
 def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
     """Return the papers that a way of training comes from, by its dumped settings."""
-    chosen = (
-        (papers.LORA, settings["adapter"] == LORA),
-        (papers.LIT, settings["freeze"] == "vision"),
-        (papers.WISE_FT, settings["average"].startswith(WISE_FT)),
-    )
-    return tuple(paper for paper, used in chosen if used)
+    cited = []
+    if settings["adapter"] == "lora":
+        cited.append(papers.LORA)
+    if settings["freeze"] == "vision":
+        cited.append(papers.LIT)
+    if settings["average"].startswith(WISE_FT):
+        cited.append(papers.WISE_FT)
+    return tuple(cited)
 
 
 def _declared(conf: str, **of: Any) -> dict[str, Any]:
@@ -463,8 +465,11 @@ def declared_encoders(method: str) -> dict[str, str]:
 
 
 def run_label(conf: str, backbone: str, seed: int) -> str:
-    """Return the name of a training run inside its dataset."""
-    return f"{conf}.{backbone}{f'.s{seed}' if seed else ''}"
+    """Return the name of a training run inside its dataset; a seed of 0 is not named."""
+    label = f"{conf}.{backbone}"
+    if seed:
+        label += f".s{seed}"
+    return label
 
 
 def method_of(conf: str) -> type[MethodSettings]:
@@ -478,8 +483,8 @@ def trains(settings: Mapping[str, Any]) -> bool:
     Args:
         settings: of `train`, as manifests keep them.
     """
-    declared = methods().get(settings["method"])  # none of a plug-in that was removed
-    return declared is None or declared.trains
+    method = methods().get(settings["method"])
+    return method is None or method.trains  # none of a plug-in that was removed
 
 
 def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -492,7 +497,8 @@ def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
     if backbone is None:  # of a plug-in that was removed
         return ()
     model = backbone.model_construct(**settings.get("model", {}))
-    return tuple(filter(None, (*model.pretrained().values(), model.published_weights())))
+    places = [*model.pretrained().values(), model.published_weights()]
+    return tuple(place for place in places if place)
 
 
 def _known(value: str, known: Iterable[str], what: str) -> str:
@@ -502,15 +508,15 @@ def _known(value: str, known: Iterable[str], what: str) -> str:
 
 
 class LoopSettings(TrainSettings, TrainExecution):
-    """All that the loop is told, of which it reads some; `precision` and `encode_chunk` are never `auto` here.
+    """The settings of a training that runs; `precision` and `encode_chunk` are never `auto` here.
 
     It is made of checked settings by `model_construct`. Without an epoch the model stays as it is.
     """
 
 
 @dataclass(frozen=True, order=True)
-class Model:
-    """A training run inside its dataset.
+class ModelName:
+    """The name of a training run inside its dataset.
 
     Attributes:
         method: configuration of `train`.
@@ -524,10 +530,10 @@ class Model:
 
     @property
     def label(self) -> str:
-        """Return its name, such as `aoq.vsrn.s1`."""
+        """Return the name as text, such as `aoq.vsrn.s1`."""
         return run_label(self.method, self.backbone, self.seed)
 
-    def named_by(self, name: str) -> Model:
+    def named_by(self, name: str) -> ModelName:
         """Return the model that `[method.]backbone[.sN]` names beside this one, whose values are the defaults.
 
         Raises:
@@ -540,186 +546,72 @@ class Model:
         if is_given(backbone):
             if parts["method"] not in (None, GIVEN) or int(parts["seed"] or 0):
                 raise ValueError(f"{name!r}: given embeddings have no other method and no seed; name {backbone} alone")
-            return Model(GIVEN, backbone, 0)
-        found = Model(parts["method"] or self.method, backbone, int(parts["seed"] or self.seed))
+            return ModelName(GIVEN, backbone, 0)
+        if backbone not in backbone_names():
+            raise ValueError(unknown("backbone", backbone, sorted(backbone_names())))
         confs = load_declaration("train").confs
-        for what, value, known in (("backbone", backbone, backbone_names()), ("method", found.method, confs)):
-            if parts[what] and value not in known:
-                raise ValueError(unknown(what, value, sorted(known)))
-        return found
+        if parts["method"] and parts["method"] not in confs:
+            raise ValueError(unknown("method", parts["method"], sorted(confs)))
+        return ModelName(parts["method"] or self.method, backbone, int(parts["seed"] or self.seed))
 
     @classmethod
-    def defined_by(cls, definition: ModelDefinition, seed: int) -> Model:
+    def defined_by(cls, definition: ModelDefinition, seed: int) -> ModelName:
         """Return a model that has a name, trained with this seed; a method that trains nothing has none."""
-        given = definition.settings.get("backbone")
-        backbone = canonical_backbone(given) if given else usual_backbone(definition.method)
+        backbone = definition.settings.get("backbone")
+        backbone = canonical_backbone(backbone) if backbone else usual_backbone(definition.method)
         if seed and not method_of(definition.method).trains:
             seed = 0
         return cls(definition.method, backbone, seed)
 
-    def name_of(self, other: Model) -> str:
-        """Return the shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
-        method = f"{other.method}." if other.method != self.method else ""
-        return f"{method}{other.backbone}{f'.s{other.seed}' if other.seed or self.seed else ''}"
+    def name_of(self, other: ModelName) -> str:
+        """Return the shortest name by which `named_by` finds the other; seeds are named unless both are 0."""
+        name = other.backbone
+        if other.method != self.method:
+            name = f"{other.method}.{name}"
+        if other.seed or self.seed:
+            name += f".s{other.seed}"
+        return name
 
 
-def teacher_of(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> tuple[Model, str]:
+def teacher_of(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> tuple[ModelName, str]:
     """Return the model that mines for a training, and its name where the dataset has a model of that name.
 
     Raises:
         UsageError: there is no model of the teacher's name.
     """
-    usual = settings.backbone if settings.model.embeds else TEACHER_OF_PAIRS
-    first = Model(FIRST_TRAINING, usual, settings.seed)
+    backbone = settings.backbone if settings.model.embeds else TEACHER_OF_PAIRS
+    first = ModelName(FIRST_TRAINING, backbone, settings.seed)
     name = mined.teacher
     if name is None:
         return first, ""
     if name in load_declaration("train").confs and name not in backbone_names():
         return replace(first, method=name), ""
     if name in definition.models:
-        return Model.defined_by(definition.models[name], settings.seed), name
+        return ModelName.defined_by(definition.models[name], settings.seed), name
     has_embeddings = f"{GIVEN}-{name}.train" in definition.embeddings
     try:
         return first.named_by(f"{GIVEN}-{name}" if has_embeddings else name), ""
     except ValueError as error:
-        if hint := did_you_mean(name, definition.models):
+        hint = did_you_mean(name, definition.models)
+        if hint:
             raise UsageError(f"--negatives-from {name}: no model has this name{hint}") from None
-        known = f"no model has this name; known: {', '.join(definition.models)}; " if definition.models else ""
+        known = ""
+        if definition.models:
+            known = f"no model has this name; known: {', '.join(definition.models)}; "
         raise UsageError(f"--negatives-from {name}: {known}{error}") from None
 
 
-def mining_settings(settings: TrainSettings, mined: Mined, teacher: Model) -> dict[str, Any]:
-    """Return the settings of mining that a training asks for; features are empty where they are the teacher's usual."""
+def mining_settings(settings: TrainSettings, mined: Mined, teacher: ModelName) -> dict[str, Any]:
+    """Return the settings of mining for a training; features are empty where they are the teacher's usual."""
     features = settings.features
     if is_given(teacher.backbone):
         features = ""
-    elif teacher.backbone != settings.backbone:  # else what is said of the model of the training holds for it too
+    elif teacher.backbone != settings.backbone:  # else the features of the training are those of its teacher, too
         # Where one reads pixels, another usually cannot.
         reads_pixels = "pixels" in settings_of(teacher.backbone)().reads()
         if reads_pixels != ("pixels" in settings.model.reads()):
             features = ""
-    asked = {"backbone": teacher.backbone, "method": teacher.method, "seed": teacher.seed, "features": features}
+    mining = {"backbone": teacher.backbone, "method": teacher.method, "seed": teacher.seed, "features": features}
     if mined.judges:
-        asked["judges"] = mined.judges
-    return asked
-
-
-# Mining
-
-
-def _digest_of_candidates(name: str, value: str, cache: Any) -> dict[str, str]:
-    path = Path(value).expanduser()
-    if not (path.is_file() or path.is_dir()):
-        raise MissingInputError(f"--candidates {path} is no file and no folder; name one of Parquet files")
-    root, files = (path, sorted(path.glob("*.parquet"))) if path.is_dir() else (path.parent, [path])
-    return {name: cache.combined(files, root, "hashing candidates")}
-
-
-def decisions_file(*, training: bool) -> Outside:
-    """Mark a setting that names a file of people's judgements, of which those on training pairs alone may count."""
-
-    def digests(name: str, value: str, cache: Any) -> dict[str, str]:
-        from itrpipe.datasets.decisions import decisions_digest
-
-        return {name: decisions_digest(value, training=training)}
-
-    return Outside(digests)
-
-
-class SearchSettings(MiningSettings):
-    """Settings of a search for negatives: the model, and how much of what is kept.
-
-    Attributes:
-        method: configuration of `train` of the mining model, that of a first training.
-        backbone, seed, features, train_share: of the mining model; the lists are of the training images that it saw.
-        rescore_with: backbone of a second model of the same method, seed and features, which orders the candidates
-            anew; from then on all scores are its own. Empty: none.
-        rescore_texts, rescore_images: candidates of each list that it scores; the lists are cut to these. 0: all.
-        candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
-            candidates as well, see `itrpipe.features.given`; empty: none.
-    """
-
-    method: str
-    backbone: str
-    features: str
-    seed: int = Field(ge=0)
-    train_share: float = Field(default=1.0, gt=0, le=1)
-    rescore_with: str = ""
-    rescore_texts: int = Field(default=0, ge=0)
-    rescore_images: int = Field(default=0, ge=0)
-    candidates: Annotated[str, Outside(_digest_of_candidates)] = ""
-
-    @field_validator("candidates")
-    @classmethod
-    def _fits_a_second_model(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("rescore_with"):
-            raise ValueError("the second model has no features of further candidates; leave one of both out")
-        return value
-
-    @field_validator("backbone", "rescore_with")
-    @classmethod
-    def _known_backbone(cls, value: str, info: ValidationInfo) -> str:
-        name = canonical_backbone(value)
-        known = is_given(name) if info.field_name == "backbone" else not name
-        if not known and name not in backbone_names():
-            raise ValueError(unknown("backbone", name, sorted(backbone_names())))
-        if name == info.data.get("backbone"):
-            raise ValueError("this model mines already, and its order would stay as it is; name another backbone")
-        return name
-
-    @field_validator("rescore_texts", "rescore_images")
-    @classmethod
-    def _within_the_lists(cls, value: int, info: ValidationInfo) -> int:
-        held = str(info.field_name).replace("rescore", "num")
-        if value and not info.data.get("rescore_with"):
-            raise ValueError("there is no second model; add --rescore-with BACKBONE")
-        if value > info.data.get(held, value):
-            raise ValueError(f"the lists hold {held} = {info.data[held]}; give that at most, or 0 for all")
-        return value
-
-
-class JudgeSettings(SearchSettings):
-    """Settings of the judgement of mined candidates: those of their search, and the judge.
-
-    Attributes:
-        judge: its name, see `itrpipe.judging.declaration.judge_name`.
-        revision: branch, tag or commit of its hub id.
-    """
-
-    judge: Annotated[str, LOCAL_JUDGE]
-    revision: str = "main"
-
-
-class MineSettings(SearchSettings):
-    """Settings of mining: those of the search, and who has a say in what it finds.
-
-    Attributes:
-        judges: names of those that say how likely each candidate is right after all.
-        decisions: file of people's judgements, see `itrpipe.review`: candidates that fit are left out, and
-            those that do not are no false negatives for certain; empty: none.
-    """
-
-    judges: Annotated[tuple[str, ...], AfterValidator(judge_names), LOCAL_JUDGES] = ()
-    decisions: Annotated[str, decisions_file(training=True)] = ""
-
-    @field_validator("judges", "decisions")
-    @classmethod
-    def _has_pairs_to_judge(cls, value: tuple[str, ...] | str, info: ValidationInfo) -> tuple[str, ...] | str:
-        if value and info.data.get("candidates"):
-            raise ValueError("further candidates have neither captions nor photographs to judge; leave one of both out")
-        return value
-
-
-class MineExecution(SharedExecution):
-    """Settings of mining that do not change the result.
-
-    Attributes:
-        device: `auto` takes CUDA when there is one.
-        block: images per part at most; 0 chooses it by their number. For `faiss` images or captions; 0 takes 4,096.
-        memory_mib: MiB that all tiles of products take, and a batch of pairs of a second model; 0: of products 128 for
-            each core, or half of what a GPU has free, and of pairs 256.
-    """
-
-    device: Device
-    block: int = Field(ge=0)
-    memory_mib: int = Field(ge=0)
+        mining["judges"] = mined.judges
+    return mining

@@ -1,4 +1,4 @@
-"""Sends the numbers of a running training to TensorBoard, MLflow or Weights & Biases.
+"""Send the numbers of a running training to TensorBoard, MLflow or Weights & Biases.
 
 `history.parquet` stays the truth: trackers get copies of its rows, and the loss of the steps between them, and nothing
 is read back. It is recorded how much every tracker has been given, so that after a kill, or when it follows a run that
@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +26,7 @@ from itrpipe.training.saved import Position
 
 RECORD = "tracked.json"
 RUNNING_LOSS = "train/running_loss"
-_VALIDATION = "val_"
-_REFUSED = re.compile(r"[^-.\w]")
 _MLFLOW_SERVER = "MLFLOW_TRACKING_URI"
-_WANDB_PROJECT = "WANDB_PROJECT"
 _MLFLOW_PARAMETERS = 100
 """Parameters that MLflow takes at once."""
 
@@ -86,7 +82,7 @@ class Tracking:
 
     Args:
         names: of `OPENERS`; their packages are installed.
-        run: what they are told.
+        run: the training, as trackers are told of it.
         warn: called with the reason when a tracker fails during the training, which goes on without it.
     """
 
@@ -101,7 +97,7 @@ class Tracking:
 
     @contextlib.contextmanager
     def following(self, position: Position) -> Iterator[None]:
-        """Starts every tracker, brings it up to date with the epochs trained so far, and closes it at the end.
+        """Start every tracker, bring it up to date with the epochs trained so far, and close it at the end.
 
         Args:
             position: where the training begins or goes on.
@@ -110,24 +106,28 @@ class Tracking:
             UsageError: one of them did not start.
         """
         path = self._run.work / RECORD
-        record = read_stamped_json(path, "remove it and run the same command again") if path.exists() else {}
-        known = record["trackers"] if record.get("folder") == str(self._run.folder) else {}
-        self._sent = {name: Sent(**each) for name, each in known.items()}
+        self._sent = {}
+        if path.exists():
+            record = read_stamped_json(path, "remove it and run the same command again")
+            if record["folder"] == str(self._run.folder):
+                self._sent = {name: Sent(**values) for name, values in record["trackers"].items()}
         make_folder(self._run.folder)
-        # Trackers accept lists, and values that are not there, as text.
-        settings = self._run.settings.items()
-        plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings}
+        settings = {}
+        for key, value in self._run.settings.items():
+            # Trackers accept lists, and values that are not there, as text.
+            settings[key] = value if isinstance(value, bool | int | float | str) else str(value)
         try:
             for name in self._names:
+                has_settings = name in self._sent
                 sent = self._sent.setdefault(name, Sent())
                 try:
-                    self._trackers[name] = OPENERS[name](self._run, sent, {} if name in known else plain)
+                    self._trackers[name] = OPENERS[name](self._run, sent, {} if has_settings else settings)
                 # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
                 except Exception as error:
                     raise UsageError(
                         f"--track {name}: {name} did not start: {reason_of(error)}; see to that or leave it out"
                     ) from error
-                self._record()
+                self._write_record()
             self.send_epochs(position.history)
             self._before = _pairs_and_loss(position.sums)
             yield
@@ -135,75 +135,87 @@ class Tracking:
             for name, tracker in list(self._trackers.items()):
                 self._attempt(name, tracker.finish)
 
-    def send_step(self, position: Position, totals: Mapping[str, Tensor]) -> None:
-        """Sends the mean loss of a pair since the last time, if that was long enough ago.
+    def send_step(self, position: Position, sums: Mapping[str, Tensor]) -> None:
+        """Send the mean loss of a pair since the last time, if that was long enough ago.
 
         Args:
             position: how far the training has come.
-            totals: running sums since the last validation, `steps`, `pairs` and every `loss_…` among them.
+            sums: running sums since the last validation, `steps`, `pairs` and every `loss_…` among them.
         """
         if not self._trackers or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + PLAIN_INTERVAL_SECONDS  # as often as a training prints a line
-        earlier_pairs, earlier_loss = self._before
-        self._before = _pairs_and_loss(totals)
-        pairs, loss = self._before
-        values = {RUNNING_LOSS: (loss - earlier_loss) / (pairs - earlier_pairs)}
-        step = sum(row["steps"] for row in position.history) + int(totals["steps"])
+        pairs_before, loss_before = self._before
+        pairs, loss = _pairs_and_loss(sums)
+        self._before = pairs, loss
+        values = {RUNNING_LOSS: (loss - loss_before) / (pairs - pairs_before)}
+        step = sum(row["steps"] for row in position.history) + int(sums["steps"])
         for name in list(self._trackers):
             # A resumed run repeats the steps since its checkpoint.
             if step > self._sent[name].step:
                 self._send(name, values, step)
 
     def send_epochs(self, history: list[dict[str, Any]]) -> None:
-        """Sends the rows of the history that each tracker has not got yet, each at its last step.
+        """Send the rows of the history that each tracker has not got yet, each at its last step.
 
         Args:
             history: one row per validation, all of which a checkpoint holds.
         """
-        steps = list(accumulate(row["steps"] for row in history))
         for name in list(self._trackers):
-            first = self._sent[name].epochs
-            for row, step in zip(history[first:], steps[first:], strict=True):
-                values = {metric_name(column): float(value) for column, value in row.items()}
-                self._send(name, values, step, epochs=1)
+            sent_before = self._sent[name].epochs
+            step = 0
+            for number, row in enumerate(history):
+                step += row["steps"]
+                if number >= sent_before:
+                    values = {metric_name(column): float(value) for column, value in row.items()}
+                    self._send(name, values, step, epochs=1)
         self._before = (0.0, 0.0)
 
-    def _send(self, name: str, values: dict[str, float], step: int, epochs: int = 0) -> None:
+    def _send(
+        self,
+        name: str,
+        values: dict[str, float],
+        step: int,
+        epochs: int = 0,
+    ) -> None:
+        """Send numbers to a tracker, unless it has failed, and record it."""
         tracker = self._trackers.get(name)
-        sent = self._sent[name]
         if tracker is not None and self._attempt(name, tracker.log, values, step):
+            sent = self._sent[name]
             sent.step = max(sent.step, step)
             sent.epochs += epochs
-            self._record()
+            self._write_record()
 
     def _attempt(self, name: str, action: Callable[..., object], *arguments: Any) -> bool:
-        """Ask a tracker for something and return whether it did it; one that did not is asked for nothing more."""
+        """Let a tracker do something and return whether it did; one that failed is left behind, with a warning."""
         try:
             action(*arguments)
-        except Exception as error:  # as above; hours of training are worth more than a curve of them
+        except Exception as error:  # any of a library; hours of training are worth more than a curve of them
             del self._trackers[name]
             self._warn(f"{name} is left behind: {reason_of(error)}; history.parquet will hold every epoch")
             return False
         return True
 
-    def _record(self) -> None:
+    def _write_record(self) -> None:
         trackers = {name: asdict(sent) for name, sent in self._sent.items()}
-        write_stamped_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
+        record = {"folder": str(self._run.folder), "trackers": trackers}
+        write_stamped_json(self._run.work / RECORD, record)
 
 
 def metric_name(column: str) -> str:
-    """Name of a column of the history in trackers: `loss` is `train/loss`, `val_r1+r5` is `val/r1_r5`.
+    """Return the name of a column of the history in trackers: `loss` is `train/loss`, `val_r1+r5` is `val/r1_r5`.
 
     The part before the slash groups plots; MLflow refuses characters that others accept.
     """
-    group = "val" if column.startswith(_VALIDATION) else "train"
-    return f"{group}/{_REFUSED.sub('_', column.removeprefix(_VALIDATION))}"
+    group = "val" if column.startswith("val_") else "train"
+    name = re.sub(r"[^-.\w]", "_", column.removeprefix("val_"))
+    return f"{group}/{name}"
 
 
 def _pairs_and_loss(sums: Mapping[str, Any]) -> tuple[float, float]:
-    """Pairs since the last validation and the sum of their losses."""
-    return float(sums.get("pairs", 0)), sum(float(total) for name, total in sums.items() if name.startswith("loss_"))
+    """Return the pairs since the last validation and the sum of their losses."""
+    losses = [float(total) for name, total in sums.items() if name.startswith("loss_")]
+    return float(sums.get("pairs", 0)), sum(losses)
 
 
 def _tensorboard(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
@@ -235,14 +247,16 @@ def _mlflow(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
     project = os.environ.get("MLFLOW_EXPERIMENT_NAME", run.project)
     experiment = mlflow.get_experiment_by_name(project)
     if experiment is None:
-        number = mlflow.create_experiment(project, artifact_location=artifacts)
+        experiment_id = mlflow.create_experiment(project, artifact_location=artifacts)
     else:
-        number = experiment.experiment_id
-    sent.run = mlflow.start_run(run_id=sent.run or None, experiment_id=number, run_name=run.name).info.run_id
+        experiment_id = experiment.experiment_id
+    started = mlflow.start_run(run_id=sent.run or None, experiment_id=experiment_id, run_name=run.name)
+    sent.run = started.info.run_id
 
     names = list(settings)
     for start in range(0, len(names), _MLFLOW_PARAMETERS):
-        mlflow.log_params({name: settings[name] for name in names[start : start + _MLFLOW_PARAMETERS]})
+        part = names[start : start + _MLFLOW_PARAMETERS]
+        mlflow.log_params({name: settings[name] for name in part})
     return Tracker(mlflow.log_metrics, mlflow.end_run)
 
 
@@ -253,7 +267,7 @@ def _wandb(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
     # It would read the repository with git, which runs what the repository's configuration names.
     os.environ.setdefault("WANDB_DISABLE_GIT", "true")
     followed = wandb.init(
-        project=os.environ.get(_WANDB_PROJECT, run.project),
+        project=os.environ.get("WANDB_PROJECT", run.project),
         name=run.name,
         id=sent.run,
         resume="allow",
@@ -269,5 +283,5 @@ OPENERS: dict[str, Callable[[TrackedRun, Sent, dict[str, Any]], Tracker]] = {
     "mlflow": _mlflow,
     "wandb": _wandb,
 }
-"""Name of `itrpipe.training.settings.TRACKERS` -> starts it with the settings of the run, or again, without them,
-after what it has been given."""
+"""Name of `itrpipe.training.settings.TRACKERS` -> starts it with the settings of the run; a run that it has followed
+before goes on, without them."""

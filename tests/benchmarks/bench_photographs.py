@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.captions import CaptionPart, WordIds
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import Augment, DualEncoder
-from itrpipe.training.data import PixelSplitData, TokenTexts, feed
+from itrpipe.training.batches import feed
+from itrpipe.training.data import PixelSplitData, TokenTexts
 
 BATCH = 64
 WORDS = ["a", "dog", "on", "the", "road"]
@@ -43,10 +44,14 @@ TINY_VIT = DualEncoder(
 class OneByOne(PixelSplitData):
     """Reads, cuts out and resizes one photograph after the other, where a batch is asked for."""
 
-    def _read(self, rows: np.ndarray, dtype: torch.dtype, frame: Callable[[np.ndarray, int], Tensor]) -> Tensor:
+    def _frames(self, rows: np.ndarray, boxes: np.ndarray | None = None) -> Tensor:
         frames = []
         for place, row in enumerate(rows.tolist()):
-            frames.append(frame(read_rgb(self._files.root / self._files.files[row]), place))
+            image = read_rgb(self._files.root / self._files.files[row])
+            if boxes is None:
+                frames.append(self._reader.framed(image))
+            else:
+                frames.append(self._reader.cropped(image, boxes[place]))
         return torch.stack(frames)
 
 

@@ -25,7 +25,7 @@ from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
-from itrpipe.training.distributed import SharedModel, World
+from itrpipe.training.distributed import Processes, SharedModel
 
 WORDS, LENGTH, REGIONS, WIDTH = 1_000, 16, 36, 2_048
 SIZE = (96, 128)
@@ -84,11 +84,11 @@ def measured_exchange() -> dict[str, float]:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model, spent = vsrn.build(Vsrn(embed_dim=1_024, word_dim=300, captioner=False), WIDTH, WORDS), [0.0]
-    world = World.joined()
-    shared = SharedModel(model, world)
+    processes = Processes.joined()
+    shared = SharedModel(model, processes)
     for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
         setattr(dist, name, _timed(getattr(dist, name), spent))
-    summing = world.averaging_gradients(Loss(shared))
+    summing = processes.averaging_gradients(Loss(shared))
     step, seconds = step_of(summing, *batch(128, pixels=False)), {}
     for name in ("warm up", "step", "apart"):
         dist.barrier()
@@ -99,7 +99,7 @@ def measured_exchange() -> dict[str, float]:
         seconds[name] = (time.perf_counter() - start) / STEPS
         if name == "step":
             seconds["exchange"] = spent[0] / STEPS
-    return {"rank": world.rank, **seconds}
+    return {"rank": processes.rank, **seconds}
 
 
 def _timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:

@@ -65,7 +65,7 @@ from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.storage.arrays import Rows, StoredRows
 from itrpipe.training.assembly import compile_encoders
-from itrpipe.training.data import feed
+from itrpipe.training.batches import feed
 from itrpipe.training.encoding import SplitEncoder
 from itrpipe.training.encoding import embeddings as embedded
 

@@ -17,7 +17,7 @@ from itrpipe.evaluation.tables import (
     as_lines,
     as_markdown,
     duration,
-    mean_over_seeds,
+    mean,
     whole_text,
 )
 
@@ -46,10 +46,10 @@ def test_a_number_that_is_kept_for_tables_is_rounded_only_where_it_is_shown() ->
 
 
 def test_the_mean_of_seeds_has_their_deviation_and_one_seed_keeps_its_interval() -> None:
-    assert mean_over_seeds([Number(1.0, 0, 2)]) == Number(1.0, 0, 2)
-    found = mean_over_seeds([Number(1.0, 0, 2, digits=3), Number(3.0, 0, 4, digits=3)])
+    assert mean([Number(1.0, 0, 2)]) == Number(1.0, 0, 2)
+    found = mean([Number(1.0, 0, 2, digits=3), Number(3.0, 0, 4, digits=3)])
     assert found == Number(2.0, deviation=2**0.5, digits=3)
-    assert mean_over_seeds([Number(1.0), None]) is mean_over_seeds([]) is None
+    assert mean([Number(1.0), None]) is mean([]) is None
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -36,7 +36,7 @@ from itrpipe.storage.artifact import Location, Manifest
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.checks import synthesis_statistics
 from itrpipe.synthesis.sentences import Edit, Sentence, SentenceFile, join_parts, write_part
-from itrpipe.training.settings import MineExecution, MineSettings
+from itrpipe.training.search_settings import MineExecution, MineSettings
 from tests import maps
 from tests.definitions import save_definition
 

@@ -65,8 +65,11 @@ def changed_sentences(dataset: ScenesDataset) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_scenes_captions_truth_negatives_and_readings(name: str) -> None:
-    dataset, reader = made(name), CaptionReader({"one": 1, "six": 6})
-    readings = [[repr(reading) for reading in reader.readings(text)] for text in changed_sentences(dataset)]
+    dataset, reader = made(name), CaptionReader(one=1, six=6)
+    readings = []
+    for text in changed_sentences(dataset):
+        meanings = reader.meanings(text)
+        readings.append([f"Reading(form={meaning.form}, certain={meaning.certain})" for meaning in meanings])
     found = {
         "scenes": digest([asdict(scene) for scene in dataset.scenes]),
         "captions": digest([asdict(caption) for caption in captions_of(dataset)]),

@@ -83,7 +83,7 @@ def test_every_caption_is_its_images_and_every_negative_false() -> None:
     assert len({(each.image_id, each.category) for each in made}) == len(made) > 350
     for each in made:
         assert each.caption in {own.text for own in captions[each.image_id]}
-        readings = reader.readings(each.negative)
+        readings = reader.meanings(each.negative)
         verdicts = {(reading.certain, describes(reading.form, scenes[each.image_id])) for reading in readings}
         assert verdicts == {(True, False)}, each.negative
         assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", each.negative), each.negative

@@ -17,7 +17,7 @@ from itrpipe.scenes.oracle import LOOKS, Predicate, describes
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.scenes.sayings import MAX_WORDS, write_captions
 
-READER = CaptionReader({"one": 1, "fifty": 50})
+READER = CaptionReader(one=1, fifty=50)
 UNTOLD, TOLD = {"seed": 3, "units": 5, "caption_detail": 0.0}, {"seed": 4, "caption_detail": 1.0}
 
 
@@ -55,7 +55,7 @@ def told(text: str) -> str:
         looks = [getattr(predicate, look) for look in LOOKS]
         return "|".join(predicate.kinds) + f"({' '.join(filter(None, looks))})".replace("()", "")
 
-    if not (found := READER.readings(text)):
+    if not (found := READER.meanings(text)):
         return ""
     ((form, certain),) = found
     things = [thing(each) for each in form.objects] + [f"{number} {thing(each)}" for each, number in form.counts]
@@ -73,7 +73,7 @@ WORDS = ["a", "an", "two", "dogs", "cat", "red", "in", "on", "is", "the snow", "
 
 @given(st.lists(st.sampled_from(WORDS)))
 def test_any_words_are_read_or_refused_but_do_no_harm(words: list[str]) -> None:
-    for reading in READER.readings(" ".join(words)):
+    for reading in READER.meanings(" ".join(words)):
         claims = reading.form
         assert claims.objects or claims.counts
         assert all(max(first, second) < len(claims.objects) for first, _, second in claims.relations)

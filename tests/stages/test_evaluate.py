@@ -41,7 +41,7 @@ from itrpipe.storage.artifact import (
     SUMMARY,
     read_manifest,
 )
-from itrpipe.training.settings import Model
+from itrpipe.training.settings import ModelName
 from tests.chains import FEW, Invoke, copied, done, made, only, planned, refused, sets
 from tests.conftest import TINY, TINY_AOQ
 
@@ -49,7 +49,7 @@ from tests.conftest import TINY, TINY_AOQ
 
 
 def settings(model: str, *others: str) -> EvaluateSettings:
-    first = Model("triplet", "vsrn", 0).named_by(model)
+    first = ModelName("triplet", "vsrn", 0).named_by(model)
     own = {"method": first.method, "backbone": first.backbone, "seed": first.seed, "ensemble_with": others}
     given = {"features": "", "split": "test", "protocols": ["full"], "bootstrap_samples": 100, "interval_level": 0.95}
     return EvaluateSettings.model_validate({**given, "ranking_depth": 3, **own})

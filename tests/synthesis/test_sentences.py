@@ -26,7 +26,7 @@ OBJECTS = tuple(
     PlacedObject(*look, BOX, 0.2) for look in (("dog", "brown", "plain", "large"), ("table", "red", "plain", "medium"))
 )
 SCENE = Scene("i0", "train", 0, "base", "park", 0.5, OBJECTS, ((0, "under", 1),), 0)
-READER = CaptionReader(checks._NUMBERS)
+READER = CaptionReader(**checks._NUMBERS)
 VERDICTS = dict(CASES["verdicts"])
 
 
@@ -110,9 +110,9 @@ def test_verdicts(text: str, verdict: str) -> None:
 
 
 def test_what_can_mean_several_things_is_true_where_one_of_them_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = READER.readings
+    read = READER.meanings
     untrue, true, undecided = "a kitty is under a table", "a puppy is under a table", "a dog is parked under a table"
-    monkeypatch.setattr(READER, "readings", lambda texts: [each for text in texts.split("/") for each in read(text)])
+    monkeypatch.setattr(READER, "meanings", lambda texts: [each for text in texts.split("/") for each in read(text)])
     for texts, verdict in (((untrue, true), "true"), ((undecided, true), "true"), ((untrue, undecided), "undecided")):
         for order in (texts, texts[::-1]):
             assert checks.verdict(READER, "/".join(order), SCENE) == verdict

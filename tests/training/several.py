@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.cli import app
-from itrpipe.training.distributed import together
+from itrpipe.training.distributed import run_in_first_process
 
 DIE_AS, DIE_AT = "DIE_AS", "DIE_AT_STEP"
 
@@ -40,4 +40,4 @@ def die_in_training(last: int) -> None:
 if __name__ == "__main__":
     if (os.environ.get(DIE_AS), os.environ.get("TORCHELASTIC_RESTART_COUNT")) == (os.environ["RANK"], "0"):
         die_in_training(int(os.environ.get(DIE_AT, "1")))
-    together(commands)
+    run_in_first_process(commands)

@@ -54,8 +54,9 @@ from itrpipe.testing import ToyPairs
 from itrpipe.training import assembly
 from itrpipe.training import augment as changes
 from itrpipe.training.augment import apply_changes, crop_boxes, draw_changes
-from itrpipe.training.data import FeatureSplitData, PixelSplitData, TokenTexts, epoch_batches, feed, open_split
-from itrpipe.training.distributed import OwnImages, World
+from itrpipe.training.batches import epoch_batches, feed
+from itrpipe.training.data import FeatureSplitData, PixelSplitData, TokenTexts, open_split
+from itrpipe.training.distributed import OwnImages, Processes
 from tests.maps import write_list
 
 CPU = torch.device("cpu")
@@ -229,7 +230,7 @@ def test_several_processes_see_what_one_sees(tmp_path: Path) -> None:
     assert whole is not None
     parts = []
     for rank in range(2):
-        data.train_on(World(rank, 2), CPU)
+        data.processes = Processes(rank, 2)
         part = data.pairs(rows, rows, np.random.default_rng(3))[0]
         assert part.pixels is not None
         parts.append(part.pixels)
