@@ -75,7 +75,8 @@ def compared(
     order = np.argsort(images, kind="stable")  # all that is said of an image follows each other
     columns = ["image_id", "text"]
     captions = split.captions.select(columns).take(pa.array(used))
-    texts = pa.concat_tables([captions, sentences.select(columns)]).take(pa.array(order))
+    texts = pa.concat_tables([captions, sentences.select(columns)])
+    texts = texts.take(pa.array(order))
     data = _open_texts(evaluation, parse, split, pictures, texts)
     warning = longer_captions({"captions and negatives": data})
     if warning:
@@ -127,10 +128,11 @@ def _open_texts(
 ) -> SplitData:
     """Open texts as the model reads them: as the captions of a split, with phrases where a parser is given."""
     saved = evaluation.saved
-    ids = pa.array(map(str, range(len(texts))), pa.string())
+    ids = [str(row) for row in range(len(texts))]
     words = [tokenize(text) for text in texts["text"].to_pylist()]
-    texts = texts.append_column("caption_id", ids)
-    texts = texts.append_column("tokens", pa.array(words, pa.list_(pa.string())))
+    texts = texts.append_column("caption_id", pa.array(ids, pa.string()))
+    tokens = pa.array(words, pa.list_(pa.string()))
+    texts = texts.append_column("tokens", tokens)
     if parse is None:
         captions = Split(split.name, split.images, texts)
         return open_split(captions, pictures, saved.tokens, saved.settings, saved.images)

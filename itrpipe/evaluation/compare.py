@@ -176,7 +176,9 @@ def _claim(
                 f"{name} and the baseline were evaluated on {len(evaluation.owners)} and {len(owners)} texts of other "
                 "images; evaluate both on the same images and texts, in one order"
             )
-    pairs = [(first.ranks, second.ranks) for first, second in zip(before, after, strict=True)]
+    pairs = []
+    for first, second in zip(before, after, strict=True):
+        pairs.append((first.ranks, second.ranks))
     differences = paired_differences(pairs, owners, samples, level)
     at_chance = all(reaches_chance(evaluation.intervals, evaluation.chance) for evaluation in evaluations)
     return Claim(name, "the baseline", differences, at_chance, is_trained)

@@ -32,6 +32,8 @@ import numpy as np
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RECALLS, RSUM, Ranks, metrics
 
+Figures = dict[str, dict[str, float]]
+"""Metric -> value, low and high; of median ranks the value alone."""
 _BLOCK_VALUES = 1 << 22
 """Resampled caption weights held at a time."""
 _MOST_FREEDOM = 200
@@ -62,7 +64,9 @@ class Interval(NamedTuple):
     @property
     def nearer_half(self) -> float:
         """Return the distance of the value from the end that is nearer to zero."""
-        return self.value - self.low if self.value > 0 else self.high - self.value
+        if self.value > 0:
+            return self.value - self.low
+        return self.high - self.value
 
 
 def check_options(samples: int, level: float) -> None:
@@ -80,7 +84,7 @@ def fold_figures(
     folds: Sequence[tuple[Ranks, np.ndarray]],
     samples: int,
     level: float,
-) -> dict[str, dict[str, float]]:
+) -> Figures:
     """Measure the mean of every metric over folds with its percentile interval; the images of each are resampled apart.
 
     Args:
@@ -113,18 +117,13 @@ def fold_figures(
     return figures
 
 
-def as_figures(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
-    """Return value, low and high of each interval by their names, as JSON holds them."""
-    return {name: interval._asdict() for name, interval in intervals.items()}
-
-
-def mean_intervals(
+def mean_figures(
     values: Mapping[str, np.ndarray],
     query_image: np.ndarray,
     samples: int,
     level: float,
-) -> dict[str, Interval]:
-    """Return percentile intervals of means over queries; the images that have a query are resampled.
+) -> Figures:
+    """Return means over queries with their percentile intervals; the images that have a query are resampled.
 
     Args:
         values: name -> one number [Q] of every query, such as its average precision.
@@ -134,10 +133,10 @@ def mean_intervals(
     images, rows = np.unique(query_image, return_inverse=True)
     weights = _image_weights(len(images), len(rows), samples)
     draws = _resampled_means(values, rows, len(images), weights)
-    intervals = {}
+    figures = {}
     for name, numbers in values.items():
-        intervals[name] = _interval(np.mean(numbers), draws[name], level)
-    return intervals
+        figures[name] = _interval(np.mean(numbers), draws[name], level)._asdict()
+    return figures
 
 
 def group_mean_interval(

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.truth import PairSet
-from itrpipe.evaluation.intervals import fold_figures
+from itrpipe.evaluation.intervals import Figures, fold_figures
 from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, cross_retrieval, protocol_folds, ranks, ranks_of_matches
-from itrpipe.evaluation.results import FULL, ORACLE, Figures, with_matches
+from itrpipe.evaluation.results import FULL, ORACLE, with_matches
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.storage.disk import reading, write_json

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import as_figures, check_options, fold_figures, mean_intervals
+from itrpipe.evaluation.intervals import Figures, check_options, fold_figures, mean_figures
 from itrpipe.evaluation.metrics import (
     COMPARED,
     CUTOFFS,
@@ -31,8 +31,6 @@ from itrpipe.storage.vectors import check_fit, check_numbers, given_vectors
 
 FULL = "full"
 ORACLE = "oracle"
-Figures = dict[str, dict[str, float]]
-"""Metric -> value, low and high; of median ranks the value alone."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def with_matches(
             f"{side}_map_at_r": 100.0 * average,
             f"{side}_r_precision": 100.0 * r_precision,
         }
-        figures |= as_figures(mean_intervals(percent, query_image, samples, level))
+        figures |= mean_figures(percent, query_image, samples, level)
     return figures
 
 

@@ -113,7 +113,13 @@ def mean(numbers: Sequence[Number | None]) -> Number | None:
     first = next(iter(numbers), None)
     if first is None or len(values) == 1:
         return first
-    return replace(first, value=fmean(values), low=None, high=None, deviation=stdev(values))
+    return replace(
+        first,
+        value=fmean(values),
+        low=None,
+        high=None,
+        deviation=stdev(values),
+    )
 
 
 Cell = Number | str | None
@@ -238,7 +244,10 @@ class Measured:
         return Table(self.title, headings, rows, self.caption, spans)
 
 
-def _mean_cells(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> dict[tuple[str, str], Number | None]:
+def _mean_cells(
+    cells: Callable[[Any], Cells],
+    contents: Sequence[Any],
+) -> dict[tuple[str, str], Number | None]:
     """Return the means over seeds of the cells in their files; the first file with cells says which there are."""
     seeds = []
     for content in contents:
@@ -323,10 +332,15 @@ def as_lines(table: Table) -> list[str]:
             if len(name) >= names:
                 lines += wrapped(name)
                 name = ""
-            texts, spreads = zip(*(cells[index] for _, cells, _ in block), strict=True)
-            lines.append(_line([name, *texts], widths))
+            texts = [name]
+            spreads = [""]
+            for _, cells, _ in block:
+                text, spread = cells[index]
+                texts.append(text)
+                spreads.append(spread)
+            lines.append(_line(texts, widths))
             if any(spreads):
-                lines.append(_line(["", *spreads], widths))
+                lines.append(_line(spreads, widths))
     return lines
 
 

@@ -15,7 +15,7 @@ from itrpipe.evaluation.intervals import (
     Interval,
     fold_figures,
     group_mean_interval,
-    mean_intervals,
+    mean_figures,
     paired_differences,
     probability_within,
     quantile_within,
@@ -64,7 +64,7 @@ def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_
             assert paired[name].images[1:] == pytest.approx((*np.percentile(differences, [5, 95]),))
             assert paired[name].value == pytest.approx((metrics(other)[name] - own) / 3)
     recalled = {"r5": 100.0 * (split.texts_to_images < 5)}
-    assert mean_intervals(recalled, owners, 50, level)["r5"]._asdict() == pytest.approx(
+    assert mean_figures(recalled, owners, 50, level)["r5"] == pytest.approx(
         fold_figures([(split, owners)], 50, level)["t2i_r5"]
     )
 

@@ -21,7 +21,7 @@ from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import Interval, as_figures, group_mean_interval, mean_intervals
+from itrpipe.evaluation.intervals import Figures, group_mean_interval, mean_figures
 from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.declaration import feature_settings, passes_of
 from itrpipe.features.embeddings import SplitScores
@@ -138,13 +138,15 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
             pairs = pairs_of_scenes(evaluation, split, trigrams)
             ids = [pair.file for pair in pairs]
             images = _rows_of(ids, split)
-            pictures = sources.images(_split_of(ids, sources.prepare, evaluation.settings.split))
+            named_images = _split_of(ids, sources.prepare, evaluation.settings.split)
+            pictures = sources.images(named_images)
 
         table = pa.Table.from_pylist([pair._asdict() for pair in pairs], _PAIRS)
         image_ids = pa.array(ids, pa.string())
         captions = pa.table({"image_id": image_ids, "text": table["caption"]})
         negatives = pa.table({"image_id": image_ids, "text": table["negative"]})
-        shown = Split("test", pa.table({"image_id": image_ids.unique()}), captions)
+        shown_images = pa.table({"image_id": image_ids.unique()})
+        shown = Split("test", shown_images, captions)
         rows = np.arange(len(pairs))
         negative_scores, scores = compared(evaluation, parse, shown, pictures, negatives, rows, name)
 
@@ -249,8 +251,10 @@ def pairs_of_scenes(
 def _split_of(image_ids: Sequence[str], prepare: Path, split: str) -> Split:
     """Return the images of these ids, each once, in this order, with the captions of their whole split."""
     whole = PreparedDataset.open(prepare).split(split)
-    rows = rows_of(pa.array(image_ids, pa.string()).unique(), whole.images["image_id"])
-    return Split(split, whole.images.take(pa.array(rows)), whole.captions)
+    ids = pa.array(image_ids, pa.string()).unique()
+    rows = rows_of(ids, whole.images["image_id"])
+    images = whole.images.take(pa.array(rows))
+    return Split(split, images, whole.captions)
 
 
 def _rows_of(image_ids: Sequence[str], split: SplitScores) -> np.ndarray:
@@ -300,7 +304,8 @@ def pictures_of(
         )
     boxes = []
     for file, box in ids:
-        boxes.append(box or (0, 0, facts[file].width, facts[file].height))
+        whole = 0, 0, facts[file].width, facts[file].height
+        boxes.append(box or whole)
     boxes = np.array(boxes, dtype=np.int64)
     sizes = boxes[:, [3, 2]] - boxes[:, [1, 0]]
     if all(box is None for _, box in ids):
@@ -414,7 +419,7 @@ def benchmark_figures(
             "blind": blind_accuracy(part.blind, part.images, samples, level),
         }
         for measure in measures:
-            measured |= as_figures(MEASURES[measure](part, samples, level))
+            measured |= MEASURES[measure](part, samples, level)
         return measured
 
     categories = {}
@@ -433,17 +438,17 @@ def benchmark_figures(
     return whole | {"guessed": guessed, "categories": categories}
 
 
-def accuracy(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
+def accuracy(pairs: ScoredPairs, samples: int, level: float) -> Figures:
     """Return `accuracy`: percent of the negatives that score below their caption.
 
     Images are resampled with all their pairs.
 
     Source: SugarCrepe (Hsieh et al., 2023), section 4; the micro accuracy of ARO.
     """
-    return mean_intervals({"accuracy": 100.0 * pairs.right}, pairs.images, samples, level)
+    return mean_figures({"accuracy": 100.0 * pairs.right}, pairs.images, samples, level)
 
 
-def macro(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
+def macro(pairs: ScoredPairs, samples: int, level: float) -> Figures:
     """Return `macro`: mean of the accuracies of all groups, percent; nothing where no pair has a group.
 
     Images are resampled with all their pairs.
@@ -454,10 +459,11 @@ def macro(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]
     if not len(grouped.scores):
         return {}
     percent = 100.0 * grouped.right
-    return {"macro": group_mean_interval(percent, grouped.images, grouped.groups, samples, level)}
+    interval = group_mean_interval(percent, grouped.images, grouped.groups, samples, level)
+    return {"macro": interval._asdict()}
 
 
-def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
+def examples(pairs: ScoredPairs, samples: int, level: float) -> Figures:
     """Return `text`, `image` and `group` scores of examples, percent; examples are resampled.
 
     A group has two pairs: image 0 with caption 0 and caption 1 as its negative, and image 1 the other way round. With
@@ -478,10 +484,10 @@ def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interv
         "image": np.where(image, 100.0, 0.0),
         "group": np.where(text & image, 100.0, 0.0),
     }
-    return mean_intervals(percent, np.arange(len(sides)), samples, level)
+    return mean_figures(percent, np.arange(len(sides)), samples, level)
 
 
-MEASURES: dict[str, Callable[[ScoredPairs, int, float], dict[str, Interval]]] = {
+MEASURES: dict[str, Callable[[ScoredPairs, int, float], Figures]] = {
     "pairs": accuracy,
     "macro": macro,
     "examples": examples,

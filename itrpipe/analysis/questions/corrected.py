@@ -13,10 +13,11 @@ from itrpipe.analysis.judges import ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.decisions import read_decisions
 from itrpipe.datasets.truth import Decided, PairSet
+from itrpipe.evaluation.intervals import Figures
 from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RSUM, ranks_of_matches
 from itrpipe.evaluation.metrics import ranks as own_ranks
 from itrpipe.evaluation.rankings import rankings
-from itrpipe.evaluation.results import Figures, with_matches
+from itrpipe.evaluation.results import with_matches
 from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import LEAST

@@ -19,7 +19,7 @@ from itrpipe.analysis.questions.base import BESIDE, BLIND, SENTENCES, EvaluatedM
 from itrpipe.config import conf_title
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import as_figures, mean_intervals
+from itrpipe.evaluation.intervals import mean_figures
 from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import EMBEDDINGS, SplitScores, read_embeddings
 from itrpipe.storage.artifact import DISCRIMINATION
@@ -267,5 +267,5 @@ def discrimination(
             "percent": 100.0 * (scores < caption_scores),
             "gap": scores.astype(np.float64) - caption_scores,
         }
-        figures |= as_figures(mean_intervals(values, images, samples, level))
+        figures |= mean_figures(values, images, samples, level)
     return figures

@@ -31,7 +31,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.intervals import as_figures, mean_intervals
+from itrpipe.evaluation.intervals import mean_figures
 from itrpipe.evaluation.kendall import kendall
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
@@ -270,7 +270,7 @@ def figures_by_rank(
                 "auc": _area(own_scores[chosen], fits),
             }
             percent = {"right": 100.0 * fits}
-            figures |= as_figures(mean_intervals(percent, part.images[chosen], *sampling))
+            figures |= mean_figures(percent, part.images[chosen], *sampling)
             by_rank.setdefault(f"ranks {first} to {end - 1}", {})[kind] = figures
     return by_rank
 
