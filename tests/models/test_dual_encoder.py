@@ -101,8 +101,10 @@ def test_heads_read_a_part_of_their_vectors_in_a_step(options: dict[str, Any], s
 def test_blocks_of_images_are_encoded_in_parts_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     model = built("dual-encoder")
     whole, sizes = model.encode_images(IMAGES).embedding, []
-    see = model.vision.see
-    monkeypatch.setattr(model.vision, "see", lambda frames: sizes.append(len(frames)) or see(frames))
+    image_outputs = model.vision.image_outputs
+    monkeypatch.setattr(
+        model.vision, "image_outputs", lambda frames: sizes.append(len(frames)) or image_outputs(frames)
+    )
     monkeypatch.setattr(encoder, "_IMAGES_AT_ONCE", {"cpu": 2})
     close(model.encode_images(IMAGES).embedding, whole)
     model.train().encode_images(IMAGES)
