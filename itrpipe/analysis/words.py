@@ -168,7 +168,7 @@ class WordReader:
         scores = self._model.rank_score(states[:, 0]).cpu().numpy()
         match_logits = self._model.word_match_logits(states).float()
         mismatch = match_logits.softmax(dim=-1)[..., 0].cpu().numpy()
-        words = self.words(rows, tokens)
+        words = self.captions.words[rows, : tokens.shape[1]]
         mismatch[words == NO_WORD] = 0.0
         corrections = tokens.copy()
         if self.corrects:
@@ -202,7 +202,7 @@ class WordReader:
         """Return sentences as text beside their correction; rows and tokens are the arguments of `read`."""
         is_wrong = read.mismatch > THRESHOLD
         corrected_tokens = np.where(is_wrong, read.corrections, tokens)
-        words = self.words(rows, tokens)
+        words = self.captions.words[rows, : tokens.shape[1]]
         mismatch = word_maxima(read.mismatch, words)
         sentences = []
         for number, row in enumerate(rows.tolist()):
@@ -236,10 +236,6 @@ class WordReader:
             tokens.shape[1],
             lambda states: states,
         )
-
-    def words(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return the number of the word that each token of sentences is part of, [N, W]; `NO_WORD` for others."""
-        return self.captions.words[rows, : tokens.shape[1]]
 
 
 def itm_probability(score: float) -> float:
@@ -332,7 +328,7 @@ class WordTest:
             read = reader.read(images, owners, rows, tokens, masked)
             own_scores = reader.read(images, np.arange(len(block)), block, own).scores
 
-            is_word = reader.words(rows, tokens) != NO_WORD
+            is_word = reader.captions.words[rows, :width] != NO_WORD
             is_wrong = (tokens != own[owners]) & is_word
             is_flagged = (read.mismatch > THRESHOLD) & is_word
             is_mended = read.corrections == own[owners]

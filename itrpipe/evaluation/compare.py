@@ -162,8 +162,8 @@ def _claim(
     Raises:
         DataError: the evaluations are of other test sets, or not as many.
     """
-    before = _by_seed(baseline)
-    after = _by_seed(model)
+    before = [baseline] if isinstance(baseline, Evaluation) else baseline
+    after = [model] if isinstance(model, Evaluation) else model
     if not before or len(before) != len(after):
         raise DataError(
             f"the baseline has {len(before)} evaluations and {name} {len(after)}; give one of each seed, in order"
@@ -182,12 +182,6 @@ def _claim(
     differences = paired_differences(pairs, owners, samples, level)
     at_chance = all(reaches_chance(evaluation.intervals, evaluation.chance) for evaluation in evaluations)
     return Claim(name, "the baseline", differences, at_chance, is_trained)
-
-
-def _by_seed(evaluations: Seeds) -> Sequence[Evaluation]:
-    if isinstance(evaluations, Evaluation):
-        return [evaluations]
-    return evaluations
 
 
 def judge_claims(claims: Sequence[Claim]) -> list[Claim]:

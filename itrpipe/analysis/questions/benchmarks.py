@@ -138,8 +138,10 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
             pairs = pairs_of_scenes(evaluation, split, trigrams)
             ids = [pair.file for pair in pairs]
             images = _rows_of(ids, split)
-            named_images = _split_of(ids, sources.prepare, evaluation.settings.split)
-            pictures = sources.images(named_images)
+            whole = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
+            image_rows = rows_of(pa.array(ids, pa.string()).unique(), whole.images["image_id"])
+            chosen = whole.images.take(pa.array(image_rows))
+            pictures = sources.images(Split(whole.name, chosen, whole.captions))
 
         table = pa.Table.from_pylist([pair._asdict() for pair in pairs], _PAIRS)
         image_ids = pa.array(ids, pa.string())
@@ -246,15 +248,6 @@ def pairs_of_scenes(
         image_id, caption, negative, category = edits[row]
         pairs.append(Pair(f"{image_id}/{category}", image_id, caption, negative, category))
     return pairs
-
-
-def _split_of(image_ids: Sequence[str], prepare: Path, split: str) -> Split:
-    """Return the images of these ids, each once, in this order, with the captions of their whole split."""
-    whole = PreparedDataset.open(prepare).split(split)
-    ids = pa.array(image_ids, pa.string()).unique()
-    rows = rows_of(ids, whole.images["image_id"])
-    images = whole.images.take(pa.array(rows))
-    return Split(split, images, whole.captions)
 
 
 def _rows_of(image_ids: Sequence[str], split: SplitScores) -> np.ndarray:

@@ -126,10 +126,6 @@ class Places(NamedTuple):
     images: np.ndarray
     is_wrong: np.ndarray
 
-    def pairs(self, mask: np.ndarray) -> np.ndarray:
-        """Return the rows [2, n] of captions and of images of some places."""
-        return np.stack([self.captions[mask], self.images[mask]])
-
 
 def _first_places(split: SplitScores) -> dict[str, Places]:
     """Return the first places of both directions, by their names in `SIDES`."""
@@ -163,12 +159,12 @@ def _by_people(
     judged = {}
     unjudged = []
     for side, place in places.items():
-        rows = place.captions, place.images
+        rows = np.stack([place.captions, place.images])
         is_decided = fits.has(*rows) | differs.has(*rows)
         wrong = max(1, place.is_wrong.sum())
         share = float((is_decided & place.is_wrong).sum() / wrong)
         judged[side] = round(100 * share, 3)
-        unjudged.append(place.pairs(place.is_wrong & ~is_decided))
+        unjudged.append(rows[:, place.is_wrong & ~is_decided])
     known = np.stack([fits.caption_rows, fits.image_rows])
     at_most = _figures(evaluation, split, known, *unjudged)
     return {
@@ -202,7 +198,10 @@ def _by_judges(
     judged some of these that were drawn at random: they hold even if the judges are wrong. R@5, R@10 and RSum are what
     the judges say. `likely` lists the wrong answers at rank 1 with P above 1/2: image, caption and P.
     """
-    wrong = [place.pairs(place.is_wrong) for place in places.values()]
+    wrong = []
+    for place in places.values():
+        rows = np.stack([place.captions, place.images])
+        wrong.append(rows[:, place.is_wrong])
     captions, images = np.concatenate(wrong, axis=1)
     pairs = PairSet.of(captions, images, len(split.image_ids))
     images = pairs.image_rows
