@@ -32,27 +32,38 @@ LOOKING = ("dual", "itm", "vlm")
 
 
 def split_material(evaluation: EvaluatedModel, split: SplitScores) -> Material:
-    """Return what judges read of the evaluated split.
+    """Return the captions, photographs and vectors of the evaluated split that judges read.
 
     Raises:
         UsageError: the given files hold no text of captions.
         MissingInputError: there are no photographs, and a judge looks at them.
     """
-    judges = evaluation.settings.judges
-    prepared = PreparedDataset.open(evaluation.prepare, tokens=False).split(evaluation.settings.split)
-    texts = prepared.captions["text"].take(rows_of(pa.array(split.caption_ids), prepared.captions["caption_id"]))
-    if not any(texts.to_pylist()):
-        raise UsageError(f"--judge {judges[0]} reads captions, of which the given files hold no text; leave it out")
-    photographs = vectors = None
-    if any(judge_name(judge).kind in LOOKING for judge in judges):
+    settings = evaluation.settings
+    prepared = PreparedDataset.open(evaluation.prepare, tokens=False).split(settings.split)
+    caption_rows = rows_of(pa.array(split.caption_ids), prepared.captions["caption_id"])
+    texts = prepared.captions["text"].take(caption_rows).to_pylist()
+    if not any(texts):
+        raise UsageError(
+            f"--judge {settings.judges[0]} reads captions, of which the given files hold no text; leave it out"
+        )
+    photographs = None
+    if any(judge_name(judge).kind in LOOKING for judge in settings.judges):
         from itrpipe.features.extraction import ImageFiles
 
         image_rows = rows_of(pa.array(split.image_ids), prepared.images["image_id"])
-        photographs = ImageFiles.of_split(image_root(evaluation.prepare), prepared).of(image_rows)
+        files = ImageFiles.of_split(image_root(evaluation.prepare), prepared)
+        photographs = files.of(image_rows)
+    vectors = None
     if EMBEDDINGS in evaluation.manifest.outputs:
-        embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
+        embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, settings.split)
         vectors = HeldRows(embeddings.images[:]), HeldRows(embeddings.texts[:])
-    return Material(texts.to_pylist(), split.caption_image, len(split.image_ids), photographs, vectors=vectors)
+    return Material(
+        texts,
+        split.caption_image,
+        len(split.image_ids),
+        photographs,
+        vectors=vectors,
+    )
 
 
 def ask_judges(
@@ -68,7 +79,7 @@ def ask_judges(
 
     Args:
         judges: names, see `itrpipe.judging.declaration.judge_name`.
-        material: what they read.
+        material: texts and pictures that they read.
         images, captions: int64 [P] rows.
         made: makes a map, such as `itrpipe.stages.base.Job.made`.
         folder: for the parts of the maps.
@@ -82,7 +93,14 @@ def ask_judges(
     """
     log_odds = np.empty((len(images), len(judges)))
     for column, judge in enumerate(judges):
-        work = JudgedPairs(judge_name(judge), partial(replace, material), images, captions, device)
-        scores, scale = work.join(made(work, f"{folder}-{column}").paths)
+        work = JudgedPairs(
+            judge_name(judge),
+            partial(replace, material),
+            images,
+            captions,
+            device,
+        )
+        parts = made(work, f"{folder}-{column}").paths
+        scores, scale = work.join(parts)
         log_odds[:, column] = scale.log_odds(scores)
     return log_odds

@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.models.ssamt.network import SsamtEncoder, SsamtTexts
+from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.training.batches import blocks
 from itrpipe.training.data import PhraseTexts, SplitData
 
@@ -45,21 +46,23 @@ class PhraseModel:
         Raises:
             MissingInputError: what the model was trained on was removed since.
         """
-        return cls(
-            evaluation.saved.model, evaluation.data(evaluation.existing("parse")), torch.device(evaluation.place)
-        )
+        data = evaluation.data(evaluation.existing("parse"))
+        device = torch.device(evaluation.place)
+        return cls(evaluation.saved.model, data, device)
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
         """Return encoded captions at the given rows."""
-        return self.model.encode_texts(self.data.texts(rows).to(self.device))
+        batch = self.data.texts(rows).to(self.device)
+        return self.model.encode_texts(batch)
 
     def images(self, rows: np.ndarray) -> Any:
         """Return encoded images at the given rows."""
-        return self.model.encode_images(self.data.images(rows).to(self.device))
+        batch = self.data.images(rows).to(self.device)
+        return self.model.encode_images(batch)
 
 
 @torch.inference_mode()
-def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, float | int | None]]]:
+def matching_accuracy(opened: PhraseModel) -> dict[str, Any]:
     """Return how often a pair beats its negative, and phrases that hold beat those that do not (Table 4).
 
     Every caption with its image is compared with a negative caption (`i2t`) and with a negative image (`t2i`), drawn
@@ -74,51 +77,82 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
     Returns:
         Choice of negatives -> direction -> percent of each score, None where no pair counts, and how many counted.
     """
-    data, model, device = opened.data, opened.model, opened.device
-    right: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
+    data = opened.data
+    model = opened.model
+    is_right = defaultdict(list)
     order = np.random.default_rng(0).permutation(data.num_captions)
     generator = torch.Generator().manual_seed(0)
     for rows in blocks(len(order), BATCH):
         captions = order[rows]
-        own = data.caption_image[captions]
+        owners = data.caption_image[captions]
         texts = opened.texts(captions)
-        images = opened.images(own)
-        same = torch.from_numpy(own[:, None] == own).to(device)
-        usable = ~same.all(dim=1)
+        images = opened.images(owners)
+        is_same = torch.from_numpy(owners[:, None] == owners).to(opened.device)
+        usable = ~is_same.all(dim=1)
         positive = model.relevance(images, texts)
         intra = model.intra_matrix(images, texts).float()
-        drawn = torch.rand(intra.shape, generator=generator).to(device)
+        drawn = torch.rand(intra.shape, generator=generator).to(opened.device)
         for choice, scores in (("hardest", intra), ("uniform", drawn)):
-            candidates = scores.masked_fill(same, float("-inf"))
+            candidates = scores.masked_fill(is_same, float("-inf"))
             text = candidates.argmax(dim=1)
             image = candidates.argmax(dim=0)
+            with_text = model.relevance(images, texts[text])
+            with_image = model.relevance(images[image], texts)
             for side, negative, image_rows, caption_rows in (
-                ("i2t", model.relevance(images, texts[text]), own, captions[text.cpu().numpy()]),
-                ("t2i", model.relevance(images[image], texts), own[image.cpu().numpy()], captions),
+                ("i2t", with_text, owners, captions[text.cpu().numpy()]),
+                ("t2i", with_image, owners[image.cpu().numpy()], captions),
             ):
-                holds = (
-                    cast(PhraseTexts, data.captions)
-                    .matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:])
-                    .to(device)
-                )
-                inside = holds & negative.fragments_real
-                outside = ~holds & negative.fragments_real
-                live = usable & inside.any(dim=1) & outside.any(dim=1)
-                is_above = _masked_mean(negative.fragments, inside) > _masked_mean(negative.fragments, outside)
-                local = positive.text_fragments + positive.regions > negative.text_fragments + negative.regions
-                right[choice, side, "global"] += (positive.whole > negative.whole)[usable].tolist()
-                right[choice, side, "local"] += local[usable].tolist()
-                right[choice, side, "phrase"] += is_above[live].tolist()
-    found: dict[str, Any] = {"uniform": {}, "hardest": {}}
-    for (choice, side, score), pairs in right.items():
-        figures = found[choice].setdefault(side, {})
-        figures[score] = 100.0 * sum(pairs) / len(pairs) if pairs else None
-        figures["phrase_pairs" if score == "phrase" else "pairs"] = len(pairs)
-    return found
+                phrases = cast(PhraseTexts, data.captions)
+                shape = texts.phrase_tokens.shape[1:]
+                holds = phrases.matching(image_rows, caption_rows, *shape).to(opened.device)
+                compared = _compare(positive, negative, holds, usable)
+                for score, pairs in compared.items():
+                    is_right[choice, side, score] += pairs.tolist()
+
+    accuracy: dict[str, Any] = {"uniform": {}, "hardest": {}}
+    for (choice, side, score), pairs in is_right.items():
+        figures = accuracy[choice].setdefault(side, {})
+        figures[score] = None
+        if pairs:
+            figures[score] = 100.0 * sum(pairs) / len(pairs)
+        count = "phrase_pairs" if score == "phrase" else "pairs"
+        figures[count] = len(pairs)
+    return accuracy
 
 
-def _masked_mean(values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    return (values * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+def _compare(
+    positive: Relevance,
+    negative: Relevance,
+    holds: Tensor,
+    usable: Tensor,
+) -> dict[str, Tensor]:
+    """Return whether each pair that counts beats its negative, bool, by the name of the score.
+
+    Args:
+        positive, negative: B pairs each.
+        holds: bool [B, fragments], whether a fragment of the negative pair's caption holds for its image.
+        usable: bool [B], pairs that have a negative.
+    """
+    held = holds & negative.fragments_real
+    wrong = ~holds & negative.fragments_real
+    has_both = usable & held.any(dim=1) & wrong.any(dim=1)
+    whole = positive.whole > negative.whole
+    positive_local = positive.text_fragments + positive.regions
+    negative_local = negative.text_fragments + negative.regions
+    local = positive_local > negative_local
+    held_mean = _masked_mean(negative.fragments, held)
+    wrong_mean = _masked_mean(negative.fragments, wrong)
+    phrase = held_mean > wrong_mean
+    return {
+        "global": whole[usable],
+        "local": local[usable],
+        "phrase": phrase[has_both],
+    }
+
+
+def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    count = mask.sum(dim=1).clamp(min=1)
+    return (values * mask).sum(dim=1) / count
 
 
 @torch.inference_mode()
@@ -138,25 +172,37 @@ def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:
     Source: SSAMT describes full inference; this is its usual short cut.
     """
     opened = PhraseModel.open(evaluation)
-    data, model = opened.data, opened.model
-    block = evaluation.block
-    depth = evaluation.settings.rerank
-    images = torch.cat([opened.images(rows).pooled for rows in blocks(data.num_images, block)])
-    texts = torch.cat([opened.texts(rows).pooled for rows in blocks(data.num_captions, block)])
+    data = opened.data
+    model = opened.model
+    image_parts = []
+    for rows in blocks(data.num_images, evaluation.block):
+        image_parts.append(opened.images(rows).pooled)
+    text_parts = []
+    for rows in blocks(data.num_captions, evaluation.block):
+        text_parts.append(opened.texts(rows).pooled)
+    images = torch.cat(image_parts)
+    texts = torch.cat(text_parts)
     intra = (images @ texts.T).float()  # [N, T]
-    chosen = torch.zeros_like(intra, dtype=torch.bool)
+
+    is_chosen = torch.zeros_like(intra, dtype=torch.bool)
     for along in (0, 1):
-        chosen.scatter_(along, intra.topk(min(depth, intra.shape[along]), dim=along).indices, True)
-    scores = intra - 2.0 * (1.0 + model.settings.mu1 + 2.0 * model.settings.mu2)  # below every full score
-    rows, columns = chosen.nonzero(as_tuple=True)
+        depth = min(evaluation.settings.rerank, intra.shape[along])
+        best = intra.topk(depth, dim=along).indices
+        is_chosen.scatter_(along, best, True)
+    widest = 1.0 + model.settings.mu1 + 2.0 * model.settings.mu2
+    scores = intra - 2.0 * widest  # below every full score
+
+    rows, columns = is_chosen.nonzero(as_tuple=True)
     order = columns.argsort(stable=True)  # pairs of one caption together, so that a batch encodes few captions
     with evaluation.job.reporter.task("scoring candidates", len(order), "pairs") as task:
         for part in order.split(PAIRS_AT_ONCE):
-            image, caption = rows[part], columns[part]
-            used_images, image_at = image.unique(return_inverse=True)
-            used_captions, caption_at = caption.unique(return_inverse=True)
-            seen = opened.images(used_images.cpu().numpy())
-            read = opened.texts(used_captions.cpu().numpy())
-            scores[image, caption] = model.score_pairs(seen[image_at], read[caption_at]).float()
+            pair_images = rows[part]
+            pair_captions = columns[part]
+            used_images, image_at = pair_images.unique(return_inverse=True)
+            used_captions, caption_at = pair_captions.unique(return_inverse=True)
+            encoded_images = opened.images(used_images.cpu().numpy())
+            encoded_texts = opened.texts(used_captions.cpu().numpy())
+            full = model.score_pairs(encoded_images[image_at], encoded_texts[caption_at])
+            scores[pair_images, pair_captions] = full.float()
             task.advance(len(part))
     return replace(split, matrix=scores.cpu().numpy())

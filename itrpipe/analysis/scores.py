@@ -26,7 +26,7 @@ from itrpipe.training.encoding import Scoring
 
 
 def evaluated_scores(job: Any) -> SplitScores:
-    """Return the scores of the evaluated model, or the mean of those of several as they are, in single precision.
+    """Return the scores of the evaluated model, or the mean over several models, in single precision.
 
     Args:
         job: the `itrpipe.stages.base.Job` of the evaluation.
@@ -40,43 +40,62 @@ def evaluated_scores(job: Any) -> SplitScores:
     for name in others:
         other = _model_scores(job, name)
         for rows in ("image_ids", "caption_ids", "caption_image"):
-            if getattr(mean, rows).tolist() != getattr(other, rows).tolist():
-                raise DataError(
-                    f"{job.inputs[name].folder}: its {rows.replace('_', ' ')} of split {job.settings.split} are not "
-                    f"those of {job.inputs[first].folder}, so their scores cannot be averaged; train both on the same "
-                    "dataset"
-                )
+            if getattr(mean, rows).tolist() == getattr(other, rows).tolist():
+                continue
+            raise DataError(
+                f"{job.inputs[name].folder}: its {rows.replace('_', ' ')} of split {job.settings.split} are not "
+                f"those of {job.inputs[first].folder}, so their scores cannot be averaged; train both on the same "
+                "dataset"
+            )
         mean.matrix[:] += other.matrix
     mean.matrix[:] /= 1 + len(others)
     return mean
 
 
 def _model_scores(job: Any, name: str) -> SplitScores:
-    """Return the scores of one model: of its embeddings, or those that its own evaluation has written, or computed."""
+    """Return the scores of one model: from its own evaluation, from its embeddings, or computed."""
     split = job.settings.split
-    scored = job.inputs.get(f"{SCORED}{name}")
-    if scored is not None:
-        return read_scores(scored.folder / SCORES, split)
+    evaluated = job.inputs.get(f"{SCORED}{name}")
+    if evaluated is not None:
+        return read_scores(evaluated.folder / SCORES, split)
     model = job.inputs[name]
-    if EMBEDDINGS in model.manifest.outputs:
-        found = read_embeddings(model.folder / EMBEDDINGS, split)
-        return SplitScores(found.scores(), found.image_ids, found.caption_ids, found.caption_image)
-    read = [name for name in ("prepare", "extract") if name in model.manifest.inputs]
+    manifest = model.manifest
+    if EMBEDDINGS in manifest.outputs:
+        embeddings = read_embeddings(model.folder / EMBEDDINGS, split)
+        return SplitScores(
+            embeddings.scores(),
+            embeddings.image_ids,
+            embeddings.caption_ids,
+            embeddings.caption_image,
+        )
+    names = [name for name in ("prepare", "extract") if name in manifest.inputs]
     if settings_of(job.settings.backbone).reads_phrases:
-        read.append("parse")  # other models may have been trained on sentences that it helped to write
+        names.append("parse")  # other models may have been trained on sentences that it helped to write
     folders: dict[str, Any] = {}
-    for source in read:
-        folders[source] = open_input(model.folder, model.manifest, source).absolute()
-    sources = Sources(**folders, train_share=model.manifest.settings["train_share"])
-    work = Scoring(model.folder.absolute(), sources, job.execution.encode_block, job.execution.device, split)
+    for source in names:
+        folders[source] = open_input(model.folder, manifest, source).absolute()
+    sources = Sources(**folders, train_share=manifest.settings["train_share"])
+    execution = job.execution
+    work = Scoring(
+        model.folder.absolute(),
+        sources,
+        execution.encode_block,
+        execution.device,
+        split,
+    )
     scores = work.join(job.made(work).paths)
-    (job.folder / SCORES).unlink(missing_ok=True)  # of an interrupted run
-    write_split_scores(job.folder / SCORES, split, scores)
+    path = job.folder / SCORES
+    path.unlink(missing_ok=True)  # of an interrupted run
+    write_split_scores(path, split, scores)
     return scores
 
 
-def caveats(prepared: Any, settings: EvaluateSettings, truth_is_known: bool) -> Iterator[str]:
-    """Yield what scores on a split have to be read with: repeated captions, leaks, and protocols that do not apply.
+def caveats(
+    prepared: Any,
+    settings: EvaluateSettings,
+    truth_is_known: bool,
+) -> Iterator[str]:
+    """Yield warnings about scores on a split: repeated captions, leaks, and protocols that do not apply.
 
     Args:
         prepared: the `itrpipe.stages.base.Artifact` of the dataset.
@@ -87,13 +106,15 @@ def caveats(prepared: Any, settings: EvaluateSettings, truth_is_known: bool) -> 
         DataError: a file of the dataset is damaged.
     """
     split = PreparedDataset.open(prepared.folder, tokens=False).split(settings.split)
-    repeated = DuplicateCaptions(split.texts, split.caption_image).report()["captions_of_other_images"]
+    duplicates = DuplicateCaptions(split.texts, split.caption_image).report()
+    repeated = duplicates["captions_of_other_images"]
     if repeated and not truth_is_known:
         yield (
             f"{repeated:,} of {len(split.texts):,} captions are also those of another image, where they count as "
             "wrong, and ties do, too: no model reaches 100 %"
         )
-    if leaks := prepared.manifest.metrics.get("leaks"):
+    leaks = prepared.manifest.metrics.get("leaks")
+    if leaks:
         yield LEAKED.format(leaks)
     images = len(split.image_ids)
     for name in settings.protocols:

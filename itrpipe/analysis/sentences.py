@@ -16,19 +16,19 @@ import torch
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
-from itrpipe.models.base import ImageEncoding
+from itrpipe.models.base import ImageEncoding, TextBatch
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.batches import blocks
-from itrpipe.training.data import SplitImages, longer_captions, open_split
+from itrpipe.training.data import SplitData, SplitImages, longer_captions, open_split
 
 ParseTexts = Callable[[pa.Table], Path]
 """Rows with caption_id, image_id and text to a folder with their scene graphs."""
 
 
 def sentence_parser(evaluation: EvaluatedModel) -> ParseTexts | None:
-    """Return what makes scene graphs of sentences, for a model that reads phrases; None for others.
+    """Return the parser that makes scene graphs of sentences, for a model that reads phrases; None for others.
 
     Raises:
         UsageError: the captions' own graphs came out of a file, or another version of the parser made them.
@@ -37,7 +37,8 @@ def sentence_parser(evaluation: EvaluatedModel) -> ParseTexts | None:
     if not evaluation.backbone.reads_phrases:
         return None
     graphs = evaluation.existing("parse")
-    return SentenceParser(graphs, read_manifest(graphs), evaluation.job.work / "graphs", evaluation.job.reporter)
+    job = evaluation.job
+    return SentenceParser(graphs, read_manifest(graphs), job.work / "graphs", job.reporter)
 
 
 @torch.inference_mode()
@@ -57,10 +58,10 @@ def compared(
         evaluation: of the model.
         parse: see `sentence_parser`.
         split: captions and their images.
-        pictures: what the model reads of these images.
+        pictures: features or photographs of these images, as the model reads them.
         sentences: S rows with image_id, that of their caption, and text.
-        owners: [S] row of each one's caption among those of the split.
-        what: is scored, for the progress.
+        owners: [S] row of each sentence's caption in the split.
+        what: name of the sentences, for the progress.
         embeddings: float32 [N, D] of the images of the split by the model; None where they are not there yet.
 
     Returns:
@@ -74,43 +75,69 @@ def compared(
     order = np.argsort(images, kind="stable")  # all that is said of an image follows each other
     columns = ["image_id", "text"]
     captions = split.captions.select(columns).take(pa.array(used))
-    texts = pa.concat_tables([captions, sentences.select(columns)]).take(pa.array(order))
-    words = [tokenize(text) for text in texts["text"].to_pylist()]
-    texts = texts.append_column("caption_id", pa.array(map(str, range(len(texts))), pa.string()))
-    texts = texts.append_column("tokens", pa.array(words, pa.list_(pa.string())))
-    if parse is None:
-        data = open_split(Split(split.name, split.images, texts), pictures, saved.tokens, saved.settings, saved.images)
-    else:
-        phrases = CaptionPhrases.read(parse(texts), saved.settings.max_words)
-        # Other images have no scene graph in the file.
-        described = pc.field("image_id").isin(texts["image_id"].combine_chunks())
-        own = Split(split.name, split.images.filter(described), texts)
-        data = open_split(own, pictures, saved.tokens, saved.settings, phrases=phrases)
-    if reason := longer_captions({"captions and negatives": data}):
-        evaluation.warn(reason)
-    found = np.empty(len(order), dtype=np.float32)  # in the order of the rows before they were sorted by image
+    texts = pa.concat_tables([captions, sentences.select(columns)])
+    texts = texts.take(pa.array(order))
+    data = _open_texts(evaluation, parse, split, pictures, texts)
+    warning = longer_captions({"captions and negatives": data})
+    if warning:
+        evaluation.warn(warning)
+
+    unsorted = np.empty(len(order), dtype=np.float32)  # in the order of the rows before they were sorted by image
     with evaluation.job.reporter.task(f"scoring {what}", len(order), "captions and negatives") as task:
         for part in blocks(len(order), evaluation.block):
             rows, image = np.unique(data.caption_image[part], return_inverse=True)
             if embeddings is None:
-                seen = saved.model.encode_images(data.images(rows).to(device))
+                encoded_images = saved.model.encode_images(data.images(rows).to(device))
             else:
-                seen = ImageEncoding(torch.from_numpy(embeddings[rows]).to(device))
-            read = saved.model.encode_texts(data.texts(part).to(device))
-            scores = saved.model.score_at(seen, read, torch.from_numpy(image).to(device), torch.arange(len(part)))
-            found[order[part]] = scores.float().cpu().numpy()
+                encoded_images = ImageEncoding(torch.from_numpy(embeddings[rows]).to(device))
+            encoded_texts = saved.model.encode_texts(data.texts(part).to(device))
+            image_rows = torch.from_numpy(image).to(device)
+            text_rows = torch.arange(len(part))
+            scores = saved.model.score_at(encoded_images, encoded_texts, image_rows, text_rows)
+            unsorted[order[part]] = scores.float().cpu().numpy()
             task.advance(len(part))
-    caption_scores = found[owner]
-    scores = found[len(used) :]
+    caption_scores = unsorted[owner]
+    scores = unsorted[len(used) :]
     if parse is not None:
         return scores, caption_scores  # equal tokens may have other phrases
+
     place = np.argsort(order)
     for part in blocks(len(owners), evaluation.block):
         own = data.texts(place[owner[part]])
         other = data.texts(place[len(used) + part])
-        width = min(own.tokens.shape[1], other.tokens.shape[1])
-        differs = own.tokens[:, :width] != other.tokens[:, :width]
-        real = torch.arange(width) < own.lengths[:, None]
-        alike = (own.lengths == other.lengths) & ~(differs & real).any(dim=1)
-        scores[part] = np.where(alike.numpy(), caption_scores[part], scores[part])
+        is_alike = _are_alike(own, other).numpy()
+        scores[part] = np.where(is_alike, caption_scores[part], scores[part])
     return scores, caption_scores
+
+
+def _are_alike(first: TextBatch, second: TextBatch) -> torch.Tensor:
+    """Return which texts [n] have the tokens of their counterpart, bool."""
+    width = min(first.tokens.shape[1], second.tokens.shape[1])
+    is_token = torch.arange(width) < first.lengths[:, None]
+    is_other = first.tokens[:, :width] != second.tokens[:, :width]
+    differs = (is_other & is_token).any(dim=1)
+    return (first.lengths == second.lengths) & ~differs
+
+
+def _open_texts(
+    evaluation: EvaluatedModel,
+    parse: ParseTexts | None,
+    split: Split,
+    pictures: SplitImages,
+    texts: pa.Table,
+) -> SplitData:
+    """Open texts as the model reads them: as the captions of a split, with phrases where a parser is given."""
+    saved = evaluation.saved
+    ids = [str(row) for row in range(len(texts))]
+    words = [tokenize(text) for text in texts["text"].to_pylist()]
+    texts = texts.append_column("caption_id", pa.array(ids, pa.string()))
+    tokens = pa.array(words, pa.list_(pa.string()))
+    texts = texts.append_column("tokens", tokens)
+    if parse is None:
+        captions = Split(split.name, split.images, texts)
+        return open_split(captions, pictures, saved.tokens, saved.settings, saved.images)
+    phrases = CaptionPhrases.read(parse(texts), saved.settings.max_words)
+    # Other images have no scene graph in the file.
+    is_described = pc.field("image_id").isin(texts["image_id"].combine_chunks())
+    captions = Split(split.name, split.images.filter(is_described), texts)
+    return open_split(captions, pictures, saved.tokens, saved.settings, phrases=phrases)

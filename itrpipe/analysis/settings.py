@@ -32,16 +32,20 @@ BENCHMARKS = Outside(
 )
 
 
-def _judge_digests(name: str, judges: Sequence[str], cache: DigestCache) -> dict[str, str]:
+def _judge_digests(
+    name: str,
+    judges: Sequence[str],
+    cache: DigestCache,
+) -> dict[str, str]:
     """Return the digests of the models of judges that are folders."""
-    found = {}
+    digests = {}
     for judge in judges:
-        found |= LOCAL_JUDGE.digests(f"judge {len(found)}", judge, cache)
-    return found
+        digests |= LOCAL_JUDGE.digests(f"judge {len(digests)}", judge, cache)
+    return digests
 
 
 class EvaluateSettings(Settings):
-    """Models that are evaluated, and what is asked of them.
+    """Models that are evaluated, and the questions asked of them.
 
     Attributes:
         method: configuration of `train` (triplet, aoq).
@@ -84,7 +88,11 @@ class EvaluateSettings(Settings):
     blind_encoder: Annotated[str, LOCAL_MODEL] = ""
     benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
     decisions: Annotated[str, decisions_file(training=False)] = ""
-    judges: Annotated[tuple[str, ...], Outside(_judge_digests, LOCAL_JUDGES.seen), AfterValidator(judge_names)] = ()
+    judges: Annotated[
+        tuple[str, ...],
+        Outside(_judge_digests, LOCAL_JUDGES.seen),
+        AfterValidator(judge_names),
+    ] = ()
     protocols: tuple[Literal["full", "coco-1k", "coco-5k"], ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
@@ -99,11 +107,15 @@ class EvaluateSettings(Settings):
 
     @field_validator("ensemble_with")
     @classmethod
-    def _different_models(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _different_models(
+        cls,
+        value: tuple[str, ...],
+        info: ValidationInfo,
+    ) -> tuple[str, ...]:
         if not {"method", "backbone", "seed"} <= info.data.keys():
             return value  # one of these is refused already
         first = ModelName(info.data["method"], info.data["backbone"], info.data["seed"])
-        members: list[ModelName] = []
+        members = []
         for name in value:
             member = first.named_by(name)
             if member == first:
@@ -127,11 +139,13 @@ class EvaluateSettings(Settings):
 def models_label(settings: EvaluateSettings) -> str:
     """Return the name of the run and of those averaged with it: `aoq.vsrn`, `aoq.bfan+scan`, `ssamt.ssamt.rerank64`."""
     name = "+".join((settings.models[0].label, *settings.ensemble_with))
-    return f"{name}.rerank{settings.rerank}" if settings.rerank else name
+    if settings.rerank:
+        name += f".rerank{settings.rerank}"
+    return name
 
 
 def check_asked(settings: EvaluateSettings) -> None:
-    """Refuse what cannot be asked of these models.
+    """Refuse options that do not apply to these models.
 
     Raises:
         UsageError: `rerank` is set and the model does not rank in two steps; sentences or benchmarks are named and
@@ -144,15 +158,17 @@ def check_asked(settings: EvaluateSettings) -> None:
             "`pip install itrpipe[eccv]`, or leave --eccv out"
         )
     given = is_given(settings.backbone)
-    trained_alone = not given and not settings.ensemble_with
-    if settings.rerank and not (trained_alone and settings_of(settings.backbone).reads_phrases):
+    ranks_in_two_steps = False
+    corrects_sentences = False
+    if not given and not settings.ensemble_with:
+        ranks_in_two_steps = settings_of(settings.backbone).reads_phrases
+        corrects_sentences = "words" in training_settings.method_of(settings.method).answers
+    if settings.rerank and not ranks_in_two_steps:
         raise UsageError(
             f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; "
             "leave it out"
         )
-    if settings.language_model and not (
-        trained_alone and "words" in training_settings.method_of(settings.method).answers
-    ):
+    if settings.language_model and not corrects_sentences:
         raise UsageError(
             f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
             "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
@@ -166,14 +182,20 @@ def check_asked(settings: EvaluateSettings) -> None:
         raise UsageError(
             f"--benchmark {JUDGEMENTS} compares judges with people; name one with --judge, such as captions"
         )
-    for option, values in (("discriminate", settings.discriminate), ("benchmark", settings.benchmark)):
+    for option, values in (
+        ("discriminate", settings.discriminate),
+        ("benchmark", settings.benchmark),
+    ):
         if values and settings.ensemble_with:
             raise UsageError(f"--{option} looks at the scores of one model; leave --ensemble-with out and test each")
         if values and given:
             raise UsageError(f"--{option} {values[0]} scores other pairs, and {NOT_HERE}; leave it out")
 
 
-def check_photographs(settings: EvaluateSettings, features: Mapping[str, FeatureSettings]) -> None:
+def check_photographs(
+    settings: EvaluateSettings,
+    features: Mapping[str, FeatureSettings],
+) -> None:
     """Refuse benchmarks of photographs for a model whose features those cannot have.
 
     Args:
@@ -184,15 +206,18 @@ def check_photographs(settings: EvaluateSettings, features: Mapping[str, Feature
         UsageError: the features were imported, or come from a detector of drawings.
     """
     of_photographs = [name for name in settings.benchmark if benchmarks.named(name).folder]
+    if not of_photographs:
+        return
+    option = f"--benchmark {of_photographs[0]}"
     for part in features.values():
-        if of_photographs and part.imported:
+        if part.imported:
             raise UsageError(
-                f"--benchmark {of_photographs[0]}: the features of this dataset were imported ({part.kind}), so those "
+                f"{option}: the features of this dataset were imported ({part.kind}), so those "
                 "of other photographs cannot be made alike; evaluate a model that was trained on extracted features"
             )
-        if of_photographs and part.drawings_only:
+        if part.drawings_only:
             raise UsageError(
-                f"--benchmark {of_photographs[0]}: the features of this dataset come from the detector of "
+                f"{option}: the features of this dataset come from the detector of "
                 f"`{part.kind}`, which knows synthetic images and no photographs; evaluate a model that was trained on "
                 "other features, such as --backbone dual-encoder, or give --benchmark scenes"
             )

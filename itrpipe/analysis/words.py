@@ -48,8 +48,10 @@ from itrpipe.training.saved import SavedModel
 THRESHOLD = 0.5
 """Probability of a mismatch above which a word counts as wrong. Source: TAGS-DC, section 4.4."""
 CAPTIONS = 500
-COPIES, DRAWS = 4, 4
-"""Sentences of a caption before the filters: masked copies, and refills of each."""
+COPIES = 4
+"""Masked copies of a caption."""
+DRAWS = 4
+"""Refills of each copy."""
 BLOCK = 32
 """Captions at a time. What is drawn depends on it."""
 
@@ -75,7 +77,7 @@ class CorrectedSentence(NamedTuple):
     Attributes:
         sentence: as it is given.
         mismatch: float32 [words], probability that a word does not belong to the image; of the words that are read.
-        corrected: the sentence with what should stand at its wrong words.
+        corrected: the sentence with its wrong words replaced.
         corrected_tokens: int64 [W], the same as tokens.
         score: probability that the sentence matches the image, 0..1.
     """
@@ -99,8 +101,9 @@ def trains_word_heads(settings: Mapping[str, Any]) -> bool:
 
 def has_word_heads(saved: SavedModel) -> bool:
     """Tell whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
-    located = not isinstance(saved.tokens, PieceIds) or saved.tokens.tokenizer.is_fast
-    return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
+    if isinstance(saved.tokens, PieceIds) and not saved.tokens.tokenizer.is_fast:
+        return False
+    return "words" in saved.settings.answers and trains_word_heads(saved.config)
 
 
 class WordReader:
@@ -118,13 +121,20 @@ class WordReader:
         unknown_id: token id of words that the model does not know; None where its tokenizer spells every word.
     """
 
-    def __init__(self, saved: SavedModel, split: Split, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        saved: SavedModel,
+        split: Split,
+        device: torch.device | str,
+    ) -> None:
         self._model: UniterEncoder = saved.model.to(device)
         self._device = torch.device(device)
-        self.captions = token_captions(split, saved.tokens, self._model.text.max_tokens)
+        self.captions = token_captions(split, saved.tokens, self.max_tokens)
         self.specials = special_tokens(saved.tokens, self.captions.pieces)
         self.corrects = saved.config["loss"]["weight_correction"] > 0
-        self.unknown_id = saved.tokens.tokenizer.unk_token_id if isinstance(saved.tokens, PieceIds) else UNKNOWN
+        self.unknown_id = UNKNOWN
+        if isinstance(saved.tokens, PieceIds):
+            self.unknown_id = saved.tokens.tokenizer.unk_token_id
 
     @property
     def max_tokens(self) -> int:
@@ -156,51 +166,80 @@ class WordReader:
         """
         states = self._states(images, image_rows, rows, tokens)
         scores = self._model.rank_score(states[:, 0]).cpu().numpy()
-        mismatch = self._model.word_match_logits(states).float().softmax(dim=-1)[..., 0].cpu().numpy()
-        mismatch[self.captions.words[rows, : tokens.shape[1]] == NO_WORD] = 0.0
+        match_logits = self._model.word_match_logits(states).float()
+        mismatch = match_logits.softmax(dim=-1)[..., 0].cpu().numpy()
+        words = self.captions.words[rows, : tokens.shape[1]]
+        mismatch[words == NO_WORD] = 0.0
         corrections = tokens.copy()
         if self.corrects:
             wanted = (mismatch > THRESHOLD) | asked
-            logits = self._model.correction_logits(states[torch.from_numpy(wanted).to(self._device)]).float()
+            positions = torch.from_numpy(wanted).to(self._device)
+            logits = self._model.correction_logits(states[positions]).float()
             logits[:, list(self.specials.all)] = float("-inf")
             corrections[wanted] = logits.argmax(dim=1).cpu().numpy()
         return ReadTokens(scores, mismatch, corrections)
 
     @torch.inference_mode()
     def masked_word_logits(
-        self, images: RegionEncoding, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray, labelled: np.ndarray
+        self,
+        images: RegionEncoding,
+        image_rows: np.ndarray,
+        rows: np.ndarray,
+        tokens: np.ndarray,
+        labelled: np.ndarray,
     ) -> Tensor:
         """Return logits float32 [M, V] of labelled positions bool [N, W], by sentence; others are as for `read`."""
         states = self._states(images, image_rows, rows, tokens)
-        return self._model.masked_word_logits(states[torch.from_numpy(labelled).to(self._device)]).float()
+        positions = torch.from_numpy(labelled).to(self._device)
+        return self._model.masked_word_logits(states[positions]).float()
 
-    def corrected(self, rows: np.ndarray, tokens: np.ndarray, read: ReadTokens) -> list[CorrectedSentence]:
-        """Return the sentences as text with their words and what these should be; the arguments are those of `read`."""
-        fixed = np.where(read.mismatch > THRESHOLD, read.corrections, tokens)
+    def corrected(
+        self,
+        rows: np.ndarray,
+        tokens: np.ndarray,
+        read: ReadTokens,
+    ) -> list[CorrectedSentence]:
+        """Return sentences as text beside their correction; rows and tokens are the arguments of `read`."""
+        is_wrong = read.mismatch > THRESHOLD
+        corrected_tokens = np.where(is_wrong, read.corrections, tokens)
         words = self.captions.words[rows, : tokens.shape[1]]
-        chances = word_maxima(read.mismatch, words)
+        mismatch = word_maxima(read.mismatch, words)
         sentences = []
         for number, row in enumerate(rows.tolist()):
+            last_word = words[number].max()
             sentence = CorrectedSentence(
                 sentence=respell(self.captions, row, tokens[number]),
-                mismatch=chances[number, : words[number].max() + 1],
-                corrected=respell(self.captions, row, fixed[number]),
-                corrected_tokens=fixed[number],
-                score=match_probability(read.scores[number]),
+                mismatch=mismatch[number, : last_word + 1],
+                corrected=respell(self.captions, row, corrected_tokens[number]),
+                corrected_tokens=corrected_tokens[number],
+                score=itm_probability(read.scores[number]),
             )
             sentences.append(sentence)
         return sentences
 
-    def _states(self, images: RegionEncoding, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> Tensor:
+    def _states(
+        self,
+        images: RegionEncoding,
+        image_rows: np.ndarray,
+        rows: np.ndarray,
+        tokens: np.ndarray,
+    ) -> Tensor:
         """Return last states [N, W, d] of the tokens of sentences."""
         lengths = torch.from_numpy(self.captions.lengths[rows])
-        texts = self._model.encode_texts(TextBatch(torch.from_numpy(tokens), lengths).to(self._device))
-        places = torch.from_numpy(image_rows), torch.arange(len(rows))
-        return self._model.read_at(images, texts, *places, tokens.shape[1], lambda states: states)
+        batch = TextBatch(torch.from_numpy(tokens), lengths).to(self._device)
+        texts = self._model.encode_texts(batch)
+        return self._model.read_at(
+            images,
+            texts,
+            torch.from_numpy(image_rows),
+            torch.arange(len(rows)),
+            tokens.shape[1],
+            lambda states: states,
+        )
 
 
-def match_probability(score: float) -> float:
-    """Return the probability of a match that a raw score stands for, 0..1."""
+def itm_probability(score: float) -> float:
+    """Return the probability 0..1 of a match that a raw score of the head for image-text matching stands for."""
     return (1.0 + math.tanh(score / 2)) / 2
 
 
@@ -211,10 +250,12 @@ def word_maxima(values: np.ndarray, words: np.ndarray) -> np.ndarray:
         values: not negative.
         words: int64 [N, W], number of the word that each token is part of; `NO_WORD` for others.
     """
-    found = np.zeros((len(values), int(words.max(initial=NO_WORD)) + 1), values.dtype)
-    sentence, place = np.nonzero(words != NO_WORD)
-    np.maximum.at(found, (sentence, words[sentence, place]), values[sentence, place])
-    return found
+    last_word = int(words.max(initial=NO_WORD))
+    maxima = np.zeros((len(values), last_word + 1), values.dtype)
+    sentences, positions = np.nonzero(words != NO_WORD)
+    cells = sentences, words[sentences, positions]
+    np.maximum.at(maxima, cells, values[sentences, positions])
+    return maxima
 
 
 class WordTest:
@@ -230,7 +271,13 @@ class WordTest:
         DataError: a caption has no scene graph.
     """
 
-    def __init__(self, saved: SavedModel, data: SplitData, device: str, graphs: Path | None) -> None:
+    def __init__(
+        self,
+        saved: SavedModel,
+        data: SplitData,
+        device: str,
+        graphs: Path | None,
+    ) -> None:
         self._reader = WordReader(saved, data.split, device)
         self._data = data
         self._device = torch.device(device)
@@ -238,7 +285,11 @@ class WordTest:
         self._masks = caption_masks(self._reader.captions, saved.tokens, graphs, self._trained.compare)
 
     @torch.inference_mode()
-    def run(self, captions: int = CAPTIONS, language_model: LanguageModel | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        captions: int = CAPTIONS,
+        language_model: LanguageModel | None = None,
+    ) -> dict[str, Any]:
         """Write sentences and read them.
 
         Args:
@@ -257,68 +308,96 @@ class WordTest:
             ones where the model was not trained to correct. TAGS-DC, Table 3, does not say which sentences.
         """
         reader = self._reader
+        split = reader.captions.split
         rng = np.random.default_rng(0)
-        known = reader.captions
-        split = known.split
-        chosen = np.sort(rng.permutation(len(split.caption_ids))[:captions])
-        drawn = Counter[str]()
-        right = Counter[str]()
-        counted = Counter[str]()
-        texts: dict[str, list[str]] = {"captions": [], "written": [], "corrected": []}
+        shuffled = rng.permutation(len(split.caption_ids))
+        chosen = np.sort(shuffled[:captions])
+        drawn = Counter()
+        right = Counter()
+        counted = Counter()
+        texts = {"captions": [], "written": [], "corrected": []}
         for part in blocks(len(chosen), BLOCK):
             block = chosen[part]
             images = reader.embed(self._data.images(split.caption_image[block]))
-            own = known.tokens[block, : int(known.lengths[block].max())]
+            width = int(reader.captions.lengths[block].max())
+            own = reader.captions.tokens[block, :width]
             owners, tokens, masked = self._write(block, images, own, rng, drawn)
             if not len(owners):
                 continue
-            read = reader.read(images, owners, block[owners], tokens, masked)
+            rows = block[owners]
+            read = reader.read(images, owners, rows, tokens, masked)
             own_scores = reader.read(images, np.arange(len(block)), block, own).scores
-            words = known.words[block[owners], : own.shape[1]] != NO_WORD
-            wrong = (tokens != own[owners]) & words
-            flagged = (read.mismatch > THRESHOLD) & words
-            mended = read.corrections == own[owners]
-            below = read.scores < own_scores[owners]
-            for name, found, count in (
-                ("matching", ~flagged, words & ~wrong),
-                ("mismatching", flagged, wrong),
-                ("correction", mended, wrong),
-                ("correction_masked", mended, masked),
-                ("below_caption", below, np.ones_like(below)),
+
+            is_word = reader.captions.words[rows, :width] != NO_WORD
+            is_wrong = (tokens != own[owners]) & is_word
+            is_flagged = (read.mismatch > THRESHOLD) & is_word
+            is_mended = read.corrections == own[owners]
+            is_below = read.scores < own_scores[owners]
+            for name, is_right, is_counted in (
+                ("matching", ~is_flagged, is_word & ~is_wrong),
+                ("mismatching", is_flagged, is_wrong),
+                ("correction", is_mended, is_wrong),
+                ("correction_masked", is_mended, masked),
+                ("below_caption", is_below, np.ones_like(is_below)),
             ):
-                right[name] += int((found & count).sum())
-                counted[name] += int(count.sum())
-            best = np.lexsort((-read.scores, owners))  # sentences by their caption, the highest score first
-            best = best[np.unique(owners[best], return_index=True)[1]]
-            rows = block[owners[best]]
-            sentences = reader.corrected(rows, tokens[best], ReadTokens(*(each[best] for each in read)))
-            texts["captions"] += [split.texts[row] for row in rows.tolist()]
+                right[name] += int((is_right & is_counted).sum())
+                counted[name] += int(is_counted.sum())
+
+            order = np.lexsort((-read.scores, owners))  # by caption, the highest score first
+            _, first = np.unique(owners[order], return_index=True)
+            best = order[first]
+            best_read = ReadTokens(read.scores[best], read.mismatch[best], read.corrections[best])
+            sentences = reader.corrected(rows[best], tokens[best], best_read)
+            texts["captions"] += [split.texts[row] for row in rows[best].tolist()]
             texts["written"] += [sentence.sentence.text for sentence in sentences]
             if reader.corrects:
                 texts["corrected"] += [sentence.corrected.text for sentence in sentences]
-        for counts in (right, counted):
-            counts["all"] = counts["matching"] + counts["mismatching"]
-        shares: dict[str, Any] = {}
-        for name in ("all", "matching", "mismatching", "correction", "correction_masked", "below_caption"):
-            count = counted[name]
-            unit = "sentences" if name == "below_caption" else "words"
-            shares[name] = {"percent": 100.0 * right[name] / count if count else None, unit: count}
-        if not reader.corrects:
-            shares |= {"correction": None, "correction_masked": None}
-        figures = {
+
+        figures: dict[str, Any] = {
             "captions": len(chosen),
             "mask": self._trained.mask,
             "drawn": dict(sorted(drawn.items())),
-            "discrimination": {name: shares.pop(name) for name in ("all", "matching", "mismatching")},
-            **shares,
+            **self._shares(right, counted),
         }
         if language_model is not None:
-            means = {kind: mean_perplexity(language_model.perplexities(own)) for kind, own in texts.items()}
-            figures["fluency"] = {"sentences": len(texts["written"]), **means}
+            fluency: dict[str, Any] = {"sentences": len(texts["written"])}
+            for kind, lines in texts.items():
+                fluency[kind] = mean_perplexity(language_model.perplexities(lines))
+            figures["fluency"] = fluency
         return figures
 
+    def _shares(self, right: Counter[str], counted: Counter[str]) -> dict[str, Any]:
+        """Return the figures of `run` that are shares of words or sentences, of their counts by name."""
+        for counts in (right, counted):
+            counts["all"] = counts["matching"] + counts["mismatching"]
+        shares: dict[str, Any] = {}
+        for name in (
+            "all",
+            "matching",
+            "mismatching",
+            "correction",
+            "correction_masked",
+            "below_caption",
+        ):
+            unit = "words"
+            if name == "below_caption":
+                unit = "sentences"
+            shares[name] = {"percent": None, unit: counted[name]}
+            if counted[name]:
+                shares[name]["percent"] = 100.0 * right[name] / counted[name]
+        if not self._reader.corrects:
+            shares["correction"] = None
+            shares["correction_masked"] = None
+        discrimination = {name: shares.pop(name) for name in ("all", "matching", "mismatching")}
+        return {"discrimination": discrimination, **shares}
+
     def _write(
-        self, block: np.ndarray, images: RegionEncoding, own: np.ndarray, rng: np.random.Generator, drawn: Counter[str]
+        self,
+        block: np.ndarray,
+        images: RegionEncoding,
+        own: np.ndarray,
+        rng: np.random.Generator,
+        drawn: Counter[str],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mask, refill and filter captions of a block with tokens int64 [T, W]; count in `drawn` what became of it.
 
@@ -331,7 +410,7 @@ class WordTest:
         owners = np.repeat(np.arange(count), COPIES)
         labelled = labels != UNLABELLED
         logits = self._reader.masked_word_logits(images, owners, block[owners], copies, labelled)
-        generator = torch.Generator(self._device).manual_seed(int(rng.integers(2**63)))
+        seed = int(rng.integers(2**63))
         refilled = synthetic.refill(
             torch.from_numpy(copies).to(self._device),
             torch.from_numpy(labels).to(self._device),
@@ -339,7 +418,7 @@ class WordTest:
             DRAWS,
             self._trained.temperature,
             self._masks.specials.all,
-            generator,
+            torch.Generator(self._device).manual_seed(seed),
         )  # [T K, L, W]
         sentences = refilled.view(count, -1, width)
         known = self._masks.known(block)
@@ -347,7 +426,7 @@ class WordTest:
             known = known.to(self._device)
         reasons = synthetic.reject(sentences, torch.from_numpy(own).to(self._device), known)
         drawn.update(synthetic.REASONS[reason] for reason in reasons.flatten().tolist())
-        kept = reasons == synthetic.KEPT
-        numbers, places = (each.cpu().numpy() for each in kept.nonzero(as_tuple=True))
+        is_kept = reasons == synthetic.KEPT
+        numbers, places = is_kept.cpu().numpy().nonzero()
         masked = labelled.reshape(count, COPIES, width)[numbers, places // DRAWS]
-        return numbers, sentences[kept].cpu().numpy(), masked
+        return numbers, sentences[is_kept].cpu().numpy(), masked

@@ -18,7 +18,9 @@ from itrpipe.evaluation.metrics import RSUM, reaches_chance
 from itrpipe.evaluation.results import Evaluation
 from itrpipe.evaluation.tables import signed
 
-BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
+BETTER = "better"
+WORSE = "worse"
+NONE = "no measurable difference"
 AT_CHANCE = "both at chance"
 TOO_FEW = {1: "one seed is too few", 2: "two seeds are too few"}
 WORDS = (BETTER, WORSE, NONE, *TOO_FEW.values(), AT_CHANCE)
@@ -56,7 +58,9 @@ class Claim:
             return TOO_FEW[rsum.count]
         if not self.significant:
             return NONE
-        return BETTER if rsum.value > 0 else WORSE
+        if rsum.value > 0:
+            return BETTER
+        return WORSE
 
     def __repr__(self) -> str:
         rsum = self.differences[RSUM]
@@ -64,11 +68,11 @@ class Claim:
             verdict = f"{self.model} is {self.word} than {self.baseline} by {abs(rsum.value):.1f} points of RSum"
         else:
             verdict = f"{self.model} against {self.baseline}: {self.word}, RSum {signed(rsum.value)}"
-
-        intervals = [f"over images {signed(rsum.images.low)} to {signed(rsum.images.high)}"]
+        intervals = f"over images {signed(rsum.images.low)} to {signed(rsum.images.high)}"
         if rsum.seeds is not None:
-            intervals.insert(0, f"over {rsum.count} seeds {signed(rsum.seeds.low)} to {signed(rsum.seeds.high)}")
-        sentence = f"{verdict} ({100 * rsum.level:g} % interval {', '.join(intervals)})."
+            seeds = f"over {rsum.count} seeds {signed(rsum.seeds.low)} to {signed(rsum.seeds.high)}"
+            intervals = f"{seeds}, {intervals}"
+        sentence = f"{verdict} ({100 * rsum.level:g} % interval {intervals})."
         return sentence[0].upper() + sentence[1:]
 
 
@@ -110,7 +114,7 @@ def compare(
 
     Args:
         baseline: its evaluation, or one of each seed.
-        model: its own, of the same seeds in the same order; or those of several models by their names.
+        model: evaluations of the model, of the same seeds in the same order; or of several models by their names.
         samples: resampled test sets behind an interval over images.
         level: share of seeds, or of test sets, that an interval holds, 0..1.
         trained: False where no model has a seed, such as pretrained ones; then the images alone decide. Give the
@@ -136,30 +140,48 @@ def compare(
     Source: see `itrpipe.evaluation.intervals`.
     """
     check_options(samples, level)
-    models = model if isinstance(model, Mapping) else {"the model": model}
-    before = [baseline] if isinstance(baseline, Evaluation) else baseline
+    if not isinstance(model, Mapping):
+        claim = _claim("the model", baseline, model, samples, level, trained)
+        return judge_claims([claim])[0]
     claims = []
-    for name, given in models.items():
-        after = [given] if isinstance(given, Evaluation) else given
-        if not before or len(before) != len(after):
-            raise DataError(
-                f"the baseline has {len(before)} evaluations and {name} {len(after)}; give one of each seed, in order"
-            )
-        evaluations = [*before, *after]
-        owners = before[0].owners
-        for each in evaluations:
-            if not np.array_equal(each.owners, owners):
-                raise DataError(
-                    f"{name} and the baseline were evaluated on {len(each.owners)} and {len(owners)} texts of other "
-                    "images; evaluate both on the same images and texts, in one order"
-                )
-        pairs = [(one.ranks, other.ranks) for one, other in zip(before, after, strict=True)]
-        differences = paired_differences(pairs, owners, samples, level)
-        at_chance = all(reaches_chance(each.intervals, each.chance) for each in evaluations)
-        claims.append(Claim(name, "the baseline", differences, at_chance, trained))
+    for name, seeds in model.items():
+        claims.append(_claim(name, baseline, seeds, samples, level, trained))
+    return {claim.model: claim for claim in judge_claims(claims)}
 
-    judged = judge_claims(claims)
-    return {claim.model: claim for claim in judged} if isinstance(model, Mapping) else judged[0]
+
+def _claim(
+    name: str,
+    baseline: Seeds,
+    model: Seeds,
+    samples: int,
+    level: float,
+    is_trained: bool,
+) -> Claim:
+    """Return the claim on one model, not yet judged.
+
+    Raises:
+        DataError: the evaluations are of other test sets, or not as many.
+    """
+    before = [baseline] if isinstance(baseline, Evaluation) else baseline
+    after = [model] if isinstance(model, Evaluation) else model
+    if not before or len(before) != len(after):
+        raise DataError(
+            f"the baseline has {len(before)} evaluations and {name} {len(after)}; give one of each seed, in order"
+        )
+    evaluations = [*before, *after]
+    owners = before[0].owners
+    for evaluation in evaluations:
+        if not np.array_equal(evaluation.owners, owners):
+            raise DataError(
+                f"{name} and the baseline were evaluated on {len(evaluation.owners)} and {len(owners)} texts of other "
+                "images; evaluate both on the same images and texts, in one order"
+            )
+    pairs = []
+    for first, second in zip(before, after, strict=True):
+        pairs.append((first.ranks, second.ranks))
+    differences = paired_differences(pairs, owners, samples, level)
+    at_chance = all(reaches_chance(evaluation.intervals, evaluation.chance) for evaluation in evaluations)
+    return Claim(name, "the baseline", differences, at_chance, is_trained)
 
 
 def judge_claims(claims: Sequence[Claim]) -> list[Claim]:
@@ -169,8 +191,8 @@ def judge_claims(claims: Sequence[Claim]) -> list[Claim]:
     """
     marks = significances([claim.differences[RSUM] for claim in claims])
     judged = []
-    for claim, mark in zip(claims, marks, strict=True):
+    for claim, significant in zip(claims, marks, strict=True):
         if not claim.is_trained:
-            mark = claim.differences[RSUM].images.excludes_zero
-        judged.append(replace(claim, significant=mark and not claim.at_chance))
+            significant = claim.differences[RSUM].images.excludes_zero
+        judged.append(replace(claim, significant=significant and not claim.at_chance))
     return judged

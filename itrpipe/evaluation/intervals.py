@@ -32,6 +32,8 @@ import numpy as np
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RECALLS, RSUM, Ranks, metrics
 
+Figures = dict[str, dict[str, float]]
+"""Metric -> value, low and high; of median ranks the value alone."""
 _BLOCK_VALUES = 1 << 22
 """Resampled caption weights held at a time."""
 _MOST_FREEDOM = 200
@@ -62,7 +64,9 @@ class Interval(NamedTuple):
     @property
     def nearer_half(self) -> float:
         """Return the distance of the value from the end that is nearer to zero."""
-        return self.value - self.low if self.value > 0 else self.high - self.value
+        if self.value > 0:
+            return self.value - self.low
+        return self.high - self.value
 
 
 def check_options(samples: int, level: float) -> None:
@@ -71,14 +75,17 @@ def check_options(samples: int, level: float) -> None:
     Raises:
         UsageError: fewer than 100 resampled test sets, or a level that is not between 0 and 1.
     """
-    if samples < 100 or not 0 < level < 1:
-        raise UsageError(f"samples is {samples} and level {level}; give 100 or more, and a share between 0 and 1")
+    if samples >= 100 and 0 < level < 1:
+        return
+    raise UsageError(f"samples is {samples} and level {level}; give 100 or more, and a share between 0 and 1")
 
 
-def fold_intervals(
-    folds: Sequence[tuple[Ranks, np.ndarray]], samples: int = 1000, level: float = 0.95
-) -> dict[str, Interval]:
-    """Percentile interval of the mean over folds of every metric; the images of each fold are resampled apart.
+def fold_figures(
+    folds: Sequence[tuple[Ranks, np.ndarray]],
+    samples: int,
+    level: float,
+) -> Figures:
+    """Measure the mean of every metric over folds with its percentile interval; the images of each are resampled apart.
 
     Args:
         folds: of `itrpipe.evaluation.metrics.protocol_folds`: ranks, and the row of the image of each caption.
@@ -86,41 +93,50 @@ def fold_intervals(
         level: share of them inside the interval, 0..1.
 
     Returns:
-        Interval of each metric of `itrpipe.evaluation.metrics.metrics` but the median ranks, by its name.
+        `value`, `low` and `high` of each metric of `itrpipe.evaluation.metrics.metrics`, by its name; of median ranks,
+        which have no interval, the value alone.
     """
     seeds = [_SEED]
     if len(folds) > 1:
         seeds = np.random.SeedSequence(0).spawn(len(folds))
     measured = []
-    drawn = []
+    resampled = []
     for (ranks, caption_image), seed in zip(folds, seeds, strict=True):
         measured.append(metrics(ranks))
-        drawn.append(_resampled(ranks, caption_image, samples, seed))
-    found = {}
-    for name in drawn[0]:
+        resampled.append(_resampled_metrics(ranks, caption_image, samples, seed))
+
+    figures = {}
+    for name in resampled[0]:
         value = np.mean([fold[name] for fold in measured])
-        found[name] = _interval(value, np.mean([fold[name] for fold in drawn], axis=0), level)
-    return found
+        draws = np.mean([fold[name] for fold in resampled], axis=0)
+        figures[name] = _interval(value, draws, level)._asdict()
+    for name in measured[0]:
+        if name not in figures:
+            total = sum(fold[name] for fold in measured)
+            figures[name] = {"value": total / len(folds)}
+    return figures
 
 
-def as_figures(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
-    """Return value, low and high of each interval by their names, as JSON holds them."""
-    return {name: interval._asdict() for name, interval in intervals.items()}
-
-
-def mean_intervals(
-    values: Mapping[str, np.ndarray], query_image: np.ndarray, samples: int, level: float
-) -> dict[str, Interval]:
-    """Return percentile intervals of means over queries; the images that have a query are resampled.
+def mean_figures(
+    values: Mapping[str, np.ndarray],
+    query_image: np.ndarray,
+    samples: int,
+    level: float,
+) -> Figures:
+    """Return means over queries with their percentile intervals; the images that have a query are resampled.
 
     Args:
         values: name -> one number [Q] of every query, such as its average precision.
         query_image: [Q] number of the image each query is or belongs to.
-        samples, level: as for `fold_intervals`.
+        samples, level: as for `fold_figures`.
     """
     images, rows = np.unique(query_image, return_inverse=True)
-    drawn = _means(values, rows, len(images), len(rows), samples)
-    return {name: _interval(np.mean(each), drawn[name], level) for name, each in values.items()}
+    weights = _image_weights(len(images), len(rows), samples)
+    draws = _resampled_means(values, rows, len(images), weights)
+    figures = {}
+    for name, numbers in values.items():
+        figures[name] = _interval(np.mean(numbers), draws[name], level)._asdict()
+    return figures
 
 
 def group_mean_interval(
@@ -138,71 +154,93 @@ def group_mean_interval(
         values: [Q] one number of every query.
         query_image: [Q] number of the image each query belongs to.
         query_group: [Q] its group.
-        samples, level: as for `fold_intervals`.
+        samples, level: as for `fold_figures`.
     """
     images, rows = np.unique(query_image, return_inverse=True)
     groups, columns = np.unique(query_group, return_inverse=True)
-    sums = np.zeros((len(images), len(groups)))
-    counts = np.zeros((len(images), len(groups)))
+    shape = len(images), len(groups)
+    sums = np.zeros(shape)
+    counts = np.zeros(shape)
     np.add.at(sums, (rows, columns), values)
     np.add.at(counts, (rows, columns), 1)
 
-    def mean(weights: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore"):
-            return np.nanmean(weights @ sums / (weights @ counts), axis=-1)
+    def mean_over_groups(weights: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):  # 0 / 0 of a group without a query
+            group_means = weights @ sums / (weights @ counts)
+            return np.nanmean(group_means, axis=-1)
 
-    drawn = [mean(weights) for weights in _image_weights(len(images), len(values), samples)]
-    return _interval(mean(np.ones(len(images))), np.concatenate(drawn), level)
+    draws = []
+    for weights in _image_weights(len(images), len(values), samples):
+        draws.append(mean_over_groups(weights))
+    value = mean_over_groups(np.ones(len(images)))
+    return _interval(value, np.concatenate(draws), level)
 
 
-def _interval(value: Any, drawn: np.ndarray, level: float) -> Interval:
+def _interval(value: Any, draws: np.ndarray, level: float) -> Interval:
     tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(drawn, [tail, 100.0 - tail])
+    low, high = np.percentile(draws, [tail, 100.0 - tail])
     return Interval(float(value), float(low), float(high))
 
 
-def _resampled(
-    split: Ranks, caption_image: np.ndarray, samples: int, seed: np.random.SeedSequence = _SEED
+def _resampled_metrics(
+    ranks: Ranks,
+    caption_image: np.ndarray,
+    samples: int,
+    seed: np.random.SeedSequence = _SEED,
 ) -> dict[str, np.ndarray]:
     """Return the metrics but the median ranks [samples] of every resampled test set."""
-    images = len(split.images_to_texts)
+    images = len(ranks.images_to_texts)
+    captions = len(caption_image)
     query_image = {"i2t": np.arange(images), "t2i": caption_image}
-    found = {}
-    for side, ranks in split.sides.items():
-        values = {f"{side}_r{k}": 100.0 * (ranks < k) for k in CUTOFFS}
-        values[f"{side}_mean_rank"] = ranks
-        found |= _means(values, query_image[side], images, len(caption_image), samples, seed)
-        found[f"{side}_mean_rank"] += 1.0
-    found[RSUM] = np.sum([found[name] for name in RECALLS], axis=0)
-    return found
+    resampled = {}
+    for side, side_ranks in ranks.sides.items():
+        mean_rank = f"{side}_mean_rank"
+        values = {}
+        for k in CUTOFFS:
+            values[f"{side}_r{k}"] = 100.0 * (side_ranks < k)
+        values[mean_rank] = side_ranks
+        weights = _image_weights(images, captions, samples, seed)
+        resampled |= _resampled_means(values, query_image[side], images, weights)
+        resampled[mean_rank] += 1.0
+    resampled[RSUM] = np.sum([resampled[name] for name in RECALLS], axis=0)
+    return resampled
 
 
-def _means(
+def _resampled_means(
     values: Mapping[str, np.ndarray],
     query_image: np.ndarray,
+    images: int,
+    weights: Iterator[np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Return means [samples] over the queries of every resampled test set; weights are those of `_image_weights`."""
+    sums = [np.bincount(query_image, minlength=images)]
+    for numbers in values.values():
+        sums.append(np.bincount(query_image, numbers, images))
+    per_image = np.stack(sums, axis=1)  # [N, 1 + values]
+
+    blocks = [block @ per_image for block in weights]
+    count, *totals = np.concatenate(blocks).T
+    means = {}
+    for name, total in zip(values, totals, strict=True):
+        means[name] = total / count
+    return means
+
+
+def _image_weights(
     images: int,
     most: int,
     samples: int,
     seed: np.random.SeedSequence = _SEED,
-) -> dict[str, np.ndarray]:
-    """Return means [samples] over the queries of every resampled test set; `most` bounds the memory."""
-    sums = [np.bincount(query_image, minlength=images)]
-    for each in values.values():
-        sums.append(np.bincount(query_image, each, images))
-    per_image = np.stack(sums, axis=1)  # [N, 1 + values]
-    blocks = [weights @ per_image for weights in _image_weights(images, most, samples, seed)]
-    count, *totals = np.concatenate(blocks).T
-    return {name: total / count for name, total in zip(values, totals, strict=True)}
-
-
-def _image_weights(images: int, most: int, samples: int, seed: np.random.SeedSequence = _SEED) -> Iterator[np.ndarray]:
-    """Yield how often each image occurs in each resampled test set: blocks [s, N]."""
+) -> Iterator[np.ndarray]:
+    """Yield how often each image occurs in each resampled test set: blocks [s, N]; `most` bounds their memory."""
     generator = np.random.default_rng(seed)
     height = max(1, _BLOCK_VALUES // max(images, most))
     for start in range(0, samples, height):
         count = min(height, samples - start)
-        drawn = generator.integers(images, size=(count, images)) + images * np.arange(count)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=count * images).reshape(count, images).astype(np.float64)
+        first_cells = images * np.arange(count)[:, None]
+        cells = first_cells + generator.integers(images, size=(count, images))
+        weights = np.bincount(cells.ravel(), minlength=count * images)
+        yield weights.reshape(count, images).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -245,7 +283,8 @@ class Difference:
             p_values.append(2 * normal.cdf(-size / over_images))
         if over_seeds:
             p_values.append(1 - probability_within(size / over_seeds, freedom))
-            both = math.floor(freedom * (1 + (over_images / over_seeds) ** 2) + 1e-9)
+            ratio = over_images / over_seeds
+            both = math.floor(freedom * (1 + ratio**2) + 1e-9)
             freedom_of_both = min(both, _MOST_FREEDOM)
         deviation = math.hypot(over_images, over_seeds)
         if deviation:
@@ -254,20 +293,25 @@ class Difference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Tell whether both intervals do."""
-        return self.seeds is not None and self.seeds.excludes_zero and self.images.excludes_zero
+        """Tell whether both intervals exclude zero."""
+        if self.seeds is None:
+            return False
+        return self.seeds.excludes_zero and self.images.excludes_zero
 
     def as_json(self) -> dict[str, Any]:
         """Return its attributes, of an interval `value`, `low` and `high`."""
-        spans = {"seeds": self.seeds, "images": self.images}
-        return vars(self) | {name: each and each._asdict() for name, each in spans.items()}
+        facts = dict(vars(self))
+        facts["images"] = self.images._asdict()
+        if self.seeds is not None:
+            facts["seeds"] = self.seeds._asdict()
+        return facts
 
 
 def paired_differences(
     pairs: Sequence[tuple[Ranks, Ranks]],
     caption_image: np.ndarray,
-    samples: int = 1000,
-    level: float = 0.95,
+    samples: int,
+    level: float,
 ) -> dict[str, Difference]:
     """Return the mean over several pairs of systems of the differences `second - first`, of every metric in `COMPARED`.
 
@@ -281,28 +325,31 @@ def paired_differences(
         samples: number of resampled test sets.
         level: share of them, and of seeds, inside the intervals, 0..1.
     """
-    singles: dict[str, list[float]] = {name: [] for name in COMPARED}
-    drawn = dict.fromkeys(COMPARED, np.zeros(samples))
+    by_seed = {name: [] for name in COMPARED}
+    draws = dict.fromkeys(COMPARED, np.zeros(samples))
     for first, second in pairs:
         before = metrics(first)
         after = metrics(second)
-        drawn_before = _resampled(first, caption_image, samples)
-        drawn_after = _resampled(second, caption_image, samples)
+        draws_before = _resampled_metrics(first, caption_image, samples)
+        draws_after = _resampled_metrics(second, caption_image, samples)
         for name in COMPARED:
-            singles[name].append(after[name] - before[name])
-            drawn[name] = drawn[name] + (drawn_after[name] - drawn_before[name]) / len(pairs)
-    found = {}
-    for name, single in singles.items():
-        images = _interval(np.mean(single), drawn[name], level)
+            by_seed[name].append(after[name] - before[name])
+            gain = draws_after[name] - draws_before[name]
+            draws[name] = draws[name] + gain / len(pairs)
+
+    differences = {}
+    for name, values in by_seed.items():
+        count = len(values)
+        images = _interval(np.mean(values), draws[name], level)
         seeds = None
-        if len(single) >= FEWEST_SEEDS:
-            seeds = seed_interval(single, level)
-        found[name] = Difference(images.value, seeds, images, len(single), level)
-    return found
+        if count >= FEWEST_SEEDS:
+            seeds = seed_interval(values, level)
+        differences[name] = Difference(images.value, seeds, images, count, level)
+    return differences
 
 
 def seed_interval(differences: Sequence[float], level: float) -> Interval:
-    """Mean of the differences of n seeds with its interval, Student's t with n - 1 degrees of freedom.
+    """Return the mean of the differences of n seeds with its interval, Student's t with n - 1 degrees of freedom.
 
         mean ± t * s / sqrt(n)
 
@@ -312,7 +359,8 @@ def seed_interval(differences: Sequence[float], level: float) -> Interval:
     """
     count = len(differences)
     mean = fmean(differences)
-    half = quantile_within(level, count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
+    deviation = float(np.std(differences, ddof=1))
+    half = quantile_within(level, count - 1) * deviation / math.sqrt(count)
     return Interval(mean, mean - half, mean + half)
 
 
@@ -327,16 +375,19 @@ def significances(differences: Sequence[Difference]) -> list[bool]:
     for index, difference in enumerate(differences):
         if difference.seeds is not None:
             tested.append((difference.p_value, index))
-    found = [False] * len(differences)
+
+    significant = [False] * len(differences)
     highest = 0.0
     for place, (p_value, index) in enumerate(sorted(tested)):
-        highest = max(highest, (len(tested) - place) * p_value)
-        found[index] = differences[index].excludes_zero and highest <= 1 - differences[index].level
-    return found
+        difference = differences[index]
+        corrected = (len(tested) - place) * p_value
+        highest = max(highest, corrected)
+        significant[index] = difference.excludes_zero and highest <= 1 - difference.level
+    return significant
 
 
 def probability_within(t: float, degrees: int) -> float:
-    """Probability that a t-distributed number lies between -t and t.
+    """Return the probability that a t-distributed number lies between -t and t.
 
     A finite sum of powers of cos(arctan(t / sqrt(degrees))), so exact for every whole number of degrees of freedom.
 

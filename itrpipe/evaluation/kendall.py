@@ -33,17 +33,25 @@ def kendall(scores: np.ndarray, answers: np.ndarray) -> Kendall:
         return Kendall(0.0, 0.0)
     counts = np.zeros((len(score_values), len(answer_values)))
     np.add.at(counts, (rows, columns), 1)
-    difference = _ordered_pairs(counts) - _ordered_pairs(counts[:, ::-1])
-    untied = _untied_pairs(counts.sum(axis=1)) * _untied_pairs(counts.sum(axis=0))
-    return Kendall(difference / math.sqrt(untied), 2 * difference * levels / (len(scores) ** 2 * (levels - 1)))
+    concordant = _ordered_pairs(counts)
+    discordant = _ordered_pairs(counts[:, ::-1])
+    difference = concordant - discordant
+
+    untied_scores = _untied_pairs(counts.sum(axis=1))
+    untied_answers = _untied_pairs(counts.sum(axis=0))
+    tau_b = difference / math.sqrt(untied_scores * untied_answers)
+    tau_c = 2 * difference * levels / (len(scores) ** 2 * (levels - 1))
+    return Kendall(tau_b, tau_c)
 
 
 def _ordered_pairs(counts: np.ndarray) -> float:
     """Count the pairs of which one lies in a higher row and a higher column of a table of counts."""
     lower = counts.cumsum(axis=0).cumsum(axis=1)
-    return float((counts[1:, 1:] * lower[:-1, :-1]).sum())
+    pairs = counts[1:, 1:] * lower[:-1, :-1]
+    return float(pairs.sum())
 
 
 def _untied_pairs(counts: np.ndarray) -> float:
-    """Count the pairs of different values, each of which occurs so often."""
-    return float(counts.sum() ** 2 - (counts**2).sum()) / 2
+    """Count the pairs of different values, given how often each value occurs."""
+    ordered = counts.sum() ** 2 - (counts**2).sum()
+    return float(ordered) / 2

@@ -74,8 +74,12 @@ def ranks(scores: np.ndarray, caption_image: np.ndarray) -> Ranks:
     return ranks_of_matches(scores, caption_image, np.arange(scores.shape[1]))
 
 
-def ranks_of_matches(scores: np.ndarray, match_image: np.ndarray, match_caption: np.ndarray) -> Ranks:
-    """Ranks where the correct matches are any list of distinct image-caption pairs.
+def ranks_of_matches(
+    scores: np.ndarray,
+    match_image: np.ndarray,
+    match_caption: np.ndarray,
+) -> Ranks:
+    """Rank by any list of distinct image-caption pairs as the correct matches.
 
     Where all images that a caption truly describes are known, these ranks tell how much of a model's error is in the
     annotation.
@@ -94,8 +98,12 @@ def ranks_of_matches(scores: np.ndarray, match_image: np.ndarray, match_caption:
     )
 
 
-def query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray) -> np.ndarray:
-    """0-based ranks [Q] of the best correct match of every query, where candidates may be no match of any query.
+def query_ranks(
+    scores: np.ndarray,
+    match_query: np.ndarray,
+    match_candidate: np.ndarray,
+) -> np.ndarray:
+    """Return 0-based ranks [Q] of every query's best correct match; candidates may be no match of any query.
 
     Args:
         scores: [Q, C] score of every query with every candidate.
@@ -105,55 +113,76 @@ def query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np
     Raises:
         DataError: a score is NaN or infinite, or a query has no match.
     """
-    _refuse(scores, match_query)
-    matched = scores[match_query, match_candidate]  # [M]
-    best = np.full(len(scores), -np.inf, dtype=scores.dtype)
-    np.maximum.at(best, match_query, matched)
-    reached = np.empty(len(scores), np.int64)
-    height = max(1, _BLOCK_VALUES // scores.shape[1])
-    for start in range(0, len(scores), height):
+    _check_rankable(scores, match_query)
+    queries, candidates = scores.shape
+    match_scores = scores[match_query, match_candidate]  # [M]
+    best = np.full(queries, -np.inf, dtype=scores.dtype)
+    np.maximum.at(best, match_query, match_scores)
+
+    reached = np.empty(queries, np.int64)
+    height = max(1, _BLOCK_VALUES // candidates)
+    for start in range(0, queries, height):
         rows = slice(start, start + height)
         reached[rows] = np.count_nonzero(scores[rows] >= best[rows, None], axis=1)
+
     # The best match, and any other one with its very score, were counted too.
-    return reached - np.bincount(match_query[matched == best[match_query]], minlength=len(scores))
+    is_best = match_scores == best[match_query]
+    return reached - np.bincount(match_query[is_best], minlength=queries)
 
 
 def precision_of_matches(
-    scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray
+    scores: np.ndarray,
+    match_query: np.ndarray,
+    match_candidate: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """AP@R and R-Precision of every query, [Q] each, 0..1. A negative with the score of a match counts as ahead of it.
+    """Return AP@R and R-Precision of every query, [Q] each, 0..1.
 
-    Arguments and errors are as for `query_ranks`.
+    A negative with the score of a match counts as ahead of it. Arguments and errors are as for `query_ranks`.
     """
-    _refuse(scores, match_query)
+    _check_rankable(scores, match_query)
     ahead = _negatives_ahead(scores, match_query, match_candidate)
     order = np.lexsort((ahead, match_query))
     query = match_query[order]
     matches = np.bincount(query)  # [Q] R
-    number = np.arange(1, len(query) + 1) - np.searchsorted(query, query)  # of a match among those of its query
+    first = np.searchsorted(query, query)  # place of the first match of the same query
+    number = np.arange(1, len(query) + 1) - first
     place = ahead[order] + number
-    hit = place <= matches[query]
-    places = query[hit], place[hit] - 1
-    precision, hits = np.zeros((2, len(scores), matches.max()))
-    precision[places] = (number / place)[hit]
-    hits[places] = 1
-    average, r_precision = ((each / matches[:, None]).sum(axis=1) for each in (precision, hits))
+
+    is_hit = place <= matches[query]
+    cells = query[is_hit], place[is_hit] - 1
+    shape = len(scores), matches.max()
+    precision = np.zeros(shape)
+    precision[cells] = (number / place)[is_hit]
+    hits = np.zeros(shape)
+    hits[cells] = 1
+    average = (precision / matches[:, None]).sum(axis=1)
+    r_precision = (hits / matches[:, None]).sum(axis=1)
     return average, r_precision
 
 
-def _negatives_ahead(scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray) -> np.ndarray:
+def _negatives_ahead(
+    scores: np.ndarray,
+    match_query: np.ndarray,
+    match_candidate: np.ndarray,
+) -> np.ndarray:
     """Return how many negatives of its query have the score of each match [M], or a higher one."""
     ahead = np.empty(len(match_query), np.int64)
     order = np.argsort(match_query, kind="stable")
     bounds = np.searchsorted(match_query[order], np.arange(len(scores) + 1))
     for query, row in enumerate(scores):
-        own = order[bounds[query] : bounds[query + 1]]
-        negatives = np.sort(np.delete(row, match_candidate[own]))
-        ahead[own] = len(negatives) - np.searchsorted(negatives, row[match_candidate[own]])
+        matches = order[bounds[query] : bounds[query + 1]]
+        candidates = match_candidate[matches]
+        negatives = np.delete(row, candidates)
+        negatives.sort()
+        lower = np.searchsorted(negatives, row[candidates])
+        ahead[matches] = len(negatives) - lower
     return ahead
 
 
-def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, np.ndarray]:
+def cross_retrieval(
+    scores: np.ndarray,
+    caption_image: np.ndarray,
+) -> dict[str, np.ndarray]:
     """Rank every positive pair against the pairs that share its caption and those that share its image.
 
         r_i = 1 + #{images n != i : S(n, t) >= S(i, t)}
@@ -181,15 +210,21 @@ def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, 
     image_rank = ranks(scores, caption_image).texts_to_images + 1
     text_rank = _negatives_ahead(scores, caption_image, np.arange(texts)) + 1
     on_caption_scale = -((1 - image_rank) * texts // images) + 1
-    return {"image_rank": image_rank, "text_rank": text_rank, "cross_rank": np.maximum(on_caption_scale, text_rank)}
+    return {
+        "image_rank": image_rank,
+        "text_rank": text_rank,
+        "cross_rank": np.maximum(on_caption_scale, text_rank),
+    }
 
 
-def _refuse(scores: np.ndarray, match_query: np.ndarray) -> None:
-    """Refuses scores without an order, and queries without a correct match."""
+def _check_rankable(scores: np.ndarray, match_query: np.ndarray) -> None:
+    """Refuse scores without an order, and queries without a correct match."""
     check_finite(scores)
-    if without := len(scores) - np.count_nonzero(np.bincount(match_query, minlength=len(scores))):
+    matches = np.bincount(match_query, minlength=len(scores))
+    unmatched = len(scores) - np.count_nonzero(matches)
+    if unmatched:
         raise DataError(
-            f"{without} of {len(scores)} queries have no correct match to rank: leave them out of the scores"
+            f"{unmatched} of {len(scores)} queries have no correct match to rank: leave them out of the scores"
         )
 
 
@@ -199,7 +234,8 @@ def check_finite(scores: np.ndarray) -> None:
     Raises:
         DataError: a score is NaN or infinite; the message names how many.
     """
-    if bad := scores.size - np.count_nonzero(np.isfinite(scores)):
+    bad = scores.size - np.count_nonzero(np.isfinite(scores))
+    if bad:
         raise DataError(
             f"{bad} of {scores.size} scores are NaN or infinite, so there is no ranking: train the model again, "
             "with a lower learning rate if its loss diverged"
@@ -207,7 +243,7 @@ def check_finite(scores: np.ndarray) -> None:
 
 
 def recall(ranks: np.ndarray, k: int) -> float:
-    """Share of the queries whose best correct match is among the first K candidates, in percent.
+    """Return the share of the queries whose best correct match is among the first K candidates, in percent.
 
         R@K = 100 / |Q| * #{q : rank(q) < K}
 
@@ -221,7 +257,7 @@ def recall(ranks: np.ndarray, k: int) -> float:
 
 
 def metrics(split: Ranks) -> dict[str, float]:
-    """All metrics of a set of ranks: `i2t_r1` .. `t2i_mean_rank` and `rsum`; recalls in percent, ranks from one.
+    """Return all metrics of ranks: `i2t_r1` .. `t2i_mean_rank` and `rsum`; recalls in percent, ranks from one.
 
         MedR = floor(median of rank(q)) + 1        MeanR = 1 / |Q| * sum of rank(q) + 1
         RSum = sum over K in (1, 5, 10) of R@K(image to text) + R@K(text to image)
@@ -229,42 +265,47 @@ def metrics(split: Ranks) -> dict[str, float]:
     Source: VSE++, published evaluation code; RSum: SCAN, published evaluation code.
     """
     values = {}
-    for side, found in split.sides.items():
+    for side, side_ranks in split.sides.items():
         for k in CUTOFFS:
-            values[f"{side}_r{k}"] = recall(found, k)
-        values[f"{side}_median_rank"] = float(np.floor(np.median(found)) + 1)
-        values[f"{side}_mean_rank"] = float(np.mean(found)) + 1.0
+            values[f"{side}_r{k}"] = recall(side_ranks, k)
+        median = np.floor(np.median(side_ranks))
+        values[f"{side}_median_rank"] = float(median + 1)
+        values[f"{side}_mean_rank"] = float(np.mean(side_ranks)) + 1.0
     values[RSUM] = sum(values[name] for name in RECALLS)
     return values
 
 
 def random_recalls(images: int, captions: int) -> dict[str, float]:
-    """Recalls in percent, and their sum, that a random order may expect where only the own image or caption is right.
+    """Return the recalls in percent, and their sum, of a random order where only the own image or caption is right.
 
     Args:
         images: N.
         captions: T, as many for every image: of T captions in random order, none of an image's own T / N is among the
             first K with the probability of drawing K others.
     """
-    found = {}
+    recalls = {}
+    others = captions - captions / images
     for k in CUTOFFS:
-        places = np.arange(min(k, captions))
-        missed = np.prod(np.maximum(captions - captions / images - places, 0) / (captions - places))
-        found[f"i2t_r{k}"] = 100 * float(1 - missed)
+        drawn = np.arange(min(k, captions))  # captions that lie before each place
+        misses = np.maximum(others - drawn, 0) / (captions - drawn)
+        recalls[f"i2t_r{k}"] = 100 * float(1 - np.prod(misses))
     for k in CUTOFFS:
-        found[f"t2i_r{k}"] = 100 * min(k, images) / images
-    found[RSUM] = sum(found.values())
-    return found
+        recalls[f"t2i_r{k}"] = 100 * min(k, images) / images
+    recalls[RSUM] = sum(recalls.values())
+    return recalls
 
 
 def remedy_of_chance(images: int) -> str:
-    """Return what to do about a model that cannot be told from chance on so many test images."""
+    """Return the advice about a model that cannot be told from chance on so many test images."""
     if images < ENOUGH_IMAGES:
         return f"{images} images tell little: test on more (`itrpipe prepare --set test_fraction=0.3`), or {REMEDY}"
     return REMEDY
 
 
-def reaches_chance(figures: Mapping[str, Mapping[str, float]], chance: Mapping[str, float]) -> bool:
+def reaches_chance(
+    figures: Mapping[str, Mapping[str, float]],
+    chance: Mapping[str, float],
+) -> bool:
     """Return whether the interval of RSum, from its `low` on, reaches down to the RSum of a random order."""
     return figures[RSUM]["low"] <= chance[RSUM]
 
@@ -289,7 +330,9 @@ _CAPTIONS = 5
 PROTOCOLS = {
     "full": Protocol("every image and caption of the split"),
     "coco-1k": Protocol(
-        "mean over five folds of 1,000 images with their first five captions, from the first 5,000", 5000, folds=5
+        "mean over five folds of 1,000 images with their first five captions, from the first 5,000",
+        5000,
+        folds=5,
     ),
     "coco-5k": Protocol("the first 5,000 images at once, with their first five captions", 5000),
 }
@@ -300,8 +343,14 @@ hold a few more. Source: VSE++ and SCAN, published evaluation code and data.
 """
 
 
-def protocol_folds(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> list[tuple[Ranks, np.ndarray]]:
-    """Ranks within each fold of a protocol, in the order of the images, and the row of the image of each caption there.
+def protocol_folds(
+    protocol: str,
+    scores: np.ndarray,
+    caption_image: np.ndarray,
+) -> list[tuple[Ranks, np.ndarray]]:
+    """Return the ranks within each fold of a protocol, and the row of the image of each caption there.
+
+    Folds come in the order of the images.
 
     Args:
         protocol: a name in `PROTOCOLS` that applies to as many images.
@@ -311,22 +360,22 @@ def protocol_folds(protocol: str, scores: np.ndarray, caption_image: np.ndarray)
     Raises:
         DataError: the scores cannot be ranked.
     """
-    chosen = PROTOCOLS[protocol]
-    if not chosen.images:
+    images = PROTOCOLS[protocol].images
+    if not images:
         return [(ranks(scores, caption_image), caption_image)]
     order = np.argsort(caption_image, kind="stable")
-    grouped = caption_image[order]
-    place = np.arange(len(order)) - np.searchsorted(grouped, grouped)  # of a caption within its image
-    columns = np.sort(order[place < _CAPTIONS])
-    size = chosen.images // chosen.folds
+    owners = caption_image[order]
+    place = np.arange(len(order)) - np.searchsorted(owners, owners)  # of a caption within its image
+    usable = np.sort(order[place < _CAPTIONS])
+
+    size = images // PROTOCOLS[protocol].folds
     folds = []
-    for start in range(0, chosen.images, size):
-        captions = columns[caption_image[columns] // size == start // size]
-        fold = scores[start : start + size]
+    for start in range(0, images, size):
+        captions = usable[caption_image[usable] // size == start // size]
+        columns = captions
         if len(captions) and captions[-1] - captions[0] + 1 == len(captions):
-            fold = fold[:, captions[0] : captions[-1] + 1]  # consecutive ones need no copy
-        else:
-            fold = fold[:, captions]
+            columns = slice(captions[0], captions[-1] + 1)  # consecutive ones need no copy
+        fold = scores[start : start + size][:, columns]
         rows = caption_image[captions] - start
         folds.append((ranks(fold, rows), rows))
     return folds

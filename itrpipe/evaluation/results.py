@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import as_figures, check_options, fold_intervals, mean_intervals
+from itrpipe.evaluation.intervals import Figures, check_options, fold_figures, mean_figures
 from itrpipe.evaluation.metrics import (
     COMPARED,
     CUTOFFS,
     RSUM,
     SIDES,
     Ranks,
-    metrics,
     precision_of_matches,
     random_recalls,
     ranks,
@@ -30,9 +29,8 @@ from itrpipe.evaluation.metrics import (
 from itrpipe.evaluation.tables import Number, Row, Table, as_lines
 from itrpipe.storage.vectors import check_fit, check_numbers, given_vectors
 
-FULL, ORACLE = "full", "oracle"
-Figures = dict[str, dict[str, float]]
-"""Metric -> value, low and high; of median ranks the value alone."""
+FULL = "full"
+ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,12 @@ class Evaluation:
 
 
 def evaluate(
-    images: ArrayLike, texts: ArrayLike, owners: ArrayLike, *, samples: int = 1000, level: float = 0.95
+    images: ArrayLike,
+    texts: ArrayLike,
+    owners: ArrayLike,
+    *,
+    samples: int = 1000,
+    level: float = 0.95,
 ) -> Evaluation:
     """Rank all texts for every image and all images for every text, and measure how high the own ones come.
 
@@ -107,7 +110,8 @@ def evaluate(
 
     scores = image_vectors @ text_vectors.T
     full = ranks(scores, rows)
-    figures = with_matches(scores, rows, full, (rows, np.arange(len(rows))), samples, level)
+    pairs = rows, np.arange(len(rows))
+    figures = with_matches(scores, rows, full, pairs, samples, level)
     values = {name: figure["value"] for name, figure in figures.items()}
     return Evaluation(values, figures, random_recalls(*scores.shape), full, rows, level)
 
@@ -127,32 +131,29 @@ def with_matches(
         caption_image: [T] row of the image each caption belongs to, with which it is resampled.
         ranks: of the best match of every query.
         pairs: rows [M] of the image, and of the caption, of every match.
-        samples, level: as for `itrpipe.evaluation.intervals.fold_intervals`.
+        samples, level: as for `itrpipe.evaluation.intervals.fold_figures`.
     """
-    found = recall_figures([(ranks, caption_image)], samples, level)
+    figures = fold_figures([(ranks, caption_image)], samples, level)
     images, captions = pairs
-    sides = {
-        "i2t": (np.arange(len(matrix)), precision_of_matches(matrix, images, captions)),
-        "t2i": (caption_image, precision_of_matches(matrix.T, captions, images)),
-    }
-    for side, (query_image, (average, r_precision)) in sides.items():
-        percent = {f"{side}_map_at_r": 100.0 * average, f"{side}_r_precision": 100.0 * r_precision}
-        found |= as_figures(mean_intervals(percent, query_image, samples, level))
-    return found
+    for side, scores, queries, candidates, query_image in (
+        ("i2t", matrix, images, captions, np.arange(len(matrix))),
+        ("t2i", matrix.T, captions, images, caption_image),
+    ):
+        average, r_precision = precision_of_matches(scores, queries, candidates)
+        percent = {
+            f"{side}_map_at_r": 100.0 * average,
+            f"{side}_r_precision": 100.0 * r_precision,
+        }
+        figures |= mean_figures(percent, query_image, samples, level)
+    return figures
 
 
-def recall_figures(folds: Sequence[tuple[Ranks, np.ndarray]], samples: int, level: float) -> Figures:
-    """Return the means over folds with their intervals; of median ranks, which have none, the mean alone."""
-    found = as_figures(fold_intervals(folds, samples, level))
-    measured = [metrics(ranks) for ranks, _ in folds]
-    for name in measured[0]:
-        if name not in found:
-            found[name] = {"value": sum(fold[name] for fold in measured) / len(folds)}
-    return found
-
-
-def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, int]) -> str:
-    """Return recalls and RSum under every protocol, below them their intervals, and what chance gives, as lines.
+def results_text(
+    results: Mapping[str, Figures],
+    level: float,
+    size: tuple[int, int],
+) -> str:
+    """Return recalls and RSum under every protocol with their intervals, and those of chance, as lines.
 
     Args:
         results: of an evaluation.
@@ -169,20 +170,20 @@ def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, 
         title += f"; {ORACLE}: all correct matches counted"
     lines = as_lines(Table(title, [*columns, "RSum"], rows, head=""))
     if reaches_chance(results[FULL], chance):
+        remedy = remedy_of_chance(size[0])
         lines += [
             "",
-            "This model is at chance: the interval of its RSum reaches down to that of random answers; "
-            f"{remedy_of_chance(size[0])}.",
+            f"This model is at chance: the interval of its RSum reaches down to that of random answers; {remedy}.",
         ]
     return "\n".join(lines)
 
 
 def summed_up(results: Mapping[str, Figures]) -> dict[str, Any]:
     """Return the numbers that tables of artifacts show."""
-    found = {}
+    numbers = {}
     for side in SIDES:
         recalls = [results[FULL][f"{side}_r{k}"]["value"] for k in CUTOFFS]
-        found[f"{side} R@1/5/10"] = " / ".join(f"{value:.1f}" for value in recalls)
+        numbers[f"{side} R@1/5/10"] = " / ".join(f"{value:.1f}" for value in recalls)
     for name, figures in results.items():
-        found[f"{name} rsum"] = figures[RSUM]["value"]
-    return found
+        numbers[f"{name} rsum"] = figures[RSUM]["value"]
+    return numbers

@@ -12,10 +12,12 @@ from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
-DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+DASH = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
 WIDTH = 80
 """Columns of a terminal that no line exceeds, but for a number that is wider."""
-_NAME, _INDENT = 24, 2
+_NAME = 24
+_INDENT = 2
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Number:
     """A number as a table holds it, unrounded.
 
     Attributes:
-        value: of it.
+        value: the measured value.
         low, high: its interval, or None.
         deviation: standard deviation over seeds, or None.
         digits: shown behind the point.
@@ -42,18 +44,27 @@ class Number:
     marked: bool = False
 
     @classmethod
-    def of(cls, measured: Mapping[str, float] | float | None, **shown: Any) -> Number | None:
-        """Return what an evaluation wrote: a number, or value, low and high; None where there was nothing to measure.
+    def of(
+        cls,
+        measured: Measurement,
+        **shown: Any,
+    ) -> Number | None:
+        """Return the number that an evaluation wrote, alone or as value, low and high; None where it wrote None.
 
         Args:
-            measured: what it wrote.
+            measured: content of the file.
             shown: how it is shown, as attributes.
         """
-        if measured is None:
-            return None
-        if not isinstance(measured, Mapping):
-            return cls(measured, **shown)
-        return cls(measured["value"], measured.get("low"), measured.get("high"), **shown)
+        if measured is None or isinstance(measured, Number):
+            return measured
+        if isinstance(measured, Mapping):
+            return cls(
+                measured["value"],
+                measured.get("low"),
+                measured.get("high"),
+                **shown,
+            )
+        return cls(measured, **shown)
 
     @property
     def text(self) -> str:
@@ -67,13 +78,16 @@ class Number:
             return f"± {self.deviation:.{self.digits}f}"
         if self.low is None or self.high is None:
             return ""
+        low = self._digits(self.low)
+        high = self._digits(self.high)
         if self.signed:
-            return f"{self._digits(self.low)} to {self._digits(self.high)}"
-        return f"{self._digits(self.low)}{DASH}{self._digits(self.high)}"
+            return f"{low} to {high}"
+        return f"{low}{DASH}{high}"
 
     def _digits(self, value: float) -> str:
-        write = signed if self.signed else with_minus
-        return write(value, self.digits)
+        if self.signed:
+            return signed(value, self.digits)
+        return with_minus(value, self.digits)
 
 
 def with_minus(value: float, digits: int) -> str:
@@ -91,13 +105,21 @@ def signed(value: float, digits: int = 1) -> str:
 
 def mean(numbers: Sequence[Number | None]) -> Number | None:
     """Return the mean over seeds with its standard deviation; a single number as it is; None where one is missing."""
-    known = [each for each in numbers if each is not None]
-    if len(known) < len(numbers) or not known:
-        return None
-    if len(known) == 1:
-        return known[0]
-    values = [each.value for each in known]
-    return replace(known[0], value=fmean(values), low=None, high=None, deviation=stdev(values))
+    values = []
+    for number in numbers:
+        if number is None:
+            return None
+        values.append(number.value)
+    first = next(iter(numbers), None)
+    if first is None or len(values) == 1:
+        return first
+    return replace(
+        first,
+        value=fmean(values),
+        low=None,
+        high=None,
+        deviation=stdev(values),
+    )
 
 
 Cell = Number | str | None
@@ -106,13 +128,13 @@ Cell = Number | str | None
 
 @dataclass(frozen=True)
 class Row:
-    """One line: a model, or what was published for it.
+    """One line: a model, or a published result of it.
 
     Attributes:
-        name: of it.
+        name: name of the model.
         cells: one for each column.
         note: below the name, or empty.
-        quoted: not measured here: published, or what chance gives.
+        quoted: not measured here: published, or expected by chance.
     """
 
     name: str
@@ -128,7 +150,7 @@ class Table:
     Attributes:
         title: above it.
         columns: their headings.
-        rows: of it.
+        rows: lines below the headings.
         caption: below it.
         spans: headings of groups of columns, each with how many it covers; empty where columns stand alone.
         head: of the column of names.
@@ -147,23 +169,28 @@ class Table:
         groups = []
         for group, count in self.spans or [("", len(self.columns))]:
             groups += [group] * count
-        return [f"{group} {own}".strip() for group, own in zip(groups, self.columns, strict=True)]
+        headings = []
+        for group, heading in zip(groups, self.columns, strict=True):
+            headings.append(f"{group} {heading}".strip())
+        return headings
 
 
-Cells = Mapping[tuple[str, str], Number | None]
-"""By the heading of a group of columns, empty where they stand alone, and their own."""
+Measurement = Number | Mapping[str, float] | float | None
+"""A number, or what an evaluation wrote of it: see `Number.of`."""
+Cells = Mapping[tuple[str, str], Measurement]
+"""Numbers by the heading of a group of columns, empty where they stand alone, and their own."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The rows and columns by which a table shows what evaluations wrote.
+    """A table of numbers in the files of evaluations.
 
     Attributes:
-        title, caption: of the table.
+        title, caption: text above and below the table.
         file: JSON in the folder of an evaluation.
-        cells: of its content; none where it does not hold them.
+        cells: function that returns the cells of the file's content, none where it lacks them.
         turned: models are columns, and what was measured is rows; else the other way round.
-        beside: heading and cells of a first column that is no model's, of a turned table.
+        beside: heading and cells of a first column, of a turned table, that belongs to no model.
         usual: every evaluation has it, so that only the report shows it.
     """
 
@@ -175,56 +202,71 @@ class Measured:
     beside: tuple[str, Callable[[Any], Cells]] | None = None
     usual: bool = False
 
-    def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
+    def table(self, models: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
         """Return the table of several models, means over seeds.
 
         Args:
-            found: models by name, each with the content of the file of every seed.
+            models: names, each with the content of the file of every seed.
 
         Returns:
             None where no model has numbers.
         """
-        models = {}
-        keys = dict[tuple[str, str], None]()
-        for name, contents in found:
-            cells = _over_seeds(self.cells, contents)
+        cells_by_model = {}
+        keys = {}
+        for name, contents in models:
+            cells = _mean_cells(self.cells, contents)
             if cells:
-                models[name] = cells
+                cells_by_model[name] = cells
                 keys |= dict.fromkeys(cells)
-        if not models:
+        if not cells_by_model:
             return None
         if self.beside:
             heading, cells_beside = self.beside
             shared = {}
-            for _, contents in reversed(found):
-                shared |= _over_seeds(cells_beside, contents)
-            models = {heading: shared} | models
+            for _, contents in reversed(models):
+                shared |= _mean_cells(cells_beside, contents)
+            cells_by_model = {heading: shared} | cells_by_model
+        rows = []
         if self.turned:
-            rows = []
             for group, heading in keys:
-                cells = [own.get((group, heading)) for own in models.values()]
-                rows.append(Row(f"{group} {heading}".strip(), cells))
-            return Table(self.title, list(models), rows, self.caption, head="")
-        rows = [Row(name, [own.get(key) for key in keys]) for name, own in models.items()]
+                numbers = [cells.get((group, heading)) for cells in cells_by_model.values()]
+                rows.append(Row(f"{group} {heading}".strip(), numbers))
+            return Table(self.title, list(cells_by_model), rows, self.caption, head="")
+
+        for name, cells in cells_by_model.items():
+            rows.append(Row(name, [cells.get(key) for key in keys]))
         groups = [group for group, _ in keys]
-        spans = ()
+        headings = [heading for _, heading in keys]
+        spans = []
         if any(groups):
-            spans = [(group, len(list(columns))) for group, columns in groupby(groups)]
-        return Table(self.title, [heading for _, heading in keys], rows, self.caption, spans)
+            for group, columns in groupby(groups):
+                spans.append((group, len(list(columns))))
+        return Table(self.title, headings, rows, self.caption, spans)
 
 
-def _over_seeds(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells:
-    """Return the means over seeds of what each of them wrote; those of the first that has some say what there is."""
-    seeds = [cells(content) for content in contents]
-    seeds = [seed for seed in seeds if seed]
-    return {key: mean([seed.get(key) for seed in seeds]) for key in next(iter(seeds), ())}
+def _mean_cells(
+    cells: Callable[[Any], Cells],
+    contents: Sequence[Any],
+) -> dict[tuple[str, str], Number | None]:
+    """Return the means over seeds of the cells in their files; the first file with cells says which there are."""
+    seeds = []
+    for content in contents:
+        seed = cells(content)
+        if seed:
+            seeds.append(seed)
+    means = {}
+    for key in next(iter(seeds), ()):
+        means[key] = mean([Number.of(seed.get(key)) for seed in seeds])
+    return means
 
 
 def parts_of(cell: Cell) -> tuple[str, str]:
-    """Return what a cell shows first, and its uncertainty, which may be empty."""
+    """Return the text of a cell, and its uncertainty, which may be empty."""
+    if cell is None:
+        return DASH, ""
     if isinstance(cell, Number):
         return cell.text, cell.spread
-    return (DASH if cell is None else cell), ""
+    return cell, ""
 
 
 def whole_text(cell: Cell) -> str:
@@ -240,18 +282,24 @@ def whole_text(cell: Cell) -> str:
 def as_lines(table: Table) -> list[str]:
     """Return lines for a terminal: in blocks of as many columns as fit, uncertainties and long names on their own."""
     columns = []
-    for place, heading in enumerate(table.full_columns):
-        cells = [parts_of(row.cells[place]) for row in table.rows]
+    for index, heading in enumerate(table.full_columns):
+        cells = [parts_of(row.cells[index]) for row in table.rows]
         words = heading.split()
         for texts in cells:
             words += texts
-        columns.append((heading, cells, max(map(len, words))))
-    longest = sum(width for _, _, width in columns)
-    name = min(_NAME, 1 + max(len(table.head), *(len(row.name) for row in table.rows)))
-    # As narrow as it takes; names of wide tables have lines of their own.
-    for names, gap in ((name, 2), (name, 1), (_INDENT, 2)):
-        if names + longest + gap * len(columns) <= WIDTH:
-            break
+        width = max(map(len, words))
+        columns.append((heading, cells, width))
+
+    total = sum(width for _, _, width in columns)
+    longest = max(len(table.head), *(len(row.name) for row in table.rows))
+    names = min(_NAME, 1 + longest)
+    gap = 2
+    if names + total + gap * len(columns) > WIDTH:
+        gap = 1
+    if names + total + gap * len(columns) > WIDTH:
+        names = _INDENT  # names of wide tables have lines of their own
+        gap = 2
+
     blocks = []
     taken = WIDTH
     for heading, cells, width in columns:
@@ -266,33 +314,42 @@ def as_lines(table: Table) -> list[str]:
     for block in blocks:
         if block is not blocks[0]:
             lines.append("")
-        widths = [names, *(width for _, _, width in block)]
-        headings = [textwrap.wrap(heading, width - gap) or [""] for heading, _, width in block]
+        widths = [names]
+        headings = []
+        for heading, _, width in block:
+            widths.append(width)
+            headings.append(textwrap.wrap(heading, width - gap) or [""])
         height = max(map(len, headings))
-        padded = [[""] * (height - len(words)) + words for words in headings]
         heads = [""] * height
         if len(table.head) <= names:
             heads[-1] = table.head
-        lines += [_line(texts, widths) for texts in zip(heads, *padded, strict=True)]
+        padded = [[""] * (height - len(words)) + words for words in headings]
+        for texts in zip(heads, *padded, strict=True):
+            lines.append(_line(texts, widths))
         lines.append("-" * sum(widths))
-        for number, row in enumerate(table.rows):
+        for index, row in enumerate(table.rows):
             name = row.name
             if len(name) >= names:
                 lines += wrapped(name)
                 name = ""
-            texts, spreads = zip(*(cells[number] for _, cells, _ in block), strict=True)
-            lines.append(_line([name, *texts], widths))
+            texts = [name]
+            spreads = [""]
+            for _, cells, _ in block:
+                text, spread = cells[index]
+                texts.append(text)
+                spreads.append(spread)
+            lines.append(_line(texts, widths))
             if any(spreads):
-                lines.append(_line(["", *spreads], widths))
+                lines.append(_line(spreads, widths))
     return lines
 
 
 def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
     """Return a line of cells: the first to the left, others to the right."""
-    name, *cells = texts
-    first, *others = widths
-    columns = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
-    return "".join([name.ljust(first), *columns]).rstrip()
+    line = texts[0].ljust(widths[0])
+    for text, width in zip(texts[1:], widths[1:], strict=True):
+        line += text.rjust(width)
+    return line.rstrip()
 
 
 def wrapped(text: str) -> list[str]:
@@ -302,17 +359,20 @@ def wrapped(text: str) -> list[str]:
 
 def as_markdown(table: Table) -> str:
     """Return a table in the Markdown of GitHub."""
-    lines = [[table.head, *table.full_columns], ["---", *["---:"] * len(table.columns)]]
+    rows = [
+        [table.head, *table.full_columns],
+        ["---", *["---:"] * len(table.columns)],
+    ]
     for row in table.rows:
         name = row.name
         if row.note:
             name += f" ({row.note})"
-        lines.append([name, *map(whole_text, row.cells)])
-    text = []
-    for line in lines:
-        escaped = [cell.replace("|", r"\|") for cell in line]
-        text.append(f"| {' | '.join(escaped)} |")
-    return "\n".join(text)
+        rows.append([name, *map(whole_text, row.cells)])
+    lines = []
+    for cells in rows:
+        escaped = [cell.replace("|", r"\|") for cell in cells]
+        lines.append(f"| {' | '.join(escaped)} |")
+    return "\n".join(lines)
 
 
 def as_json(table: Table) -> dict[str, Any]:
@@ -323,9 +383,19 @@ def as_json(table: Table) -> dict[str, Any]:
         for heading, cell in zip(table.full_columns, row.cells, strict=True):
             cells[heading] = cell
             if isinstance(cell, Number):
-                facts = {"value": cell.value, "low": cell.low, "high": cell.high, "deviation": cell.deviation}
-                cells[heading] = {name: value for name, value in facts.items() if value is not None}
-        rows.append({"name": row.name, "note": row.note, "quoted": row.quoted, "cells": cells})
+                cells[heading] = {}
+                for fact in ("value", "low", "high", "deviation"):
+                    value = getattr(cell, fact)
+                    if value is not None:
+                        cells[heading][fact] = value
+        rows.append(
+            {
+                "name": row.name,
+                "note": row.note,
+                "quoted": row.quoted,
+                "cells": cells,
+            }
+        )
     return {"title": table.title, "rows": rows}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.analysis.words import WordReader, match_probability
+from itrpipe.analysis.words import WordReader, itm_probability
 from itrpipe.datasets.prepared import given_split
 from itrpipe.errors import UsageError
 from itrpipe.search.photos import find_image
@@ -72,7 +72,7 @@ def explain(trained: Path, label: str, image: str, caption: str, device: str) ->
     corrected_score = None
     if reader.corrects:
         corrected_text = result.corrected.text
-        corrected_score = match_probability(float(corrected.scores[0]))
+        corrected_score = itm_probability(float(corrected.scores[0]))
     return {
         "run": label,
         "image_id": shown.image_id,

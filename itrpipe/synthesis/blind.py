@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.vocabulary import tokenize
-from itrpipe.evaluation.intervals import mean_intervals
+from itrpipe.evaluation.intervals import mean_figures
 
 MODELS = ("trigrams", "naive Bayes", "logistic regression", "text encoder")
 LIMIT = 55.0
@@ -330,11 +330,11 @@ def blind_accuracy(
         than half by the whole interval.
     """
     points_of_models: dict[str, np.ndarray] = dict(zip(MODELS, points.T, strict=False))
-    intervals = mean_intervals(points_of_models, images, samples, level)
-    by = max(intervals, key=lambda name: intervals[name].value)
-    best = intervals[by]
-    guessed = best.value > LIMIT and best.low > 50.0
-    return {**best._asdict(), "by": by, "guessed": guessed}
+    figures = mean_figures(points_of_models, images, samples, level)
+    by = max(figures, key=lambda name: figures[name]["value"])
+    best = figures[by]
+    guessed = best["value"] > LIMIT and best["low"] > 50.0
+    return {**best, "by": by, "guessed": guessed}
 
 
 def refined(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:

@@ -67,12 +67,12 @@ def test_winoground_by_hand(scores: tuple[float, ...], expected: tuple[bool, boo
     right, wrong, other, crossed = scores
     pairs = pairs_of([(right, wrong, 0, "Object", "7"), (other, crossed, 1, "Object", "7")])
     found = examples(pairs, 100, 0.95)
-    assert (found["text"].value, found["image"].value) == tuple(100.0 * each for each in expected)
-    assert found["group"].value == 100.0 * all(expected)
+    assert (found["text"]["value"], found["image"]["value"]) == tuple(100.0 * each for each in expected)
+    assert found["group"]["value"] == 100.0 * all(expected)
 
 
 def test_examples_may_come_in_any_order() -> None:
     first, second = (0.9, 0.8, 0, "Object", "7"), (0.5, 0.4, 1, "Object", "7")
     other = [(0.9, 0.1, 2, "Relation", "12"), (0.9, 0.1, 3, "Relation", "12")]
     found = examples(pairs_of([first, other[0], other[1], second]), 100, 0.95)
-    assert {name: each.value for name, each in found.items()} == {"text": 100.0, "image": 50.0, "group": 50.0}
+    assert {name: each["value"] for name, each in found.items()} == {"text": 100.0, "image": 50.0, "group": 50.0}

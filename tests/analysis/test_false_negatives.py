@@ -8,7 +8,6 @@ import pytest
 from itrpipe.analysis.questions import false_negatives
 from itrpipe.analysis.questions.false_negatives import analyse
 from itrpipe.datasets.truth import PairSet
-from itrpipe.evaluation.tables import Number
 from itrpipe.methods.fne.declaration import Fne
 from tests.analysis.families import IMAGES, MATCH, assert_recorded, families
 
@@ -24,4 +23,4 @@ def test_hardest_candidates_are_those_that_were_recorded(known: bool) -> None:
     figures = analyse(families(), matches, SETTINGS, 16)
     assert_recorded(f"false negatives{'' if known else ', truth unknown'}", {"figures": figures}, 1e-4)
     cells = false_negatives.SHOWN[0].cells(figures).values()
-    assert [isinstance(cell, Number) for cell in cells] == 2 * [True, known]
+    assert [cell is not None for cell in cells] == 2 * [True, known]

@@ -16,7 +16,7 @@ from itrpipe.analysis.words import (
     WordReader,
     WordTest,
     has_word_heads,
-    match_probability,
+    itm_probability,
     word_maxima,
 )
 from itrpipe.datasets.prepared import PreparedDataset, Split
@@ -202,4 +202,4 @@ def test_a_word_in_pieces_has_the_highest_value_and_any_score_is_a_probability()
     values = np.array([[0.9, 0.1, 0.2, 0.8], [0.9, 0.3, 0.0, 0.0]])
     words = np.array([[NO_WORD, 0, 1, 1], [NO_WORD, 0, NO_WORD, NO_WORD]])
     np.testing.assert_array_equal(word_maxima(values, words), [[0.1, 0.8], [0.3, 0.0]])
-    assert [match_probability(score) for score in (0.0, 800.0, -800.0, 2.0)] == pytest.approx([0.5, 1, 0, 0.880797])
+    assert [itm_probability(score) for score in (0.0, 800.0, -800.0, 2.0)] == pytest.approx([0.5, 1, 0, 0.880797])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from measure import apart, most_memory, paired, show
 
-from itrpipe.evaluation.intervals import fold_intervals
+from itrpipe.evaluation.intervals import fold_figures
 from itrpipe.evaluation.metrics import PROTOCOLS, protocol_folds, ranks
 
 IMAGES, CAPTIONS = 5000, 5
@@ -41,7 +41,7 @@ def test_metrics_against_one_pass_over_the_scores() -> None:
     caption_image = np.repeat(np.arange(500), 5)
 
     def ours() -> None:
-        fold_intervals([(ranks(scores, caption_image), caption_image)])
+        fold_figures([(ranks(scores, caption_image), caption_image)], 1000, 0.95)
 
     seconds, limit = paired(ours, lambda: np.sort(scores, axis=1))
     show("metrics and 1,000 bootstrap samples, 500 x 2,500", seconds, limit, "one sort of the rows", f"{seconds:.2f} s")

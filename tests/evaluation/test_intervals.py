@@ -13,9 +13,9 @@ from itrpipe.evaluation import intervals
 from itrpipe.evaluation.intervals import (
     Difference,
     Interval,
-    fold_intervals,
+    fold_figures,
     group_mean_interval,
-    mean_intervals,
+    mean_figures,
     paired_differences,
     probability_within,
     quantile_within,
@@ -52,20 +52,20 @@ def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_
     weights = np.concatenate([*intervals._image_weights(40, 40, 50)]).astype(int)
     assert (weights.sum(axis=1) == 40).all()
     drawn = [repeated(split, owners, each) for each in weights]
-    found = fold_intervals([(split, owners)], 50, level)
+    found = fold_figures([(split, owners)], 50, level)
     other = Ranks(split.images_to_texts // 2, split.texts_to_images // 3)
     paired = paired_differences([(split, other), (other, split), (split, other)], owners, 50, level)
     again = [repeated(other, owners, each) for each in weights]
     for name, own in repeated(split, owners, np.ones(40, dtype=int)).items():
         sample = np.array([each[name] for each in drawn])
-        assert found[name] == pytest.approx((own, *np.percentile(sample, [5, 95])))
+        assert tuple(found[name].values()) == pytest.approx((own, *np.percentile(sample, [5, 95])))
         differences = (np.array([each[name] for each in again]) - sample) / 3  # two for, one against
         if name in COMPARED:
             assert paired[name].images[1:] == pytest.approx((*np.percentile(differences, [5, 95]),))
             assert paired[name].value == pytest.approx((metrics(other)[name] - own) / 3)
     recalled = {"r5": 100.0 * (split.texts_to_images < 5)}
-    assert mean_intervals(recalled, owners, 50, level)["r5"] == pytest.approx(
-        fold_intervals([(split, owners)], 50, level)["t2i_r5"]
+    assert mean_figures(recalled, owners, 50, level)["r5"] == pytest.approx(
+        fold_figures([(split, owners)], 50, level)["t2i_r5"]
     )
 
 
@@ -84,10 +84,11 @@ def test_the_mean_over_groups_leaves_out_those_that_a_test_set_has_nothing_of() 
 def test_folds_are_resampled_apart() -> None:
     """With every fold drawn for itself, the mean over three varies less than one fold by the root of three."""
     folds = [synthetic(60, seed) for seed in range(3)]
-    found = fold_intervals(folds, 2000)["rsum"]
-    widths = [high - low for _, low, high in (fold_intervals([each], 2000)["rsum"] for each in folds)]
-    assert found.high - found.low == pytest.approx(np.sqrt(np.mean(np.square(widths)) / 3), rel=0.1)
-    assert found.value == pytest.approx(np.mean([metrics(each)["rsum"] for each, _ in folds]))
+    found = fold_figures(folds, 2000, 0.95)["rsum"]
+    singles = [fold_figures([each], 2000, 0.95)["rsum"] for each in folds]
+    widths = [single["high"] - single["low"] for single in singles]
+    assert found["high"] - found["low"] == pytest.approx(np.sqrt(np.mean(np.square(widths)) / 3), rel=0.1)
+    assert found["value"] == pytest.approx(np.mean([metrics(each)["rsum"] for each, _ in folds]))
 
 
 # Student's t

@@ -40,7 +40,10 @@ _DISTANCES = {
 
 
 def _cells(found: Any) -> Cells:
-    return {key: Number.of(found[name]["mean"], digits=3) for key, name in _DISTANCES.items()}
+    cells = {}
+    for key, name in _DISTANCES.items():
+        cells[key] = Number.of(found[name]["mean"], digits=3)
+    return cells
 
 
 SHOWN = (
@@ -67,10 +70,10 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not evaluation.is_single:
         return None
     if evaluation.backbone.embeds:
-        found = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
-        if found.measure != INNER_PRODUCT:
+        embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
+        if embeddings.measure != INNER_PRODUCT:
             return None
-        return alignment_and_uniformity(found.images, found.texts, found.caption_image)
+        return alignment_and_uniformity(embeddings.images, embeddings.texts, embeddings.caption_image)
     if "mean-vectors" not in evaluation.backbone.answers:
         return None
     import torch
@@ -78,12 +81,17 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     from itrpipe.training.encoding import SplitEncoder
 
     data = evaluation.data()
-    encoder = SplitEncoder(evaluation.saved.model, torch.device(evaluation.place), evaluation.block)
-    vectors = mean_vectors(encoder, data)
-    return {"vectors": VECTORS, **alignment_and_uniformity(*vectors, data.caption_image)}
+    device = torch.device(evaluation.place)
+    encoder = SplitEncoder(evaluation.saved.model, device, evaluation.block)
+    images, texts = mean_vectors(encoder, data)
+    figures = alignment_and_uniformity(images, texts, data.caption_image)
+    return {"vectors": VECTORS, **figures}
 
 
-def mean_vectors(encoder: SplitEncoder, data: SplitData) -> tuple[np.ndarray, np.ndarray]:
+def mean_vectors(
+    encoder: SplitEncoder,
+    data: SplitData,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
 
     Args:
@@ -100,12 +108,16 @@ def mean_vectors(encoder: SplitEncoder, data: SplitData) -> tuple[np.ndarray, np
         texts = []
         for block in encoder.texts(data, np.arange(data.num_captions)):
             texts.append(model.embed_texts(block))
-        return torch.cat(images).float().cpu().numpy(), torch.cat(texts).float().cpu().numpy()
+        image_vectors = torch.cat(images).float().cpu().numpy()
+        text_vectors = torch.cat(texts).float().cpu().numpy()
+    return image_vectors, text_vectors
 
 
 def alignment_and_uniformity(
-    images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray
-) -> dict[str, dict[str, float | int | None]]:
+    images: np.ndarray,
+    texts: np.ndarray,
+    caption_image: np.ndarray,
+) -> dict[str, Any]:
     """Measure the distances of pairs that belong together, and of pairs that do not.
 
     Captions of different images are told apart by the first caption of each image: all pairs of all captions would be
@@ -121,34 +133,48 @@ def alignment_and_uniformity(
         the first captions of two images. Of each `mean` and `variance` of the distance over its `pairs`; None where
         there are no pairs.
     """
-    images = images / np.maximum(np.linalg.norm(images, axis=1, keepdims=True), _TINY)
-    texts = texts / np.maximum(np.linalg.norm(texts, axis=1, keepdims=True), _TINY)
+    images = _normalised(images)
+    texts = _normalised(texts)
     _, first = np.unique(caption_image, return_index=True)
+    own_pairs = _distances(texts, np.arange(len(texts)), images, caption_image)
     return {
-        "image_text": _figures(_distances(texts, np.arange(len(texts)), images, caption_image)),
+        "image_text": _figures(own_pairs),
         "text_text": _figures(_distances_within(texts, caption_image)),
         "images": _figures(_all_distances(images)),
         "texts": _figures(_all_distances(texts[first])),
     }
 
 
-def _distances_within(texts: np.ndarray, caption_image: np.ndarray) -> Iterator[np.ndarray]:
+def _normalised(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, _TINY)
+
+
+def _distances_within(
+    texts: np.ndarray,
+    caption_image: np.ndarray,
+) -> Iterator[np.ndarray]:
     """Yield the distances of all pairs of captions of one image, each pair once."""
     order = np.argsort(caption_image, kind="stable")
-    grouped = caption_image[order]
-    for shift in range(1, np.bincount(caption_image).max()):
-        start = np.flatnonzero(grouped[shift:] == grouped[:-shift])
-        yield from _distances(texts, order[start], texts, order[start + shift])
+    owners = caption_image[order]
+    most = np.bincount(caption_image).max()
+    for shift in range(1, most):
+        first = np.flatnonzero(owners[shift:] == owners[:-shift])
+        yield from _distances(texts, order[first], texts, order[first + shift])
 
 
 def _distances(
-    first: np.ndarray, first_rows: np.ndarray, second: np.ndarray, second_rows: np.ndarray
+    first: np.ndarray,
+    first_rows: np.ndarray,
+    second: np.ndarray,
+    second_rows: np.ndarray,
 ) -> Iterator[np.ndarray]:
     """Yield the distances of pairs of rows, some at a time."""
     height = max(1, _BLOCK_VALUES // first.shape[1])
     for start in range(0, len(first_rows), height):
         rows = slice(start, start + height)
-        yield np.linalg.norm(first[first_rows[rows]] - second[second_rows[rows]], axis=1)
+        differences = first[first_rows[rows]] - second[second_rows[rows]]
+        yield np.linalg.norm(differences, axis=1)
 
 
 def _all_distances(embeddings: np.ndarray) -> Iterator[np.ndarray]:
@@ -158,11 +184,12 @@ def _all_distances(embeddings: np.ndarray) -> Iterator[np.ndarray]:
     for start in range(0, count, height):
         rows = np.arange(start, min(start + height, count))
         cosines = embeddings[rows] @ embeddings[start:].T
-        later = np.arange(start, count) > rows[:, None]
-        yield np.sqrt(np.maximum(0.0, 2.0 - 2.0 * cosines[later]))
+        is_later = np.arange(start, count) > rows[:, None]
+        squares = 2.0 - 2.0 * cosines[is_later]
+        yield np.sqrt(np.maximum(0.0, squares))
 
 
-def _figures(parts: Iterator[np.ndarray]) -> dict[str, float | int | None]:
+def _figures(parts: Iterator[np.ndarray]) -> dict[str, Any]:
     pairs = 0
     total = 0.0
     squares = 0.0
@@ -174,4 +201,5 @@ def _figures(parts: Iterator[np.ndarray]) -> dict[str, float | int | None]:
     if not pairs:
         return {"pairs": 0, "mean": None, "variance": None}
     mean = float(total / pairs)
-    return {"pairs": pairs, "mean": mean, "variance": max(0.0, float(squares / pairs) - mean**2)}
+    variance = float(squares / pairs) - mean**2
+    return {"pairs": pairs, "mean": mean, "variance": max(0.0, variance)}

@@ -67,13 +67,17 @@ class EvaluatedModel:
 
     @property
     def backbone(self) -> type[BackboneSettings]:
-        """Return what the backbone declares; of given embeddings what all have, since nothing more is known."""
-        return BackboneSettings if is_given(self.settings.backbone) else settings_of(self.settings.backbone)
+        """Return the declaration of the backbone; for given embeddings the base class, since nothing more is known."""
+        if is_given(self.settings.backbone):
+            return BackboneSettings
+        return settings_of(self.settings.backbone)
 
     @property
     def method(self) -> type[MethodSettings]:
-        """Return what the method declares; of given embeddings what all have."""
-        return MethodSettings if is_given(self.settings.backbone) else method_of(self.settings.method)
+        """Return the declaration of the method; for given embeddings the base class."""
+        if is_given(self.settings.backbone):
+            return MethodSettings
+        return method_of(self.settings.method)
 
     @functools.cached_property
     def place(self) -> str:
@@ -98,7 +102,7 @@ class EvaluatedModel:
         return open_input(self.trained, self.manifest, name)
 
     def sources(self, parse: Path | None = None) -> Sources:
-        """Return what the model was trained on.
+        """Return the folders of the data that the model was trained on.
 
         Args:
             parse: folder of scene graphs, for models that read phrases.
@@ -108,7 +112,9 @@ class EvaluatedModel:
         """
         from itrpipe.training.data import Sources
 
-        extracted = self.existing("extract") if "extract" in self.manifest.inputs else None
+        extracted = None
+        if "extract" in self.manifest.inputs:
+            extracted = self.existing("extract")
         return Sources(self.existing("prepare"), extracted, parse)
 
     def data(self, parse: Path | None = None) -> Any:
@@ -133,13 +139,15 @@ BESIDE = (
 )
 
 
-def blind_number(found: Any) -> Number | None:
-    """Return what models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
-    return None if found is None else Number.of(found, marked=found["guessed"])
+def blind_number(accuracy: Any) -> Number | None:
+    """Return the number that models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
+    if accuracy is None:
+        return None
+    return Number.of(accuracy, marked=accuracy["guessed"])
 
 
 def trigrams_of(evaluation: EvaluatedModel, split: SplitScores) -> Trigrams:
-    """Return trigrams of the captions that the model was trained on; captions of these are judged by those of others.
+    """Return trigrams of the training captions; a training caption is judged by those of other images.
 
     Args:
         evaluation: of the model.
@@ -154,19 +162,21 @@ def trigrams_of(evaluation: EvaluatedModel, split: SplitScores) -> Trigrams:
     train = dataset.split("train").share(evaluation.manifest.settings["train_share"])
     if evaluation.settings.split != train.name:
         return Trigrams(train.captions["tokens"])
-    judged = train.without(np.setdiff1d(train.image_ids, split.image_ids).tolist())
+    others = np.setdiff1d(train.image_ids, split.image_ids)
+    judged = train.without(others.tolist())
     return Trigrams(judged.captions["tokens"], judged.caption_image)
 
 
 @functools.cache
 def questions() -> tuple[ModuleType, ...]:
     """Return all questions, by name."""
-    names = {path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "base"}
+    names = {path.stem for path in Path(__file__).parent.glob("*.py")}
+    names -= {"__init__", "base"}
     return tuple(importlib.import_module(f"{__package__}.{name}") for name in sorted(names))
 
 
 def answer_questions(evaluation: EvaluatedModel, split: SplitScores) -> str:
-    """Answer all questions that can be asked of a model, and return what they found, as lines.
+    """Answer all questions that can be asked of a model, and return their tables as lines.
 
     Args:
         evaluation: of the model.

@@ -13,11 +13,12 @@ from itrpipe.analysis.judges import ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.decisions import read_decisions
 from itrpipe.datasets.truth import Decided, PairSet
+from itrpipe.evaluation.intervals import Figures
 from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RSUM, ranks_of_matches
 from itrpipe.evaluation.metrics import ranks as own_ranks
 from itrpipe.evaluation.rankings import rankings
-from itrpipe.evaluation.results import Figures, with_matches
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.results import with_matches
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import LEAST
 from itrpipe.mining.judged import LIKELY
@@ -33,27 +34,35 @@ _SHOWN = {
     "i2t_map_at_r": "captions mAP@R",
     "t2i_map_at_r": "images mAP@R",
 }
-_FIRST = {"i2t": "wrong first captions of this split", "t2i": "wrong first images of this split"}
+_FIRST = {
+    "i2t": "wrong first captions of this split",
+    "t2i": "wrong first images of this split",
+}
 
 
 def _cells(found: Any) -> Cells:
-    cells: dict[tuple[str, str], Number | None] = {}
+    cells = {}
     if "judged_percent" in found:
         judged = min(found["judged_percent"].values())
-        cells["", f"of the first {DEPTH} places judged by people, %"] = Number(judged)
+        cells["", f"of the first {DEPTH} places judged by people, %"] = judged
         for name, title in _SHOWN.items():
-            cells[title, "with pairs that fit"] = Number.of(found["corrected"][name])
+            cells[title, "with pairs that fit"] = found["corrected"][name]
             if name in COMPARED:  # which no further match can lower
-                cells[title, "at most"] = Number.of(found["at_most"][name])
-    if "by_judges" in found:
-        by_judges = found["by_judges"]
-        is_calibrated = by_judges["calibration"]["decisions"] >= LEAST
-        by = "by the judge" if is_calibrated else "by the judge's default curve, mean probability"
-        for side, title in _FIRST.items():
-            cells[title, f"right after all {by}, %"] = Number.of(by_judges["right_after_all"][side])
+                cells[title, "at most"] = found["at_most"][name]
+    if "by_judges" not in found:
+        return cells
+
+    by_judges = found["by_judges"]
+    is_calibrated = by_judges["calibration"]["decisions"] >= LEAST
+    by = "by the judge"
+    if not is_calibrated:
+        by = "by the judge's default curve, mean probability"
+    for side, title in _FIRST.items():
+        cells[title, f"right after all {by}, %"] = by_judges["right_after_all"][side]
+    if is_calibrated:
         for name, title in _SHOWN.items():
-            if is_calibrated and name in COMPARED:
-                cells[title, by] = Number.of(by_judges["recalls"][name])
+            if name in COMPARED:
+                cells[title, by] = by_judges["recalls"][name]
     return cells
 
 
@@ -87,11 +96,12 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     settings = evaluation.settings
     if not (settings.decisions or settings.judges):
         return None
-    figures, verdicts = {}, {}
-    places = _first_places(split)
+    verdicts = {}
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
+    places = _first_places(split)
     decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
+    figures = {}
     if len(decided.fits) or len(decided.differs):
         figures = _by_people(evaluation, split, places, decided)
     elif not settings.judges:
@@ -120,40 +130,60 @@ class Places(NamedTuple):
 def _first_places(split: SplitScores) -> dict[str, Places]:
     """Return the first places of both directions, by their names in `SIDES`."""
     depth = min(DEPTH, *split.matrix.shape)
-    best_captions, best_images = rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist())
+    (best_captions, _), (best_images, _) = rankings(
+        split.matrix,
+        depth,
+        split.image_ids.tolist(),
+        split.caption_ids.tolist(),
+    )
     places = {}
-    for side, (candidates, _) in (("i2t", best_captions), ("t2i", best_images)):
-        candidates = candidates.astype(np.int64)
-        queries = np.broadcast_to(np.arange(len(candidates))[:, None], candidates.shape)
-        images, captions = (queries, candidates) if side == "i2t" else (candidates, queries)
-        places[side] = Places(captions, images, split.caption_image[captions] != images)
+    for side, captions, images in (
+        ("i2t", best_captions, np.indices(best_captions.shape)[0]),
+        ("t2i", np.indices(best_images.shape)[0], best_images),
+    ):
+        captions = captions.astype(np.int64)
+        is_wrong = split.caption_image[captions] != images
+        places[side] = Places(captions, images.astype(np.int64), is_wrong)
     return places
 
 
 def _by_people(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided
+    evaluation: EvaluatedModel,
+    split: SplitScores,
+    places: Mapping[str, Places],
+    decided: Decided,
 ) -> dict[str, Any]:
     """Return the figures of decisions alone."""
-    fits, differs = decided.fits, decided.differs
+    fits = decided.fits
+    differs = decided.differs
     judged = {}
     unjudged = []
     for side, place in places.items():
-        is_decided = fits.has(place.captions, place.images) | differs.has(place.captions, place.images)
+        rows = np.stack([place.captions, place.images])
+        is_decided = fits.has(*rows) | differs.has(*rows)
         wrong = max(1, place.is_wrong.sum())
-        judged[side] = round(100 * float((is_decided & place.is_wrong).sum() / wrong), 3)
-        unjudged.append(np.stack([place.captions, place.images])[:, place.is_wrong & ~is_decided])
-    captions, images = np.concatenate(unjudged, axis=1)
-    at_most = _figures(evaluation, split, fits, PairSet.of(captions, images, len(split.image_ids)))
+        share = float((is_decided & place.is_wrong).sum() / wrong)
+        judged[side] = round(100 * share, 3)
+        unjudged.append(rows[:, place.is_wrong & ~is_decided])
+    known = np.stack([fits.caption_rows, fits.image_rows])
+    at_most = _figures(evaluation, split, known, *unjudged)
     return {
-        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(decided.doubtful)},
+        "pairs": {
+            "fits": len(fits),
+            "differs": len(differs),
+            "unsure or disputed": len(decided.doubtful),
+        },
         "judged_percent": judged,
-        "corrected": _figures(evaluation, split, fits),
+        "corrected": _figures(evaluation, split, known),
         "at_most": {name: at_most[name] for name in COMPARED},
     }
 
 
 def _by_judges(
-    evaluation: EvaluatedModel, split: SplitScores, places: Mapping[str, Places], decided: Decided
+    evaluation: EvaluatedModel,
+    split: SplitScores,
+    places: Mapping[str, Places],
+    decided: Decided,
 ) -> dict[str, Any]:
     """Return how many wrong answers are right after all by judges, whom decisions calibrate, and recall with them.
 
@@ -168,12 +198,23 @@ def _by_judges(
     judged some of these that were drawn at random: they hold even if the judges are wrong. R@5, R@10 and RSum are what
     the judges say. `likely` lists the wrong answers at rank 1 with P above 1/2: image, caption and P.
     """
-    captions, images = np.concatenate([np.stack(place[:2])[:, place.is_wrong] for place in places.values()], axis=1)
+    wrong = []
+    for place in places.values():
+        rows = np.stack([place.captions, place.images])
+        wrong.append(rows[:, place.is_wrong])
+    captions, images = np.concatenate(wrong, axis=1)
     pairs = PairSet.of(captions, images, len(split.image_ids))
-    images, captions = pairs.image_rows, pairs.caption_rows
-    material = split_material(evaluation, split)
-    judges, made = evaluation.settings.judges, evaluation.job.made
-    log_odds = ask_judges(judges, material, images, captions, made, "judged", evaluation.place)
+    images = pairs.image_rows
+    captions = pairs.caption_rows
+    log_odds = ask_judges(
+        evaluation.settings.judges,
+        split_material(evaluation, split),
+        images,
+        captions,
+        evaluation.job.made,
+        "judged",
+        evaluation.place,
+    )
     estimates = Estimates.of(pairs, log_odds, decided)
     calibration = estimates.calibration
     assert calibration is not None
@@ -188,37 +229,50 @@ def _by_judges(
             f"{calibration.decisions:,} decisions do not show that the judges know which answers are right; each "
             "has the share of right ones among the decisions"
         )
-    probabilities = np.where(np.isnan(estimates.answers), estimates.probabilities, estimates.answers)
+    is_unanswered = np.isnan(estimates.answers)
+    probabilities = np.where(is_unanswered, estimates.probabilities, estimates.answers)
 
     shares = {}
     likely = {}
     recalls = {}
     for side, ranks in own_ranks(split.matrix, split.caption_image).sides.items():
         rows = pairs.places(places[side].captions, places[side].images)
-        missed = np.cumprod(1 - np.where(rows >= 0, probabilities[rows], 0.0), axis=1)
+        wrong_chances = 1 - np.where(rows >= 0, probabilities[rows], 0.0)
+        missed = np.cumprod(wrong_chances, axis=1)
         for k in CUTOFFS:
-            right = np.where(ranks < k, 1.0, 1 - missed[:, :k][:, -1])
+            last = min(k, missed.shape[1]) - 1
+            right = np.where(ranks < k, 1.0, 1 - missed[:, last])
             recalls[f"{side}_r{k}"] = {"value": 100 * float(right.mean())}
         first = rows[rows[:, 0] >= 0, 0]
         likely[side] = []
         for pair in first[probabilities[first] > LIKELY]:
-            ids = split.image_ids[images[pair]], split.caption_ids[captions[pair]]
-            likely[side].append((*ids, float(probabilities[pair])))
+            image_id = split.image_ids[images[pair]]
+            caption_id = split.caption_ids[captions[pair]]
+            likely[side].append((image_id, caption_id, float(probabilities[pair])))
         shares[side] = None
         if len(first):
             shares[side] = estimates.share(first).percent()
             own = 100 * float((ranks == 0).mean())
-            wrong = len(first) / len(rows)
-            recalls[f"{side}_r1"] = {name: own + wrong * value for name, value in shares[side].items()}
+            wrong_share = len(first) / len(rows)
+            recalls[f"{side}_r1"] = {name: own + wrong_share * value for name, value in shares[side].items()}
     recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}
-    return {"calibration": asdict(calibration), "right_after_all": shares, "likely": likely, "recalls": recalls}
+    return {
+        "calibration": asdict(calibration),
+        "right_after_all": shares,
+        "likely": likely,
+        "recalls": recalls,
+    }
 
 
-def _figures(evaluation: EvaluatedModel, split: SplitScores, *added: PairSet) -> Figures:
-    """Return every metric with all correct matches counted: the own ones and those added."""
-    captions = [np.arange(len(split.caption_ids)), *(pairs.caption_rows for pairs in added)]
-    images = [split.caption_image, *(pairs.image_rows for pairs in added)]
-    matches = PairSet.of(np.concatenate(captions), np.concatenate(images), len(split.image_ids))
+def _figures(
+    evaluation: EvaluatedModel,
+    split: SplitScores,
+    *added: np.ndarray,
+) -> Figures:
+    """Return every metric with all correct matches counted: the own ones and those added, rows [2, n] each."""
+    own = np.stack([np.arange(len(split.caption_image)), split.caption_image])
+    captions, images = np.concatenate([own, *added], axis=1)
+    matches = PairSet.of(captions, images, len(split.image_ids))
     pairs = matches.image_rows, matches.caption_rows
     ranks = ranks_of_matches(split.matrix, *pairs)
     return with_matches(split.matrix, split.caption_image, ranks, pairs, *evaluation.sampling)

@@ -8,7 +8,7 @@ Source: TAGS-DC (Fan et al., Findings of NAACL 2022), Table 4 and section 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from itrpipe.analysis.questions.base import BESIDE, BLIND, SENTENCES, EvaluatedM
 from itrpipe.config import conf_title
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import as_figures, mean_intervals
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.intervals import mean_figures
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import EMBEDDINGS, SplitScores, read_embeddings
 from itrpipe.storage.artifact import DISCRIMINATION
 from itrpipe.storage.tables import rows_of
@@ -28,25 +28,38 @@ from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
 from itrpipe.synthesis.sentences import SentenceFile
 
 
-def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Any]]:
     """Yield the name of each row and its figures: of all sentences of a generator, and of each kind of edit."""
     for name, whole in found.items():
         conf, *written = name.split(".")  # by whom, and the seed
         title = ", ".join([conf_title("synthesize", conf) or conf, *written])
-        yield ("", f"{title} ({whole['sentences']:,} sentences)"), whole
+        row = "", f"{title} ({whole['sentences']:,} sentences)"
+        yield row, whole
         for kind, figures in whole.get("kinds", {}).items():
-            yield ("", f"{title}: {TITLES.get(kind, kind)} ({figures['sentences']:,} sentences)"), figures
+            words = TITLES.get(kind, kind)
+            row = "", f"{title}: {words} ({figures['sentences']:,} sentences)"
+            yield row, figures
 
 
 def _cells(found: Any) -> Cells:
-    return {row: Number.of(figures["percent"]) for row, figures in _rows(found)}
+    cells = {}
+    for row, figures in _rows(found):
+        cells[row] = figures["percent"]
+    return cells
 
 
 def _blind_cells(found: Any) -> Cells:
-    return {row: blind_number(figures.get("blind")) for row, figures in _rows(found)}
+    cells = {}
+    for row, figures in _rows(found):
+        cells[row] = blind_number(figures.get("blind"))
+    return cells
 
 
-TITLES = {"exchange": "two attributes exchanged", "ends": "ends of a relation exchanged", "side": "left and right"}
+TITLES = {
+    "exchange": "two attributes exchanged",
+    "ends": "ends of a relation exchanged",
+    "side": "left and right",
+}
 """Kind -> what it is called where its name says little."""
 
 _GAIN = 10.0
@@ -54,7 +67,8 @@ _GAIN = 10.0
 
 
 def gained_and_lost(
-    own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
+    own: Sequence[Any],
+    others: Sequence[Any],
 ) -> tuple[list[str], list[str]]:
     """Return kinds of edits that one model tells from captions better than another, and those that it tells worse.
 
@@ -62,23 +76,24 @@ def gained_and_lost(
     beyond all of the other.
 
     Args:
-        own, others: what evaluations of each wrote, by seed.
+        own, others: contents of the evaluations of each, by seed.
     """
-    gains, losses = [], []
-    first = own[0] if own else {}
+    gains = []
+    losses = []
+    first = next(iter(own), {})
     for name, whole in first.items():
         for kind, figures in whole.get("kinds", {}).items():
             ours = _percentages(own, name, kind)
             theirs = _percentages(others, name, kind)
             if not ours or not theirs or figures["blind"]["guessed"]:
                 continue
-            mean = float(np.mean([each["value"] for each in ours]))
-            baseline = float(np.mean([each["value"] for each in theirs]))
+            mean = float(np.mean([seed["value"] for seed in ours]))
+            baseline = float(np.mean([seed["value"] for seed in theirs]))
             if abs(mean - baseline) < _GAIN:
                 continue
+            blind = figures["blind"]["value"]
             text = (
-                f"{TITLES.get(kind, kind)} in {mean:.1f} % (baseline {baseline:.1f} %, without the image "
-                f"{figures['blind']['value']:.1f} %)"
+                f"{TITLES.get(kind, kind)} in {mean:.1f} % (baseline {baseline:.1f} %, without the image {blind:.1f} %)"
             )
             if _lies_above(ours, theirs):
                 gains.append(text)
@@ -87,19 +102,22 @@ def gained_and_lost(
     return gains, losses
 
 
-def _percentages(contents: Sequence[Mapping[str, Any]], name: str, kind: str) -> list[Mapping[str, float]]:
-    """Return the percentage of a kind by seed; none where a seed has no sentences of it."""
-    found = []
+def _percentages(contents: Sequence[Any], name: str, kind: str) -> list[Any]:
+    """Return the percentage of a kind by seed; empty where a seed has no such sentences."""
+    percentages = []
     for content in contents:
-        figures = content.get(name, {}).get("kinds", {}).get(kind)
+        kinds = content.get(name, {}).get("kinds", {})
+        figures = kinds.get(kind)
         if not figures or not figures["sentences"]:
             return []
-        found.append(figures["percent"])
-    return found
+        percentages.append(figures["percent"])
+    return percentages
 
 
-def _lies_above(upper: Sequence[Mapping[str, float]], lower: Sequence[Mapping[str, float]]) -> bool:
-    return min(each["low"] for each in upper) > max(each["high"] for each in lower)
+def _lies_above(upper: Sequence[Any], lower: Sequence[Any]) -> bool:
+    lowest = min(interval["low"] for interval in upper)
+    highest = max(interval["high"] for interval in lower)
+    return lowest > highest
 
 
 SHOWN = (
@@ -123,52 +141,78 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         DataError: sentences are of other captions.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
-    if not (evaluation.is_single and evaluation.settings.discriminate):
+    settings = evaluation.settings
+    if not (evaluation.is_single and settings.discriminate):
         return None
     from itrpipe.analysis.sentences import compared, sentence_parser
     from itrpipe.judging.captions import encode_once
 
     parse = sentence_parser(evaluation)
-    rows = PreparedDataset.open(evaluation.existing("prepare")).split(evaluation.settings.split)
-    rows = rows.without(np.setdiff1d(rows.image_ids, split.image_ids).tolist())
-    pictures = evaluation.sources().images(rows)
+    captions = PreparedDataset.open(evaluation.existing("prepare")).split(settings.split)
+    unscored = np.setdiff1d(captions.image_ids, split.image_ids)
+    captions = captions.without(unscored.tolist())
+    pictures = evaluation.sources().images(captions)
     embeddings = None
     if EMBEDDINGS in evaluation.manifest.outputs:
-        file = read_embeddings(evaluation.trained / EMBEDDINGS, rows.name)
-        embeddings = file.images[rows_of(rows.images["image_id"].combine_chunks(), pa.array(file.image_ids))]
+        file = read_embeddings(evaluation.trained / EMBEDDINGS, captions.name)
+        image_ids = captions.images["image_id"].combine_chunks()
+        embeddings = file.images[rows_of(image_ids, pa.array(file.image_ids))]
     trigrams = trigrams_of(evaluation, split)
-    found = {}
-    for name in evaluation.settings.discriminate:
-        kept, owners = kept_sentences(evaluation.job.inputs[f"{SENTENCES}{name}"].folder, rows)
-        scores = captions = np.empty(0, dtype=np.float32)
-        if len(kept):
-            scores, captions = compared(evaluation, parse, rows, pictures, kept, owners, name, embeddings)
-        images = rows.caption_image[owners]
-        pairs = Pairs([rows.texts[row] for row in owners.tolist()], kept["text"].to_pylist(), images)
-        kinds = np.array(kept["kind"].to_pylist(), str)
+    results = {}
+    for name in settings.discriminate:
+        folder = evaluation.job.inputs[f"{SENTENCES}{name}"].folder
+        sentences, owners = kept_sentences(folder, captions)
+        scores = np.empty(0, dtype=np.float32)
+        caption_scores = scores
+        if len(sentences):
+            scores, caption_scores = compared(
+                evaluation,
+                parse,
+                captions,
+                pictures,
+                sentences,
+                owners,
+                name,
+                embeddings,
+            )
+        images = captions.caption_image[owners]
+        own_texts = [captions.texts[row] for row in owners.tolist()]
+        pairs = Pairs(own_texts, sentences["text"].to_pylist(), images)
+        kinds = np.array(sentences["kind"].to_pylist(), str)
         vectors = None
-        if evaluation.settings.blind_encoder:
+        if settings.blind_encoder:
             texts = (*pairs.captions, *pairs.negatives)
-            own, other = np.split(encode_once(evaluation.settings.blind_encoder, "main", texts, evaluation.place), 2)
+            encoded = encode_once(settings.blind_encoder, "main", texts, evaluation.place)
+            own, other = np.split(encoded, 2)
             vectors = own - other
         blind = blind_points(pairs, kinds, trigrams, vectors)
-        columns = owners, images, scores, captions, blind
+
+        columns = owners, images, scores, caption_scores, blind
         by_kind = {}
+        guessed = []
         for kind in np.unique(kinds[kinds != ""]).tolist():
             by_kind[kind] = _figures(columns, kinds == kind, evaluation.sampling)
-        guessed = [kind for kind, figures in by_kind.items() if figures["blind"]["guessed"]]
-        found[name] = {**_figures(columns, ~np.isin(kinds, guessed), evaluation.sampling), "kinds": by_kind}
-        if found[name]["percent"] is not None:
-            evaluation.job.metrics[f"preferred to {name}"] = f"{found[name]['percent']['value']:.1f} %"
-    return dict(sorted(found.items()))
+            if by_kind[kind]["blind"]["guessed"]:
+                guessed.append(kind)
+        whole = _figures(columns, ~np.isin(kinds, guessed), evaluation.sampling)
+        results[name] = {**whole, "kinds": by_kind}
+        if whole["percent"] is not None:
+            evaluation.job.metrics[f"preferred to {name}"] = f"{whole['percent']['value']:.1f} %"
+    return dict(sorted(results.items()))
 
 
-def _figures(columns: Sequence[np.ndarray], rows: np.ndarray, sampling: tuple[int, float]) -> dict[str, Any]:
-    """Return figures of some sentences: see `discrimination`, and what models without images tell."""
-    owners, images, scores, captions, blind = (column[rows] for column in columns)
-    found = discrimination(owners, images, scores, captions, *sampling)
-    found["blind"] = blind_accuracy(blind, images, *sampling) if len(owners) else None
-    return found
+def _figures(
+    columns: Sequence[np.ndarray],
+    rows: np.ndarray,
+    sampling: tuple[int, float],
+) -> dict[str, Any]:
+    """Return the figures of some sentences: see `discrimination`, and `blind`, the accuracy without images."""
+    owners, images, scores, caption_scores, blind = (column[rows] for column in columns)
+    figures = discrimination(owners, images, scores, caption_scores, *sampling)
+    figures["blind"] = None
+    if len(owners):
+        figures["blind"] = blind_accuracy(blind, images, *sampling)
+    return figures
 
 
 def kept_sentences(folder: Path, split: Split) -> tuple[pa.Table, np.ndarray]:
@@ -178,18 +222,24 @@ def kept_sentences(folder: Path, split: Split) -> tuple[pa.Table, np.ndarray]:
         DataError: it has sentences, but none of them for these captions; or a file is damaged.
     """
     file = SentenceFile(folder)
-    kept = file.read(("caption_id", "image_id", "text", "kind"))
-    owners = rows_of(kept["caption_id"], split.captions["caption_id"].combine_chunks())
-    if len(kept) and owners.max() < 0:
+    sentences = file.read(("caption_id", "image_id", "text", "kind"))
+    owners = rows_of(sentences["caption_id"], split.captions["caption_id"].combine_chunks())
+    if len(sentences) and owners.max() < 0:
         raise DataError(
             f"{file.path} has no sentence for any caption of the split {split.name}; remove it and run "
             "`itrpipe synthesize` again"
         )
-    return kept.filter(pa.array(owners >= 0)), owners[owners >= 0]
+    is_of_split = owners >= 0
+    return sentences.filter(pa.array(is_of_split)), owners[is_of_split]
 
 
 def discrimination(
-    owners: np.ndarray, images: np.ndarray, scores: np.ndarray, caption_scores: np.ndarray, samples: int, level: float
+    owners: np.ndarray,
+    images: np.ndarray,
+    scores: np.ndarray,
+    caption_scores: np.ndarray,
+    samples: int,
+    level: float,
 ) -> dict[str, Any]:
     """Return how many sentences are told from their captions.
 
@@ -206,8 +256,16 @@ def discrimination(
         their captions: value, low and high, None without a sentence; how many `sentences` there are, and of how many
         `captions`.
     """
-    found = {"percent": None, "gap": None, "sentences": len(owners), "captions": len(np.unique(owners))}
+    figures = {
+        "percent": None,
+        "gap": None,
+        "sentences": len(owners),
+        "captions": len(np.unique(owners)),
+    }
     if len(owners):
-        values = {"percent": 100.0 * (scores < caption_scores), "gap": scores.astype(np.float64) - caption_scores}
-        found |= as_figures(mean_intervals(values, images, samples, level))
-    return found
+        values = {
+            "percent": 100.0 * (scores < caption_scores),
+            "gap": scores.astype(np.float64) - caption_scores,
+        }
+        figures |= mean_figures(values, images, samples, level)
+    return figures

@@ -21,7 +21,7 @@ from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.settings import ECCV_PACKAGE
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, SIDES, precision_of_matches, query_ranks, recall
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import ECCV_CAPTION
 
@@ -30,11 +30,11 @@ Truth = Mapping[str, Mapping[int, Sequence[int]]]
 _TITLES = {"map_at_r": "mAP@R", "r_precision": "R-P", "r1": "R@1"}
 
 
-def _cells(part: str, titles: Mapping[str, str], found: Mapping[str, Any]) -> Cells:
+def _cells(part: str, titles: Mapping[str, str], found: Any) -> Cells:
     cells = {}
     for side, side_title in SIDES.items():
         for name, title in titles.items():
-            cells[side_title, title] = Number.of(found[part][f"{side}_{name}"])
+            cells[side_title, title] = found[part][f"{side}_{name}"]
     return cells
 
 
@@ -63,14 +63,18 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     """
     if not evaluation.settings.eccv:
         return None
-    ids = (split.image_ids.tolist(), split.caption_ids.tolist())
-    found = eccv_caption_metrics(split.matrix, *ids, *ground_truth())
-    found["package"] = f"{ECCV_PACKAGE} {metadata.version(ECCV_PACKAGE)}"
-    return found
+    figures = eccv_caption_metrics(
+        split.matrix,
+        split.image_ids.tolist(),
+        split.caption_ids.tolist(),
+        *ground_truth(),
+    )
+    figures["package"] = f"{ECCV_PACKAGE} {metadata.version(ECCV_PACKAGE)}"
+    return figures
 
 
 def ground_truth() -> tuple[Truth, Truth, Truth]:
-    """Return what the package, which has to be installed, knows of COCO's 5K test split.
+    """Return the ground truth of the package, which has to be installed, for COCO's 5K test split.
 
     Returns:
         Every image with its five captions; matches of some images and of some captions, by ECCV Caption; and matches of
@@ -79,12 +83,17 @@ def ground_truth() -> tuple[Truth, Truth, Truth]:
     with warnings.catch_warnings():
         # It recommends two packages that would make its own computation faster, which is not used.
         warnings.simplefilter("ignore")
-        found = import_module(ECCV_PACKAGE).Metrics()
-    return found.coco_gts, found.eccv_gts, found.cxc_gts
+        package = import_module(ECCV_PACKAGE).Metrics()
+    return package.coco_gts, package.eccv_gts, package.cxc_gts
 
 
 def eccv_caption_metrics(
-    scores: np.ndarray, image_ids: Sequence[str], caption_ids: Sequence[str], own: Truth, eccv: Truth, cxc: Truth
+    scores: np.ndarray,
+    image_ids: Sequence[str],
+    caption_ids: Sequence[str],
+    own: Truth,
+    eccv: Truth,
+    cxc: Truth,
 ) -> dict[str, Any]:
     """Return metrics of both sets of matches. Candidates are the 5,000 images and 25,000 captions of the package.
 
@@ -104,7 +113,9 @@ def eccv_caption_metrics(
     images = _positions(image_ids, own["i2t"], "image")
     captions = _positions(caption_ids, own["t2i"], "caption")
     if (len(images), len(captions)) != scores.shape:
-        scores = scores[np.ix_(list(images.values()), list(captions.values()))]
+        rows = list(images.values())
+        columns = list(captions.values())
+        scores = scores[np.ix_(rows, columns)]
         images = {name: row for row, name in enumerate(images)}
         captions = {name: row for row, name in enumerate(captions)}
     by_eccv = {}
@@ -115,10 +126,12 @@ def eccv_caption_metrics(
     ):
         rows, *matches = _matches(eccv[side], queries, candidates)
         average, r_precision = precision_of_matches(matrix[rows], *matches)
+        ranks = query_ranks(matrix[rows], *matches)
         by_eccv[f"{side}_queries"] = len(rows)
         by_eccv[f"{side}_map_at_r"] = 100.0 * float(average.mean())
         by_eccv[f"{side}_r_precision"] = 100.0 * float(r_precision.mean())
-        by_eccv[f"{side}_r1"] = recall(query_ranks(matrix[rows], *matches), 1)
+        by_eccv[f"{side}_r1"] = recall(ranks, 1)
+
         rows, *matches = _matches(cxc[side], queries, candidates)
         ranks = query_ranks(matrix[rows], *matches)
         by_cxc[f"{side}_queries"] = len(rows)
@@ -129,31 +142,43 @@ def eccv_caption_metrics(
 
 
 def _matches(
-    truth: Mapping[int, Sequence[int]], rows: Mapping[int, int], columns: Mapping[int, int]
+    truth: Mapping[int, Sequence[int]],
+    rows: Mapping[int, int],
+    columns: Mapping[int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return rows [q], rising, of the queries of a ground truth, and its matches [M] as number of the query and column.
 
     The ground truth names two captions that are none of the 25,000. They are left out here, whereas the package's
     own figures count them as never found, which makes its mAP@R of images lower by less than 0.01.
     """
-    found = sorted(rows[query] for query in truth if query in rows)
-    number = {row: number for number, row in enumerate(found)}
+    query_rows = sorted(rows[query] for query in truth if query in rows)
+    numbers = {row: number for number, row in enumerate(query_rows)}
     pairs = set()
     for query, candidates in truth.items():
-        if query in rows:
-            pairs |= {(number[rows[query]], columns[each]) for each in candidates if each in columns}
+        if query not in rows:
+            continue
+        for candidate in candidates:
+            if candidate in columns:
+                pairs.add((numbers[rows[query]], columns[candidate]))
     queries, candidates = np.array(sorted(pairs), dtype=np.int64).T
-    return np.array(found), queries, candidates
+    return np.array(query_rows), queries, candidates
 
 
-def _positions(ids: Sequence[str], wanted: Mapping[int, Any], what: str) -> dict[int, int]:
+def _positions(
+    ids: Sequence[str],
+    wanted: Mapping[int, Any],
+    what: str,
+) -> dict[int, int]:
     """Return COCO id -> position among `ids`, of the ids that are wanted."""
-    place = {int(name): number for number, name in enumerate(ids) if name.isdecimal()}
-    missing = [each for each in wanted if each not in place]
+    position = {}
+    for number, name in enumerate(ids):
+        if name.isdecimal():
+            position[int(name)] = number
+    missing = [name for name in wanted if name not in position]
     if missing:
         raise DataError(
             f"{len(missing):,} of {len(wanted):,} {what}s of COCO's 5K test split are not among the {len(ids):,} here "
             f"(such as {what} {missing[0]}): ECCV Caption is for `--dataset coco --split test`, prepared from "
             "dataset_coco.json"
         )
-    return {each: place[each] for each in wanted}
+    return {name: position[name] for name in wanted}

@@ -13,7 +13,7 @@ import numpy as np
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.truth import PairSet, known_pairs
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.storage.artifact import FALSE_NEGATIVES
@@ -21,17 +21,22 @@ from itrpipe.storage.artifact import FALSE_NEGATIVES
 if TYPE_CHECKING:
     from itrpipe.learning.false_negatives import Gaussians
 
-DIRECTIONS = {"texts_for_images": "Captions for images", "images_for_texts": "Images for captions"}
-ANCHORS, DEPTH = 500, 20
-"""Anchors of each direction, and the hardest candidates of each."""
+DIRECTIONS = {
+    "texts_for_images": "Captions for images",
+    "images_for_texts": "Images for captions",
+}
+ANCHORS = 500
+"""Anchors of each direction."""
+DEPTH = 20
+"""Hardest candidates of each anchor."""
 
 
 def _cells(found: Any) -> Cells:
     cells = {}
     for direction, title in DIRECTIONS.items():
         hardest = found["hardest"][direction]
-        cells[title, "likely, %"] = Number.of(hardest["likely_percent"])
-        cells[title, "true, %"] = Number.of(hardest["true_percent"])
+        cells[title, "likely, %"] = hardest["likely_percent"]
+        cells[title, "true, %"] = hardest["true_percent"]
     return cells
 
 
@@ -57,7 +62,12 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     return analyse(embeddings, matches, settings, trained["batch_size"])
 
 
-def analyse(embeddings: SplitEmbeddings, matches: PairSet | None, settings: Fne, batch_size: int) -> dict[str, Any]:
+def analyse(
+    embeddings: SplitEmbeddings,
+    matches: PairSet | None,
+    settings: Fne,
+    batch_size: int,
+) -> dict[str, Any]:
     """Estimate the distributions of similarities, and the probability of the hardest candidates to match.
 
     Args:
@@ -82,7 +92,8 @@ def analyse(embeddings: SplitEmbeddings, matches: PairSet | None, settings: Fne,
         ties=settings.ties,
         floor=True,
     )
-    figures: dict[str, Any] = {"hardest": {}}
+    hardest = {}
+    figures: dict[str, Any] = {"hardest": hardest}
     for row, name in enumerate(("matches", "mismatches")):
         figures[name] = {
             "mean": number(gaussians.mean[row].item()),
@@ -90,12 +101,16 @@ def analyse(embeddings: SplitEmbeddings, matches: PairSet | None, settings: Fne,
             "count": int(gaussians.count[row]),
         }
     for direction in DIRECTIONS:
-        figures["hardest"][direction] = _hardest_candidates(embeddings, matches, direction, settings, gaussians)
+        hardest[direction] = _hardest_candidates(embeddings, matches, direction, settings, gaussians)
     return figures
 
 
 def _hardest_candidates(
-    embeddings: SplitEmbeddings, matches: PairSet | None, direction: str, settings: Fne, gaussians: Gaussians
+    embeddings: SplitEmbeddings,
+    matches: PairSet | None,
+    direction: str,
+    settings: Fne,
+    gaussians: Gaussians,
 ) -> dict[str, Any]:
     """Return how many of the hardest candidates of some anchors are likely, and how many are, correct matches."""
     import torch
@@ -105,22 +120,39 @@ def _hardest_candidates(
     images = embeddings.images, np.arange(len(embeddings.images))
     texts = embeddings.texts, embeddings.caption_image
     by_image = direction == "texts_for_images"
-    (own, own_owners), (others, other_owners) = (images, texts) if by_image else (texts, images)
-    anchors = np.sort(np.random.default_rng(0).permutation(len(own))[:ANCHORS])
-    similarities = torch.from_numpy(own[anchors]) @ torch.from_numpy(others[:]).T  # [A, M]
-    similarities.masked_fill_(torch.from_numpy(own_owners[anchors, None] == other_owners), float("-inf"))
-    best = similarities.topk(min(DEPTH, similarities.shape[1]), dim=1)
+    if by_image:
+        (queries, query_owners), (others, other_owners) = images, texts
+    else:
+        (queries, query_owners), (others, other_owners) = texts, images
+    shuffled = np.random.default_rng(0).permutation(len(queries))
+    anchors = np.sort(shuffled[:ANCHORS])
+    vectors = torch.from_numpy(queries[anchors])
+    similarities = vectors @ torch.from_numpy(others[:]).T  # [A, M]
+    is_match = torch.from_numpy(query_owners[anchors, None] == other_owners)
+    similarities.masked_fill_(is_match, float("-inf"))
+
+    depth = min(DEPTH, similarities.shape[1])
+    best = similarities.topk(depth, dim=1)
     is_candidate = best.values.isfinite()
     probability = false_negative_probability(
-        best.values[is_candidate], gaussians, settings.prior, monotone=settings.monotone
+        best.values[is_candidate],
+        gaussians,
+        settings.prior,
+        monotone=settings.monotone,
     )
-    likely = probability.numpy() > 0.5
-    figures = {"candidates": len(likely), "likely_percent": number(100 * likely.mean()), "true_percent": None}
+    is_likely = probability.numpy() > 0.5
+    figures = {
+        "candidates": len(is_likely),
+        "likely_percent": number(100 * is_likely.mean()),
+        "true_percent": None,
+    }
     if matches is not None:
-        candidates = best.indices[is_candidate].numpy()
-        anchors = anchors[is_candidate.nonzero()[:, 0].numpy()]
-        pairs = (candidates, anchors) if by_image else (anchors, candidates)
-        figures["true_percent"] = number(100 * matches.has(*pairs).mean())
+        captions = best.indices[is_candidate].numpy()
+        image_rows = anchors[is_candidate.nonzero()[:, 0].numpy()]
+        if not by_image:
+            captions, image_rows = image_rows, captions
+        is_true = matches.has(captions, image_rows)
+        figures["true_percent"] = number(100 * is_true.mean())
     return figures
 
 

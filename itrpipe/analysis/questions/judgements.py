@@ -16,14 +16,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from itrpipe.analysis.judges import LOOKING, ask_judges, split_material
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.analysis.questions.benchmarks import features_of, photographs_of
+from itrpipe.analysis.questions.benchmarks import pictures_of
 from itrpipe.datasets.benchmarks import Benchmark, Pair, named
 from itrpipe.datasets.judgements import FOLDERS, JUDGEMENTS, Judgements, read_judgements
 from itrpipe.datasets.paths import image_key
@@ -31,7 +31,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.intervals import as_figures, mean_intervals
+from itrpipe.evaluation.intervals import mean_figures
 from itrpipe.evaluation.kendall import kendall
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
@@ -42,11 +42,10 @@ from itrpipe.judging.shares import wilson
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import AGREEMENT
 
-if TYPE_CHECKING:
-    from itrpipe.training.data import SplitImages
-
-MODEL, TOGETHER = "model", "judges together"
-"""Names of the evaluated model, and of all judges, among judges."""
+MODEL = "model"
+"""Name of the evaluated model among judges."""
+TOGETHER = "judges together"
+"""Name of the mean of all judges among them."""
 FIRST_RANKS = (1, 2, 6, 21, 101)
 """The first rank of each group; those from the last on are in none."""
 
@@ -56,7 +55,8 @@ def _cells(content: Mapping[str, Any]) -> Cells:
     for name, kinds in content.items():
         for kind, figures in kinds.items():
             for measure, value in figures.items():
-                cells[f"{name}, {kind}:", measure] = Number.of(value, digits=int(measure != "pairs"))
+                digits = int(measure != "pairs")
+                cells[f"{name}, {kind}:", measure] = Number.of(value, digits=digits)
     return cells
 
 
@@ -80,11 +80,17 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     Raises:
         UsageError, MissingInputError, DataError: see `judges_scores`, and `itrpipe.analysis.questions.benchmarks`.
     """
-    folders = [asked.folder for asked in map(named, evaluation.settings.benchmark) if asked.name == JUDGEMENTS]
+    benchmarks = map(named, evaluation.settings.benchmark)
+    folders = [benchmark.folder for benchmark in benchmarks if benchmark.name == JUDGEMENTS]
     if not folders:
         return None
     judgements = read_judgements(folders[0])
-    scores = judges_scores(judgements, evaluation.settings.judges, evaluation.job.made, evaluation.place)
+    scores = judges_scores(
+        judgements,
+        evaluation.settings.judges,
+        evaluation.job.made,
+        evaluation.place,
+    )
     *_, together = scores.values()
     files = judgements.photographs()
     if files:
@@ -93,11 +99,18 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         evaluation.warn(
             f"{judgements.root}: the model is not asked, since {FOLDERS[0]} with the photographs is not there"
         )
-    ranks = wrong_answer_ranks(judgements, split, split_material(evaluation, split).captions)
-    return agreement(judgements, scores) | figures_by_rank(judgements, ranks, together, evaluation.sampling)
+    texts = split_material(evaluation, split).captions
+    ranks = wrong_answer_ranks(judgements, split, texts)
+    by_rank = figures_by_rank(judgements, ranks, together, evaluation.sampling)
+    return agreement(judgements, scores) | by_rank
 
 
-def compare_judges(folder: str, judges: Sequence[str], device: str = "auto", reporter: Reporter | None = None) -> Any:
+def compare_judges(
+    folder: str,
+    judges: Sequence[str],
+    device: str = "auto",
+    reporter: Reporter | None = None,
+) -> Any:
     """Measure how far judges agree with people, without any model; see `agreement`.
 
     Args:
@@ -112,7 +125,10 @@ def compare_judges(folder: str, judges: Sequence[str], device: str = "auto", rep
 
 
 def judges_scores(
-    judgements: Judgements, judges: Sequence[str], made: Callable[[Work, str], Made], device: str
+    judgements: Judgements,
+    judges: Sequence[str],
+    made: Callable[[Work, str], Made],
+    device: str,
 ) -> dict[str, np.ndarray]:
     """Let judges score all pairs.
 
@@ -144,7 +160,12 @@ def judges_scores(
         from itrpipe.features.photographs import GivenPhotographs
 
         photographs = GivenPhotographs(files)
-    material = Material(judgements.captions, judgements.owners, len(judgements.files), photographs)
+    material = Material(
+        judgements.captions,
+        judgements.owners,
+        len(judgements.files),
+        photographs,
+    )
     log_odds = ask_judges(judges, material, *judgements.pairs, made, JUDGEMENTS, device)
     scores = dict(zip(judges, log_odds.T, strict=True))
     if len(judges) > 1:
@@ -152,7 +173,10 @@ def judges_scores(
     return scores
 
 
-def agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def agreement(
+    judgements: Judgements,
+    scores: Mapping[str, np.ndarray],
+) -> dict[str, Any]:
     """Measure how far scores agree with people.
 
     Args:
@@ -163,17 +187,27 @@ def agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict[
         Judge or model -> `experts` and `crowd`, each with `tau` and the `auc`.
     """
     figures = {}
-    for name, values in scores.items():
+    for name, rest in scores.items():
         figures[name] = {}
-        rest = values
         for kind, part in judgements.answers.items():
             own, rest = np.split(rest, [len(part.fits)])
-            tau = kendall(np.repeat(own, part.values.shape[1]), part.values.ravel())
-            figures[name][kind] = {"tau": 100 * (tau.c if kind == "experts" else tau.b), "auc": _area(own, part.fits)}
+            people = part.values.shape[1]
+            tau = kendall(np.repeat(own, people), part.values.ravel())
+            value = tau.b
+            if kind == "experts":
+                value = tau.c
+            figures[name][kind] = {
+                "tau": 100 * value,
+                "auc": _area(own, part.fits),
+            }
     return figures
 
 
-def wrong_answer_ranks(judgements: Judgements, split: SplitScores, texts: Sequence[str]) -> np.ndarray:
+def wrong_answer_ranks(
+    judgements: Judgements,
+    split: SplitScores,
+    texts: Sequence[str],
+) -> np.ndarray:
     """Return the rank [P] of each pair's caption among all captions of other photographs by the model's scores.
 
     It is 0 where the split has no such photograph or caption. Captions are found by photograph and words, as the files
@@ -191,20 +225,26 @@ def wrong_answer_ranks(judgements: Judgements, split: SplitScores, texts: Sequen
         caption_rows[split.image_ids[owner], *tokenize(text)] = row
     ranks = []
     for image, caption in zip(*judgements.pairs, strict=True):
+        owner = names[judgements.owners[caption]]
+        words = tokenize(judgements.captions[caption])
         row = image_rows.get(names[image])
-        column = caption_rows.get((names[judgements.owners[caption]], *tokenize(judgements.captions[caption])))
+        column = caption_rows.get((owner, *words))
         rank = 0
         if row is not None and column is not None:
-            above = split.matrix[row] > split.matrix[row, column]
-            rank = 1 + (above & (split.caption_image != row)).sum()
+            is_above = split.matrix[row] > split.matrix[row, column]
+            is_wrong = split.caption_image != row
+            rank = 1 + (is_above & is_wrong).sum()
         ranks.append(rank)
     return np.array(ranks)
 
 
 def figures_by_rank(
-    judgements: Judgements, ranks: np.ndarray, scores: np.ndarray, sampling: tuple[int, float]
+    judgements: Judgements,
+    ranks: np.ndarray,
+    scores: np.ndarray,
+    sampling: tuple[int, float],
 ) -> dict[str, Any]:
-    """Return what people say of the model's wrong answers, by their rank.
+    """Return the shares of right ones among the model's wrong answers, by their rank, as people judge them.
 
     Args:
         judgements: of a folder.
@@ -216,18 +256,23 @@ def figures_by_rank(
         Ranks -> `experts` and `crowd`, each with the number of `pairs`, the percent that is `right` with its interval
         over photographs, and the `auc` of the judges, None where all are right or wrong.
     """
-    figures: dict[str, Any] = {}
+    by_rank = {}
     for kind, part in judgements.answers.items():
         own_ranks, ranks = np.split(ranks, [len(part.fits)])
         own_scores, scores = np.split(scores, [len(part.fits)])
         for first, end in itertools.pairwise(FIRST_RANKS):
             chosen = (own_ranks >= first) & (own_ranks < end)
-            if chosen.any():
-                fits = part.fits[chosen]
-                right = mean_intervals({"right": 100.0 * fits}, part.images[chosen], *sampling)
-                found = {"pairs": len(fits), "auc": _area(own_scores[chosen], fits)} | as_figures(right)
-                figures.setdefault(f"ranks {first} to {end - 1}", {})[kind] = found
-    return figures
+            if not chosen.any():
+                continue
+            fits = part.fits[chosen]
+            figures = {
+                "pairs": len(fits),
+                "auc": _area(own_scores[chosen], fits),
+            }
+            percent = {"right": 100.0 * fits}
+            figures |= mean_figures(percent, part.images[chosen], *sampling)
+            by_rank.setdefault(f"ranks {first} to {end - 1}", {})[kind] = figures
+    return by_rank
 
 
 def _area(scores: np.ndarray, fits: np.ndarray) -> dict[str, float] | None:
@@ -239,23 +284,24 @@ def _area(scores: np.ndarray, fits: np.ndarray) -> dict[str, float] | None:
     return {"value": 100 * area, "low": 100 * low, "high": 100 * high}
 
 
-def _model_scores(evaluation: EvaluatedModel, judgements: Judgements, files: Sequence[str]) -> np.ndarray:
+def _model_scores(
+    evaluation: EvaluatedModel,
+    judgements: Judgements,
+    files: Sequence[str],
+) -> np.ndarray:
     """Return the scores [P] of the evaluated model, kind after kind."""
     from itrpipe.analysis.sentences import compared, sentence_parser
 
-    sources = evaluation.sources()
-    benchmark = Benchmark(judgements.root, [Pair(file, file, "", "") for file in files])
-    _, photographs = photographs_of(benchmark, JUDGEMENTS, evaluation)
-    pictures: SplitImages = photographs
-    if sources.extract is not None:
-        pictures = features_of(photographs, JUDGEMENTS, evaluation, sources.extract)
+    pairs = [Pair(file, file, "", "") for file in files]
+    benchmark = Benchmark(judgements.root, pairs)
+    _, pictures = pictures_of(benchmark, JUDGEMENTS, evaluation, evaluation.sources().extract)
     ids = np.arange(len(judgements.files)).astype(str)
     texts = np.array(judgements.captions)
     captions = pa.table({"image_id": ids[judgements.owners], "text": texts})
     shown = Split("test", pa.table({"image_id": ids}), captions)
-    _, first = np.unique(judgements.owners, return_index=True)
     images, rows = judgements.pairs
     sentences = pa.table({"image_id": ids[images], "text": texts[rows]})
+    _, first = np.unique(judgements.owners, return_index=True)
     parse = sentence_parser(evaluation)
     scores, _ = compared(evaluation, parse, shown, pictures, sentences, first[images], JUDGEMENTS)
     return scores

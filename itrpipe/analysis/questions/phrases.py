@@ -7,7 +7,7 @@ from typing import Any
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.metrics import SIDES
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import MATCHING
 
@@ -16,7 +16,7 @@ def _cells(negatives: str, found: Any) -> Cells:
     cells = {}
     for side, title in SIDES.items():
         for name in ("global", "local", "phrase"):
-            cells[title, name] = Number.of(found[negatives][side][name])
+            cells[title, name] = found[negatives][side][name]
     return cells
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import WORDS
 
@@ -24,9 +24,8 @@ def _cells(found: Any) -> Cells:
     figures = found | found["discrimination"]
     cells = {}
     for key, name in _COLUMNS.items():
-        cells[key] = None
-        if figures[name] is not None:
-            cells[key] = Number.of(figures[name]["percent"])
+        share = figures[name] or {}
+        cells[key] = share.get("percent")
     return cells
 
 
@@ -34,10 +33,11 @@ def _perplexities(found: Any) -> Cells:
     fluency = found.get("fluency")
     if fluency is None:
         return {}
+    name = fluency["name"]
     return {
-        (fluency["name"], "captions"): Number.of(fluency["captions"]),
-        (fluency["name"], "with wrong words"): Number.of(fluency["written"]),
-        (fluency["name"], "corrected"): Number.of(fluency["corrected"]),
+        (name, "captions"): fluency["captions"],
+        (name, "with wrong words"): fluency["written"],
+        (name, "corrected"): fluency["corrected"],
     }
 
 
