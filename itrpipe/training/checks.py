@@ -279,8 +279,7 @@ def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
     if not before:
         return "too few epochs to see whether it has converged"
     gained = max(row["val_rsum"] for row in history) - max(before)
-    answers = 100 * ANSWERS / min(images, settings["validation_images"])
-    if gained <= max(RISING, answers):
+    if gained <= RISING or gained <= 100 * ANSWERS / min(images, settings["validation_images"]):
         return ""
     patience = settings["patience"]
     was_flat = patience > 0 and not any(row["best"] for row in history[-patience:])
