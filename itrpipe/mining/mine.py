@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from itrpipe.engine.work import Runner
 from itrpipe.errors import UsageError
-from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining, Precision
+from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining
 from itrpipe.mining.filters import (
     DuplicateCaptions,
     better_than_another,
@@ -40,6 +40,7 @@ from itrpipe.mining.lists import (
     matching,
     write_lists,
 )
+from itrpipe.mining.searcher import Precision
 from itrpipe.mining.statistics import DATASET, Figures, mining_statistics
 from itrpipe.storage.arrays import Rows
 from itrpipe.storage.vectors import check_captions, given_vectors
