@@ -208,23 +208,19 @@ class OfflineNegatives:
             image_places = self._images.places(captions, rng)
         text = self._texts.at(images, text_places)
         image = self._images.at(captions, image_places)
-        if settings.redraw:
-            self._redraw(text, image, images, rng)
+        tries = MAX_REDRAWS if settings.redraw else 0
+        for _ in range(tries):
+            clash = np.flatnonzero(self._caption_image[text] == image)
+            if not len(clash):
+                break
+            places = self._texts.places(images[clash], rng)
+            text[clash] = self._texts.at(images[clash], places)
         picked = rng.random(len(image)) * self._captions_of.counts[image]
         places = self._captions_of.offsets[image] + picked.astype(np.int64)
         text_of_image = self._captions_of.values[places]
         image_of_text = self._caption_image[text]
         corresponding = int((image_of_text == image).sum())
         return OfflineQuintuplets(text, image, text_of_image, image_of_text, corresponding)
-
-    def _redraw(self, text: np.ndarray, image: np.ndarray, anchors: np.ndarray, rng: np.random.Generator) -> None:
-        """Draw in place those negative texts [B] of images [B] again that describe the negative image [B]."""
-        for _ in range(MAX_REDRAWS):
-            clash = np.flatnonzero(self._caption_image[text] == image)
-            if not len(clash):
-                return
-            places = self._texts.places(anchors[clash], rng)
-            text[clash] = self._texts.at(anchors[clash], places)
 
 
 class _RankedList:
