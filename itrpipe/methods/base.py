@@ -38,7 +38,12 @@ class TrainingSet(Protocol):
 
     caption_image: np.ndarray
 
-    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None) -> Pairs:
+    def pairs(
+        self,
+        images: np.ndarray,
+        captions: np.ndarray,
+        rng: np.random.Generator | None = None,
+    ) -> Pairs:
         """Return batches of image rows and caption rows, [B] each; with `rng` images may be changed at random."""
         ...
 
@@ -195,7 +200,12 @@ class MomentumTwin(nn.Module):
     Source: FNE (Li et al., ACM MM 2023), Eq. 14, after MoCo (He et al., CVPR 2020).
     """
 
-    def __init__(self, model: nn.Module, momentum: float, evaluate: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        momentum: float,
+        evaluate: bool = True,
+    ) -> None:
         super().__init__()
         shared: dict[int, Any] = {}
         trained = {}
@@ -223,7 +233,7 @@ class MomentumTwin(nn.Module):
     @torch.no_grad()
     def encode(self, images: ImageBatch, texts: TextBatch) -> tuple[Tensor, Tensor]:
         """Return embeddings of images and captions, [B, D] each, without gradient."""
-        image, text = encoded(self.model, (images, texts))
+        image, text = encode_pairs(self.model, (images, texts))
         return image.embedding, text.embedding
 
 
@@ -248,8 +258,11 @@ def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:
     return batch.images[:, None] == batch.images[None, :]
 
 
-def sentences_drawn(
-    sentences: SentenceBank | None, captions: np.ndarray, most: int, rng: np.random.Generator
+def draw_sentences(
+    sentences: SentenceBank | None,
+    captions: np.ndarray,
+    most: int,
+    rng: np.random.Generator,
 ) -> OwnedTexts | None:
     """Draw synthetic sentences of captions [B], so many of each at most, as further negatives; None without any."""
     assert sentences is not None, "these settings read sentences; give build() a SentenceBank"
@@ -259,8 +272,12 @@ def sentences_drawn(
     return OwnedTexts(in_training(texts), owners, places)
 
 
-def twins_drawn(
-    data: TrainingSet, sentences: SentenceBank | None, share: float, pairs: int, rng: np.random.Generator
+def draw_twins(
+    data: TrainingSet,
+    sentences: SentenceBank | None,
+    share: float,
+    pairs: int,
+    rng: np.random.Generator,
 ) -> Pairs:
     """Draw images with what is true of them alone, and behind them the twins of both, [2 n] each.
 
@@ -277,7 +294,8 @@ def twins_drawn(
     captions = sentences.owners(rows)
     own = data.caption_image[captions]
     twins = sentences.twins[rows]
-    is_mirrored = np.concatenate([np.zeros(count, dtype=bool), twins == own])
+    as_they_are = np.zeros(count, dtype=bool)
+    is_mirrored = np.concatenate([as_they_are, twins == own])
     # Pairs are what data change at random and share among processes; here with any captions.
     image_rows = np.concatenate([own, twins])
     images, _ = data.pairs(image_rows, np.tile(captions, 2), rng)
@@ -288,7 +306,7 @@ def twins_drawn(
 def twin_scores(model: AnyMatcher, batch: Batch) -> Tensor:
     """Return scores [n, 2, 2] of the two images of each quadruple, in rows, with its captions; matches diagonal."""
     assert batch.twins is not None
-    images, texts = encoded(model, batch.twins)
+    images, texts = encode_pairs(model, batch.twins)
     lengths = batch.twins[1].lengths
     members = torch.arange(len(lengths), device=lengths.device).view(2, 1, -1)
     image_rows = members.expand(2, 2, -1).flatten()
@@ -297,13 +315,18 @@ def twin_scores(model: AnyMatcher, batch: Batch) -> Tensor:
     return scores.view(2, 2, -1).permute(2, 0, 1)
 
 
-def encoded(model: AnyMatcher, pairs: Pairs) -> tuple[Any, Any]:
+def encode_pairs(model: AnyMatcher, pairs: Pairs) -> tuple[Any, Any]:
     """Return images and captions as a model encodes them, in this order."""
     images, texts = pairs
     return model.encode_images(images), model.encode_texts(texts)
 
 
-def auxiliary_terms(model: AnyMatcher, images: Any, batch: Batch, weight: float) -> dict[str, Tensor]:
+def auxiliary_terms(
+    model: AnyMatcher,
+    images: Any,
+    batch: Batch,
+    weight: float,
+) -> dict[str, Tensor]:
     """Return the backbone's own loss of the positives under the name `auxiliary`; nothing if it has or weighs none.
 
     It is a mean over the batch, which published methods add to a sum of B ranking losses. A method whose losses are

@@ -100,7 +100,8 @@ class ExactMining(Work[Searcher]):
         self._memory = memory
         count = searched.counts[0]
         # Neighbours stay together in short runs, so that a part is read in few pieces.
-        run = max(1, _NUMBERS_PER_RUN // searched.sides[0].shape[1])
+        dim = searched.sides[0].shape[1]
+        run = max(1, _NUMBERS_PER_RUN // dim)
         if not block:
             images = math.ceil(count / _PARTS / run) * run
             block = min(max(images, _FEWEST_IMAGES), _MOST_IMAGES)
@@ -115,12 +116,15 @@ class ExactMining(Work[Searcher]):
         """Return the rows of a part's images: a fair sample, whatever the order of all."""
         count = self.searched.counts[0]
         starts = np.arange(number * self._run, count, self._parts * self._run)
-        rows = (starts[:, None] + np.arange(self._run)).ravel()
+        rows = starts[:, None] + np.arange(self._run)
         return rows[rows < count]
 
     def parts(self) -> list[Part]:
         """Return samples of the images."""
-        return numbered((len(self.images_of(number)), number) for number in range(self._parts))
+        contents = []
+        for number in range(self._parts):
+            contents.append((len(self.images_of(number)), number))
+        return numbered(contents)
 
     def open(self) -> Searcher:
         """Open the device that compares."""
@@ -148,16 +152,17 @@ class ExactMining(Work[Searcher]):
             KEYS: ("<i8", (0,)),
         }
 
-        def compare(of_tile: tuple[slice, Block]) -> tuple[slice, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        def compare(of_tile: tuple[slice, Block]) -> tuple[int, tuple[np.ndarray, ...]]:
             tile, captions = of_tile
             by_text = TopLists(captions.rows < text_anchors, text_width, num_images)
             worker.compare(images, captions, by_image, by_text)
-            return tile, by_text.entries()
+            return tile.start, by_text.entries()
 
+        tiles = worker.tiles(1, self._block)
         with array_writer(path, arrays) as writer:
-            for tile, (keys, counts, floors) in worker.in_threads(compare, worker.tiles(1, self._block)):
-                writer.write(FLOORS, tile.start, floors)
-                writer.write(COUNTS, tile.start, counts)
+            for start, (keys, counts, floors) in worker.in_threads(compare, tiles):
+                writer.write(FLOORS, start, floors)
+                writer.write(COUNTS, start, counts)
                 writer.append(KEYS, keys)
             keys = by_image.sorted()[: len(anchors)]
             found = (keys != NO_CANDIDATE).sum(axis=1)
@@ -166,7 +171,11 @@ class ExactMining(Work[Searcher]):
                 keys[lacking[some]] = keys_again
             writer.write(IMAGE_KEYS, 0, keys)
 
-    def lists(self, paths: Sequence[Path], direction: str) -> Iterator[tuple[slice, CandidateLists]]:
+    def lists(
+        self,
+        paths: Sequence[Path],
+        direction: str,
+    ) -> Iterator[tuple[slice, CandidateLists]]:
         """Yield all lists of a direction, some consecutive anchors at a time.
 
         Args:
@@ -177,13 +186,18 @@ class ExactMining(Work[Searcher]):
             DataError: products are off by more than floating-point arithmetic allows.
         """
         files = [ArrayFile(path) for path in paths]
-        kind = row_type(self.shapes[direction][2])
+        _, _, num_candidates = self.shapes[direction]
+        kind = row_type(num_candidates)
         blocks = self._image_keys(files) if direction == DIRECTIONS[0] else self._text_keys(files)
         for part, keys in blocks:
-            scores, candidates = unpack_keys(torch.from_numpy(keys))
-            yield part, CandidateLists(candidates.numpy().astype(kind), scores.numpy())
+            scores, rows = unpack_keys(torch.from_numpy(keys))
+            candidates = rows.numpy().astype(kind)
+            yield part, CandidateLists(candidates, scores.numpy())
 
-    def _image_keys(self, files: Sequence[ArrayFile]) -> Iterator[tuple[slice, np.ndarray]]:
+    def _image_keys(
+        self,
+        files: Sequence[ArrayFile],
+    ) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield slices of the images and the keys [a, num_texts] of their lists."""
         anchors, width, _ = self.shapes[DIRECTIONS[0]]
         images_of_files = [self.images_of(number) for number in range(len(files))]
@@ -191,10 +205,14 @@ class ExactMining(Work[Searcher]):
             keys = np.empty((part.stop - part.start, width), np.int64)
             for images, file in zip(images_of_files, files, strict=True):
                 first, stop = np.searchsorted(images, (part.start, part.stop)).tolist()
-                keys[images[first:stop] - part.start] = file[IMAGE_KEYS].read(first, stop)
+                rows = images[first:stop] - part.start
+                keys[rows] = file[IMAGE_KEYS].read(first, stop)
             yield part, keys
 
-    def _text_keys(self, files: Sequence[ArrayFile]) -> Iterator[tuple[slice, np.ndarray]]:
+    def _text_keys(
+        self,
+        files: Sequence[ArrayFile],
+    ) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield slices of the captions and the keys [a, num_images] of their lists, merged."""
         anchors, width, _ = self.shapes[DIRECTIONS[1]]
         parts = list_slices(anchors, width)
@@ -202,7 +220,8 @@ class ExactMining(Work[Searcher]):
         repaired = self._repaired_keys(unproven)
         entries_of_files = [_text_entries(file, parts) for file in files]
         for part, *entries in zip(parts, *entries_of_files, strict=True):
-            lists = TopLists(torch.ones(part.stop - part.start, dtype=torch.bool), width)
+            wanted = torch.ones(part.stop - part.start, dtype=torch.bool)
+            lists = TopLists(wanted, width)
             for places, keys in entries:
                 lists.put(torch.from_numpy(places), keys)
             keys = lists.sorted()
@@ -228,13 +247,21 @@ class ExactMining(Work[Searcher]):
         reaching = np.zeros(anchors, np.int64)
         parts = list_slices(anchors, width)
         for file in files:
-            for part, (places, keys) in zip(parts, _text_entries(file, parts), strict=True):
+            entries = _text_entries(file, parts)
+            for part, (places, keys) in zip(parts, entries, strict=True):
                 scores, _ = unpack_keys(keys)
                 reached = scores.numpy() >= floors[part][places]
-                reaching[part] += np.bincount(places[reached], minlength=part.stop - part.start)
-        return np.flatnonzero(reaching < self._full_lengths(1, np.arange(anchors)))
+                counts = np.bincount(places[reached], minlength=part.stop - part.start)
+                reaching[part] += counts
+        lengths = self._full_lengths(1, np.arange(anchors))
+        return np.flatnonzero(reaching < lengths)
 
-    def _search_again(self, worker: Searcher, side: int, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    def _search_again(
+        self,
+        worker: Searcher,
+        side: int,
+        rows: np.ndarray,
+    ) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield slices [r] of images or captions and the keys [r, k] of their lists, found without a guess."""
         for part in slices(len(rows), _SEARCHED_AGAIN):
             anchors = worker.block(side, rows[part])
@@ -279,19 +306,27 @@ class ExactMining(Work[Searcher]):
             anchors = np.sort(generator.permutation(count)[:SAMPLED_ANCHORS])
             hits = 0
             for part, keys in self._search_again(worker, side, anchors):
-                exact = unpack_keys(torch.from_numpy(keys))[0].numpy()
-                last = exact[:, -1] - _ROUNDING * np.abs(exact).max(axis=1)
-                for anchor, least in zip(anchors[part].tolist(), last, strict=True):
-                    hits += int((mined.read(direction, anchor, anchor + 1).scores >= least).sum())
+                scores, _ = unpack_keys(torch.from_numpy(keys))
+                exact = scores.numpy()
+                tolerance = _ROUNDING * np.abs(exact).max(axis=1)
+                least = exact[:, -1] - tolerance
+                rows = anchors[part].tolist()
+                lists = [mined.read(direction, row, row + 1).scores for row in rows]
+                is_hit = np.concatenate(lists) >= least[:, None]
+                hits += int(is_hit.sum())
             recall[direction] = hits / (len(anchors) * width)
         return recall
 
 
-def _text_entries(file: ArrayFile, parts: Sequence[slice]) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+def _text_entries(
+    file: ArrayFile,
+    parts: Sequence[slice],
+) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
     """Yield the candidates that slices of the captions found in a part: the caption of each, and their keys [P]."""
     start = 0
     for part in parts:
         counts = file[COUNTS].read(part.start, part.stop)
         keys = file[KEYS].read(start, start + int(counts.sum()))
         start += len(keys)
-        yield np.arange(len(counts)).repeat(counts), torch.from_numpy(keys)
+        captions = np.arange(len(counts)).repeat(counts)
+        yield captions, torch.from_numpy(keys)

@@ -133,11 +133,16 @@ class Block(NamedTuple):
         adding_up = 1.5 * self.exact.shape[1] * 2.0**-23
         largest = others.norms.max()
         most_lost = others.lost.max()
-        bounds = self.lost * (largest + most_lost) + self.norms * (most_lost + adding_up * largest)
-        return bounds * (1 + 1e-5) + 1e-30
+        of_lost = self.lost * (largest + most_lost)
+        of_norms = self.norms * (most_lost + adding_up * largest)
+        return (of_lost + of_norms) * (1 + 1e-5) + 1e-30
 
 
-def reaching(products: Tensor, row_limits: Tensor, column_limits: Tensor) -> tuple[Tensor, Tensor]:
+def reaching(
+    products: Tensor,
+    row_limits: Tensor,
+    column_limits: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Find the products that reach the limit of their row or of their column; minus infinity reaches nothing.
 
     Args:
@@ -159,7 +164,8 @@ def reaching(products: Tensor, row_limits: Tensor, column_limits: Tensor) -> tup
     # On a processor NumPy is several times as fast, with few enough rows at a time to stay in the cache. It does not
     # know bfloat16, of which the bits of numbers above zero have their order.
     kind = torch.float32
-    if products.dtype == torch.bfloat16 and bool((by_row > 0).all() and (by_column > 0).all()):
+    is_rounded = products.dtype == torch.bfloat16
+    if is_rounded and bool((by_row > 0).all() and (by_column > 0).all()):
         kind = torch.int16
         products = products.view(kind)
         by_row = by_row.view(kind)
@@ -197,10 +203,12 @@ def pair_scores(texts: Tensor, images: Tensor, rows: Tensor, columns: Tensor) ->
         column_pieces = F.pad(columns, padding).split(_GATHERED_PAIRS)
         scores = []
         for row, column in zip(row_pieces, column_pieces, strict=True):
-            scores.append((texts[row] * images[column]).sum(dim=1))
+            products = texts[row] * images[column]
+            scores.append(products.sum(dim=1))
         return torch.cat(scores)[: len(rows)]
+    counts = rows.bincount(minlength=len(texts))
     offsets = torch.zeros(len(texts) + 1, dtype=torch.int64)
-    torch.cumsum(rows.bincount(minlength=len(texts)), dim=0, out=offsets[1:])
+    torch.cumsum(counts, dim=0, out=offsets[1:])
     # A product that is computed only where a sparse matrix has places: no vector is copied.
     wanted = torch.sparse_csr_tensor(
         offsets,
@@ -209,7 +217,8 @@ def pair_scores(texts: Tensor, images: Tensor, rows: Tensor, columns: Tensor) ->
         size=(len(texts), len(images)),
         check_invariants=False,
     )
-    return torch.sparse.sampled_addmm(wanted, texts, images.T, beta=0.0).values()
+    products = torch.sparse.sampled_addmm(wanted, texts, images.T, beta=0.0)
+    return products.values()
 
 
 class Searcher:
@@ -225,7 +234,13 @@ class Searcher:
         threads: that compare tiles at the same time.
     """
 
-    def __init__(self, searched: Searched, precision: Precision, device: torch.device, memory: int) -> None:
+    def __init__(
+        self,
+        searched: Searched,
+        precision: Precision,
+        device: torch.device,
+        memory: int,
+    ) -> None:
         self._searched = searched
         self._device = device
         self.threads = torch.get_num_threads()
@@ -244,7 +259,11 @@ class Searcher:
         # Partial sums in bfloat16 would be less exact than the bound says.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
-    def in_threads(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[Found]:
+    def in_threads(
+        self,
+        function: Callable[[Item], Found],
+        items: Iterable[Item],
+    ) -> Iterator[Found]:
         """Yield what a function returns for items, in their order; several threads are at work, each computes alone.
 
         The threads are those of all parts: what a library of products allocates for a thread, it keeps.
@@ -268,8 +287,8 @@ class Searcher:
     def block(self, side: int, rows: np.ndarray) -> Block:
         """Read some images or captions, by their rows [b]."""
         owners = self._searched.owners[rows] if side else rows
-        vectors = np.ascontiguousarray(take(self._searched.sides[side], rows), dtype=np.float32)
-        exact = self._on_device(vectors)
+        vectors = take(self._searched.sides[side], rows)
+        exact = self._on_device(np.ascontiguousarray(vectors, dtype=np.float32))
         if self._rounds_vectors:
             exact = exact.bfloat16().float()
         rounded = exact.to(self._product_type)
@@ -277,7 +296,14 @@ class Searcher:
         lost = torch.zeros_like(norms)
         if rounded is not exact:
             lost = (exact - rounded).norm(dim=1)
-        return Block(self._on_device(rows), self._on_device(owners), exact, rounded, norms, lost)
+        return Block(
+            self._on_device(rows),
+            self._on_device(owners),
+            exact,
+            rounded,
+            norms,
+            lost,
+        )
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return to_device(torch.from_numpy(array), self._device)
@@ -318,12 +344,20 @@ class Searcher:
     def products(self, images: Block, texts: Block) -> Tensor:
         """Return products [t, b] of images [b] and captions [t]; minus infinity for captions with their own image."""
         products = _multiply(texts.rounded, images.rounded)
-        column = torch.searchsorted(images.rows, texts.owners).clamp(max=len(images.rows) - 1)[:, None]
+        column = torch.searchsorted(images.rows, texts.owners)
+        column = column.clamp(max=len(images.rows) - 1)[:, None]
         is_own = images.rows[column] == texts.owners[:, None]
-        without_own = products.gather(1, column).masked_fill(is_own, -math.inf)
+        own = products.gather(1, column)
+        without_own = own.masked_fill(is_own, -math.inf)
         return products.scatter_(1, column, without_own)
 
-    def compare(self, images: Block, texts: Block, by_image: TopLists, by_text: TopLists) -> None:
+    def compare(
+        self,
+        images: Block,
+        texts: Block,
+        by_image: TopLists,
+        by_text: TopLists,
+    ) -> None:
         """Let the lists of images [b] and of captions [t] take in each other, where these want a list."""
         products = self.products(images, texts)
         row_limits = by_text.limits(products, texts.bounds(images))

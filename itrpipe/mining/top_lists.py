@@ -109,7 +109,8 @@ class TopLists:
         floors = torch.full_like(bounds, -math.inf)
         if rank <= seen:
             groups = min(seen, _GROUPS_PER_RANK * rank)
-            grouped = products[:, : seen - seen % groups].reshape(len(products), -1, groups)
+            whole = products[:, : seen - seen % groups]
+            grouped = whole.reshape(len(products), -1, groups)
             largest = grouped.amax(dim=1).float()
             floors = _sort_rows(largest)[:, groups - rank]
             if share == 1:
@@ -133,7 +134,8 @@ class TopLists:
             self.put(places, keys.masked_fill(~enters, NO_CANDIDATE))
         else:
             chosen = torch.from_numpy(np.flatnonzero(enters.numpy()))
-            self.put(places[chosen], pack_keys(scores[chosen], rows[chosen]))
+            keys = pack_keys(scores[chosen], rows[chosen])
+            self.put(places[chosen], keys)
 
     def put(self, places: Tensor, keys: Tensor) -> None:
         """Put keys [P] into the lists of anchors [P], when there are enough of them to make it worth while."""
@@ -215,4 +217,5 @@ def _sort_rows(numbers: Tensor) -> Tensor:
     """Sort each row of [A, n], rising; NumPy has vector instructions for it."""
     if on_gpu(numbers):
         return numbers.sort(dim=1).values
-    return torch.from_numpy(np.sort(numbers.numpy(), axis=1))
+    ordered = np.sort(numbers.numpy(), axis=1)
+    return torch.from_numpy(ordered)

@@ -30,7 +30,7 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
 from itrpipe.learning.mined import IMAGES, PROBABILITY_OF, TEXTS, Lists, judged_chances, without_likely
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import AnyMatcher, Batch, Method, TrainingSet, auxiliary_terms, encoded, same_image_mask
+from itrpipe.methods.base import AnyMatcher, Batch, Method, TrainingSet, auxiliary_terms, encode_pairs, same_image_mask
 from itrpipe.storage.arrays import Ragged
 
 __all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "aoq_loss"]
@@ -57,7 +57,12 @@ class OfflineScores(NamedTuple):
     derived_pair: Tensor
 
 
-def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative: Tensor | None = None) -> Tensor:
+def aoq_loss(
+    scores: Tensor,
+    offline: OfflineScores,
+    settings: Aoq,
+    not_negative: Tensor | None = None,
+) -> Tensor:
     """Add terms of offline negatives to the in-batch triplet loss, summed over the batch. Variants:
 
     `offline-triplet` has one online and one offline negative per direction (Eq. 3):
@@ -125,7 +130,10 @@ def _adaptive_weight(reference: Tensor, online: Tensor, settings: Aoq) -> Tensor
     return settings.beta - gap / settings.alpha
 
 
-def online_pairs(scores: Tensor, not_negative: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def online_pairs(
+    scores: Tensor,
+    not_negative: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return the scores of the two pairs that the hardest in-batch negatives of a positive pair form.
 
     Args:
@@ -192,7 +200,11 @@ class OfflineNegatives:
         self._texts = _RankedList(TEXTS, lists, settings.top_texts, weighed)
         self._images = _RankedList(IMAGES, lists, settings.top_images, weighed)
 
-    def draw(self, captions: np.ndarray, rng: np.random.Generator) -> OfflineQuintuplets:
+    def draw(
+        self,
+        captions: np.ndarray,
+        rng: np.random.Generator,
+    ) -> OfflineQuintuplets:
         """Draw the offline negatives of a batch.
 
         Args:
@@ -220,7 +232,13 @@ class OfflineNegatives:
         text_of_image = self._captions_of.values[places]
         image_of_text = self._caption_image[text]
         corresponding = int((image_of_text == image).sum())
-        return OfflineQuintuplets(text, image, text_of_image, image_of_text, corresponding)
+        return OfflineQuintuplets(
+            text,
+            image,
+            text_of_image,
+            image_of_text,
+            corresponding,
+        )
 
 
 class _RankedList:
@@ -293,8 +311,7 @@ class AoqMethod(Method[Aoq]):
             "offline": self.data.pairs(drawn.image, drawn.text, rng),
             "derived": self.data.pairs(drawn.image_of_text, drawn.text_of_image, rng),
         }
-        statistics = {"corresponding_draws": drawn.corresponding}
-        batch = AoqBatch(pairs, torch.from_numpy(images), statistics)
+        batch = AoqBatch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
         if settings.judged == "keep":
             return batch
         chances = judged_chances(self._lists, images, captions)
@@ -310,7 +327,12 @@ class AoqMethod(Method[Aoq]):
         batch.lowered = torch.where(chances > limits, math.inf, 0.0)
         return batch
 
-    def losses(self, model: AnyMatcher, batch: AoqBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: AnyMatcher,
+        batch: AoqBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
         In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead;
@@ -319,14 +341,19 @@ class AoqMethod(Method[Aoq]):
         """
         settings = self.settings
         mask = same_image_mask(batch, settings.mask_same_image)
-        images, texts = encoded(model, batch.pairs["positive"])
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         if epoch < settings.sum_epochs:
             scores = model.score_matrix(images, texts).float() - batch.lowered  # [B, B]
-            loss = triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)
+            loss = triplet_loss(
+                scores,
+                settings.margin_online,
+                max_violation=False,
+                not_negative=mask,
+            )
             terms = {"triplet": loss}
         else:
-            offline_images, offline_texts = encoded(model, batch.pairs["offline"])
-            derived_images, derived_texts = encoded(model, batch.pairs["derived"])
+            offline_images, offline_texts = encode_pairs(model, batch.pairs["offline"])
+            derived_images, derived_texts = encode_pairs(model, batch.pairs["derived"])
             a = model.score_pairs(images, offline_texts).float()
             b = model.score_pairs(offline_images, texts).float()
             c = model.score_pairs(offline_images, offline_texts).float()

@@ -42,7 +42,12 @@ DROP_RATE = 0.5
 DONE = "before the encoder"
 
 
-def caption_loss(scores: Tensor, generated: Tensor | None, not_negative: Tensor | None, settings: Ascl) -> Tensor:
+def caption_loss(
+    scores: Tensor,
+    generated: Tensor | None,
+    not_negative: Tensor | None,
+    settings: Ascl,
+) -> Tensor:
     """Compute the contrastive loss of both directions, a mean over the batch (AsCL Eq. 5; Eq. 6 with T^+ for T):
 
         L = mean_i - log e^(S(i,i)/t) / sum_n e^(S(n,i)/t)
@@ -94,7 +99,8 @@ def shuffle(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tens
     """Put the states [T, W, D] of the words of each caption into a random order; padding stays where it is."""
     places = torch.arange(states.shape[1], device=states.device)
     is_word = places < lengths[:, None]
-    keys = torch.where(is_word, _uniform(generator, *states.shape[:2]), 1.0 + places)
+    drawn = _uniform(generator, *states.shape[:2])
+    keys = torch.where(is_word, drawn, 1.0 + places)
     order = keys.argsort(dim=1)
     return states.gather(1, order[..., None].expand_as(states))
 
@@ -131,7 +137,12 @@ NOISES: dict[str, Callable[[Tensor, Tensor, torch.Generator], Tensor]] = {
 """Name -> noise on states [T, W, D] of captions with lengths [T]."""
 
 
-def add_noise(states: Tensor, lengths: Tensor, kinds: np.ndarray, generator: torch.Generator) -> Tensor:
+def add_noise(
+    states: Tensor,
+    lengths: Tensor,
+    kinds: np.ndarray,
+    generator: torch.Generator,
+) -> Tensor:
     """Add noise of its own kind to the states [T, W, D] of each caption.
 
     Args:
@@ -139,7 +150,8 @@ def add_noise(states: Tensor, lengths: Tensor, kinds: np.ndarray, generator: tor
         kinds: T names of `NOISES`; others leave a caption as it is, for what is done before the encoder.
     """
     for name in sorted(NOISES):
-        rows = torch.from_numpy(np.flatnonzero(kinds == name)).to(states.device)
+        rows = torch.from_numpy(np.flatnonzero(kinds == name))
+        rows = rows.to(states.device)
         noisy = NOISES[name](states[rows], lengths[rows], generator)
         states = states.index_copy(0, rows, noisy)
     return states
@@ -194,7 +206,12 @@ def generated_positives(
     return _join_texts(first, second, torch.from_numpy(joins), limits)
 
 
-def _join_texts(first: TextBatch, second: TextBatch, joins: Tensor, limits: TokenLimits) -> TextBatch:
+def _join_texts(
+    first: TextBatch,
+    second: TextBatch,
+    joins: Tensor,
+    limits: TokenLimits,
+) -> TextBatch:
     """Join captions with others where `joins` bool [B] says so, and shorten them elsewhere; see `generated_positives`.
 
     What results are the first words of the one and behind them the first words of the other, between the ends of the
@@ -276,11 +293,23 @@ class AsclMethod(Method[Ascl]):
         made = {"originals": self._with_noise(texts, rng)}
         if kind != "none":
             limits = TokenLimits(1, 1, self.settings.max_tokens)
-            positives = generated_positives(kind, self.data, self.captions_of, captions, limits, rng)
+            positives = generated_positives(
+                kind,
+                self.data,
+                self.captions_of,
+                captions,
+                limits,
+                rng,
+            )
             made["positives"] = self._with_noise(positives, rng)
         return AsclBatch(**vars(batch), made=made, seed=int(rng.integers(2**63)))
 
-    def losses(self, model: AsclEncoder, batch: AsclBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: AsclEncoder,
+        batch: AsclBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `ascl`: 1/2 L_I + 1/2 L_II&III (Eq. 7), or L_I alone where no positives are made ("w/o Pos").
 
         Both are among the statistics: the `caption_loss` of T, and that of T^+ with their own negatives.
@@ -310,7 +339,11 @@ class AsclMethod(Method[Ascl]):
             batch.statistics[f"loss_of_{name}"] = loss.detach()
         return {"ascl": torch.stack(losses).mean()}
 
-    def _with_noise(self, captions: TextBatch, rng: np.random.Generator) -> NoisyCaptions:
+    def _with_noise(
+        self,
+        captions: TextBatch,
+        rng: np.random.Generator,
+    ) -> NoisyCaptions:
         """Draw the noise of each caption."""
         noise = self.settings.noise
         if noise == "none":

@@ -239,8 +239,18 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
                     f"{self.largest_scale:g}; raise one of them"
                 )
         if self.mined():
-            self._check_lists("texts", self.top_texts, self.skip_texts, self.mined_texts)
-            self._check_lists("images", self.top_images, self.skip_images, self.mined_images)
+            self._check_lists(
+                "texts",
+                self.top_texts,
+                self.skip_texts,
+                self.mined_texts,
+            )
+            self._check_lists(
+                "images",
+                self.top_images,
+                self.skip_images,
+                self.mined_images,
+            )
         if self.weigh == "positive-aware" and self.relative_margin is self.absolute_margin is self.max_score is None:
             raise ValueError("weigh = positive-aware needs relative_margin, absolute_margin or max_score; give one")
         return self

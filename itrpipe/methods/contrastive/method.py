@@ -48,12 +48,12 @@ from itrpipe.methods.base import (
     Method,
     TrainingSet,
     auxiliary_terms,
-    encoded,
+    draw_sentences,
+    draw_twins,
+    encode_pairs,
     in_training,
     same_image_mask,
-    sentences_drawn,
     twin_scores,
-    twins_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
 from itrpipe.models.base import Tensors
@@ -116,8 +116,10 @@ class ContrastiveState(nn.Module):
     def __init__(self, settings: Contrastive, scale: float, bias: float) -> None:
         super().__init__()
         trained = settings.learn_temperature and settings.has_scale
-        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=trained)
-        self.bias = nn.Parameter(torch.tensor(bias), requires_grad=trained and settings.objective == "sigmoid")
+        trains_bias = trained and settings.objective == "sigmoid"
+        log_scale = torch.tensor(math.log(scale))
+        self.log_scale = nn.Parameter(log_scale, requires_grad=trained)
+        self.bias = nn.Parameter(torch.tensor(bias), requires_grad=trains_bias)
         self.statistics = SimilarityStatistics() if settings.weigh == "fne" else None
 
 
@@ -163,8 +165,18 @@ class ContrastiveMethod(Method[Contrastive]):
             self._offered = without_likely(lists, settings.drop_above)
         self._mined: dict[str, MinedCandidates] = {}
         if "mined" in settings.negatives:
-            self._mined[TEXTS] = MinedCandidates(self._offered, TEXTS, settings.top_texts, settings.skip_texts)
-            self._mined[IMAGES] = MinedCandidates(self._offered, IMAGES, settings.top_images, settings.skip_images)
+            self._mined[TEXTS] = MinedCandidates(
+                self._offered,
+                TEXTS,
+                settings.top_texts,
+                settings.skip_texts,
+            )
+            self._mined[IMAGES] = MinedCandidates(
+                self._offered,
+                IMAGES,
+                settings.top_images,
+                settings.skip_images,
+            )
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return captions [T] in the order of an epoch; None for a random one."""
@@ -180,23 +192,49 @@ class ContrastiveMethod(Method[Contrastive]):
             np.random.default_rng([seed, epoch, 0, 2]),
         )
 
-    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
+    def collate(
+        self,
+        captions: np.ndarray,
+        rng: np.random.Generator,
+    ) -> ContrastiveBatch:
         """Build the batch of the captions and their images, and of what is drawn for each."""
         settings = self.settings
         images = self.data.caption_image[captions]
         batch = ContrastiveBatch(**vars(super().collate(captions, rng)))
         batch.candidates = {
             TEXTS: self._candidates(TEXTS, images, captions, settings.mined_texts, rng),
-            IMAGES: self._candidates(IMAGES, captions, images, settings.mined_images, rng),
+            IMAGES: self._candidates(
+                IMAGES,
+                captions,
+                images,
+                settings.mined_images,
+                rng,
+            ),
         }
         if settings.twins:
-            batch.twins = twins_drawn(self.data, self._sentences, settings.twins, len(captions), rng)
+            batch.twins = draw_twins(
+                self.data,
+                self._sentences,
+                settings.twins,
+                len(captions),
+                rng,
+            )
         if "synthetic" in settings.negatives:
-            batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
+            batch.sentences = draw_sentences(
+                self._sentences,
+                captions,
+                settings.synthetic_sentences,
+                rng,
+            )
         return batch
 
     def _candidates(
-        self, direction: str, anchors: np.ndarray, present: np.ndarray, count: int, rng: np.random.Generator
+        self,
+        direction: str,
+        anchors: np.ndarray,
+        present: np.ndarray,
+        count: int,
+        rng: np.random.Generator,
     ) -> FurtherCandidates:
         """Draw candidates of anchors [B], given those that the batch has [B]."""
         rows = np.empty(0, dtype=np.int64)
@@ -205,7 +243,8 @@ class ContrastiveMethod(Method[Contrastive]):
             drawn = self._mined[direction].draw(anchors, count, rng)
             rows = np.setdiff1d(drawn[drawn >= 0], present).astype(np.int64)
             if not self.settings.shared:
-                belongs = torch.from_numpy((drawn[:, :, None] == rows).any(axis=1))
+                is_drawn = drawn[:, :, None] == rows
+                belongs = torch.from_numpy(is_drawn.any(axis=1))
         candidates = np.concatenate([present, rows])
         known = self._known_pairs(direction, anchors, candidates)
         chances = None
@@ -223,14 +262,26 @@ class ContrastiveMethod(Method[Contrastive]):
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
             encodable, _ = self.data.pairs(rows, some_captions, rng)
             images = rows
-        return FurtherCandidates(encodable, torch.from_numpy(images), belongs, known, chances)
+        return FurtherCandidates(
+            encodable,
+            torch.from_numpy(images),
+            belongs,
+            known,
+            chances,
+        )
 
-    def _known_pairs(self, direction: str, anchors: np.ndarray, candidates: np.ndarray) -> dict[str, tuple[Any, ...]]:
+    def _known_pairs(
+        self,
+        direction: str,
+        anchors: np.ndarray,
+        candidates: np.ndarray,
+    ) -> dict[str, tuple[Any, ...]]:
         """Return what is known of anchors [B] and candidates [C], see `FurtherCandidates.known`."""
         known: dict[str, tuple[Any, ...]] = {}
         if self._matches is not None:
             matches = self._matches[direction][anchors]
-            known["matching"] = listed_pairs(matches, np.full(matches.shape, _NONE), candidates)
+            log_weights = np.full(matches.shape, _NONE)
+            known["matching"] = listed_pairs(matches, log_weights, candidates)
         if self._fitting:
             images = anchors[:, None]
             captions = candidates
@@ -277,11 +328,16 @@ class ContrastiveMethod(Method[Contrastive]):
         if self._state.statistics is not None:
             self._state.statistics.reset()
 
-    def losses(self, model: AnyMatcher, batch: ContrastiveBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: AnyMatcher,
+        batch: ContrastiveBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `contrastive`, `twins` by its objective, and the backbone's `auxiliary` loss, means over the batch."""
         settings = self.settings
         state = self._state
-        images, texts = encoded(model, batch.pairs["positive"])
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         scores = model.score_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
         own = excluded_pairs(scores, mask)
@@ -320,7 +376,12 @@ class ContrastiveMethod(Method[Contrastive]):
             else:
                 costs = (settings.margin + differences).relu()
             terms["twins"] = settings.twin_weight * costs.mean()
-        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / len(scores))
+        return terms | auxiliary_terms(
+            model,
+            images,
+            batch,
+            settings.auxiliary_weight / len(scores),
+        )
 
     def _direction(
         self,
@@ -355,7 +416,14 @@ class ContrastiveMethod(Method[Contrastive]):
             targets = chances.masked_fill(weights.isneginf(), 0.0)
         if "matching" in further.known and scores.requires_grad:
             places = further.known["matching"][:2]
-            scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", places))
+            scores.register_hook(
+                partial(
+                    _count_matches,
+                    batch.statistics,
+                    f"{side}_match_share",
+                    places,
+                )
+            )
         if settings.has_scale:
             with torch.no_grad():
                 state.log_scale.clamp_(max=math.log(settings.largest_scale))
@@ -376,7 +444,13 @@ class ContrastiveMethod(Method[Contrastive]):
             weights = torch.where(is_kept, 0.0, _NONE)
         return hardest_triplet(positive, scores, weights, settings.margin)
 
-    def _log_weights(self, scores: Tensor, excluded: Tensor, further: FurtherCandidates, written: int) -> Tensor:
+    def _log_weights(
+        self,
+        scores: Tensor,
+        excluded: Tensor,
+        further: FurtherCandidates,
+        written: int,
+    ) -> Tensor:
         """Return [B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
         settings = self.settings
         doubted = scores[:, : scores.shape[1] - written]
@@ -391,7 +465,8 @@ class ContrastiveMethod(Method[Contrastive]):
             weights += F.pad(torch.log1p(-further.chances), (0, written))
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
             place = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
-            return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
+            nothing = torch.full_like(weights, _NONE)
+            return nothing.scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
             above = above_positive(scores.diagonal(), doubted, settings)
             weights[:, : doubted.shape[1]].masked_fill_(above, _NONE)
@@ -407,7 +482,11 @@ class ContrastiveMethod(Method[Contrastive]):
         return weights
 
 
-def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) -> Tensor:
+def above_positive(
+    positive: Tensor,
+    candidates: Tensor,
+    settings: Contrastive,
+) -> Tensor:
     """Return the candidates, bool [B, C], that score so high beside the positive [B] that they are taken for matches.
 
     They are above p - r |p|, above p - a, or above `max_score`, with r the `relative_margin` and a the
@@ -428,12 +507,16 @@ def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) 
 
 
 def _count_matches(
-    statistics: dict[str, float | Tensor], name: str, places: tuple[Tensor, ...], gradient: Tensor
+    statistics: dict[str, float | Tensor],
+    name: str,
+    places: tuple[Tensor, ...],
+    gradient: Tensor,
 ) -> None:
     """Measure how much of the gradient that candidates [B, C] get, those of positives aside, correct matches get."""
     sizes = gradient.detach().abs()
     sizes.diagonal().zero_()
-    statistics[name] = sizes[places].sum() / sizes.sum().clamp(min=1e-30)
+    total = sizes.sum().clamp(min=1e-30)
+    statistics[name] = sizes[places].sum() / total
 
 
 build = ContrastiveMethod

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hinge, triplet_loss
-from itrpipe.methods.base import Batch, Method, MomentumTwin, auxiliary_terms, encoded, same_image_mask, scoring
+from itrpipe.methods.base import Batch, Method, MomentumTwin, auxiliary_terms, encode_pairs, same_image_mask, scoring
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import EmbeddingModel, inner_products
 
@@ -45,7 +45,11 @@ NO_IMAGE = -2
 
 
 def sampling_weights(
-    similarities: Tensor, positive: Tensor, excluded: Tensor, gaussians: Gaussians, settings: Fne
+    similarities: Tensor,
+    positive: Tensor,
+    excluded: Tensor,
+    gaussians: Gaussians,
+    settings: Fne,
 ) -> Tensor:
     """Compute the weight of every candidate of every anchor in the draw.
 
@@ -164,7 +168,8 @@ class FeatureQueues(nn.Module):
         images = images[-size:]
         texts = texts[-size:]
         image_rows = image_rows[-size:]
-        rows = (self.place + torch.arange(len(image_rows), device=self.place.device)) % size
+        places = torch.arange(len(image_rows), device=self.place.device)
+        rows = (self.place + places) % size
         self.images.index_copy_(0, rows, images)
         self.texts.index_copy_(0, rows, texts)
         self.image_rows.index_copy_(0, rows, image_rows)
@@ -244,14 +249,32 @@ class FneLoss(nn.Module):
         # What matches and mismatches look like comes from the model itself.
         scores = inner_products(images, texts)
         mask = own_image if settings.mask_same_image else None
-        self.figures["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
+        self.figures["retained"] = self.statistics.update(
+            scores,
+            mask,
+            settings.negative_source,
+            settings.ties,
+        )
 
         hinges = self._hinges(images, slow_texts, queues.texts, excluded, "text")
-        hinges = hinges + self._hinges(texts, slow_images, queues.images, excluded, "image")
+        hinges = hinges + self._hinges(
+            texts,
+            slow_images,
+            queues.images,
+            excluded,
+            "image",
+        )
         queues.write(slow_images, slow_texts, owners)
         return hinges.mean()
 
-    def _hinges(self, anchors: Tensor, candidates: Tensor, queue: Tensor, excluded: Tensor, side: str) -> Tensor:
+    def _hinges(
+        self,
+        anchors: Tensor,
+        candidates: Tensor,
+        queue: Tensor,
+        excluded: Tensor,
+        side: str,
+    ) -> Tensor:
         """Compute [margin - s+ + s-]+ of anchors [B, D] with candidates [B, D] and queue [Q, D]; 0 if none is drawn.
 
         Similarities with all candidates carry no gradient; that of the drawn ones is computed again from their rows. So
@@ -265,11 +288,18 @@ class FneLoss(nn.Module):
             in_batch = inner_products(anchors, candidates)
             in_memory = inner_products(anchors, queue)
             similarities = torch.cat([in_batch, in_memory], dim=1)  # [B, B + Q]
-        weights = sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings)
+        weights = sampling_weights(
+            similarities,
+            similarities.diagonal(),
+            excluded,
+            gaussians,
+            settings,
+        )
         drawn, is_drawn = draw(weights)
 
         value = similarities.gather(1, drawn[:, None])
-        hardest = similarities.masked_fill(excluded, float("-inf")).amax(dim=1, keepdim=True)
+        allowed = similarities.masked_fill(excluded, float("-inf"))
+        hardest = allowed.amax(dim=1, keepdim=True)
         is_hardest = value >= hardest - 1e-5  # the memory may hold it again, rounded otherwise
         self.figures[f"hardest_{side}_share"] = _mean_of_drawn(is_hardest, is_drawn)
         probability = posterior(value, gaussians, settings)
@@ -317,18 +347,28 @@ class FneMethod(Method[Fne]):
         if self.settings.reset_each_epoch:
             self._state.statistics.reset()
 
-    def losses(self, model: EmbeddingModel, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: EmbeddingModel,
+        batch: Batch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `fne` (Eq. 15), in the first epochs `triplet`, both means over the batch, and `auxiliary` / B."""
         settings = self.settings
         state = self._state
         size = len(batch.images)
-        images, texts = encoded(model, batch.pairs["positive"])
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         image = images.embedding  # [B, D]
         text = texts.embedding
         if epoch < settings.first_epochs():
             mask = same_image_mask(batch, settings.mask_same_image)
             hardest = epoch >= settings.sum_epochs
-            loss = triplet_loss(inner_products(image, text), settings.margin, hardest, mask)
+            loss = triplet_loss(
+                inner_products(image, text),
+                settings.margin,
+                hardest,
+                mask,
+            )
             terms = {"triplet": loss / size}
         else:
             slow = ()
@@ -336,7 +376,12 @@ class FneMethod(Method[Fne]):
                 slow = state.twin.encode(*batch.pairs["positive"])
             terms = {"fne": state(image, text, batch.images, *slow)}
             batch.statistics |= state.figures
-        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / size)
+        return terms | auxiliary_terms(
+            model,
+            images,
+            batch,
+            settings.auxiliary_weight / size,
+        )
 
 
 build = FneMethod

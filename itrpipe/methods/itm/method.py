@@ -22,7 +22,7 @@ from torch import Tensor
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import twin_differences
 from itrpipe.learning.sentences import SentenceBank
-from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, scoring, twin_scores, twins_drawn
+from itrpipe.methods.base import Batch, Method, TrainingSet, draw_twins, encode_pairs, scoring, twin_scores
 from itrpipe.methods.itm.declaration import HardNegatives, Itm
 from itrpipe.models.uniter.network import UniterEncoder
 
@@ -44,7 +44,10 @@ class PairRows:
         """Return the matches and those of their negatives [2 B, m] that are named by number, from 0."""
         first = torch.zeros_like(columns[:, :1])
         columns = torch.cat([first, columns + 1], dim=1)
-        return PairRows(self.images.gather(1, columns), self.captions.gather(1, columns))
+        return PairRows(
+            self.images.gather(1, columns),
+            self.captions.gather(1, columns),
+        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -109,13 +112,23 @@ class HardNegativesMethod(Method[Chosen]):
         pool = self.data.images(pool_images), self.data.texts(pool_captions)
         return ItmBatch({"pool": pool}, torch.from_numpy(own), rows=rows)
 
-    def pair_scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
+    def pair_scores(
+        self,
+        model: UniterEncoder,
+        batch: ItmBatch,
+        pairs: PairRows,
+    ) -> Tensor:
         """Return scores [2 B, n] of pairs, of which each image and each caption is embedded once."""
         image_rows, image_places = torch.unique(pairs.images, return_inverse=True)
         text_rows, text_places = torch.unique(pairs.captions, return_inverse=True)
         image_batch, text_batch = batch.pairs["pool"]
-        images, texts = encoded(model, (image_batch[image_rows], text_batch[text_rows]))
-        scores = model.score_at(images, texts, image_places.flatten(), text_places.flatten())
+        images, texts = encode_pairs(model, (image_batch[image_rows], text_batch[text_rows]))
+        scores = model.score_at(
+            images,
+            texts,
+            image_places.flatten(),
+            text_places.flatten(),
+        )
         return scores.view(pairs.images.shape)
 
     def ranking_terms(self, scores: Tensor, batch: ItmBatch) -> dict[str, Tensor]:
@@ -139,7 +152,8 @@ class HardNegativesMethod(Method[Chosen]):
         rows = batch.rows
         count = self.settings.hard_negatives
         if epoch < self.settings.sum_epochs:
-            return rows.at(torch.arange(count).expand(len(rows.images), -1))
+            first = torch.arange(count)
+            return rows.at(first.expand(len(rows.images), -1))
         negatives = PairRows(rows.images[:, 1:], rows.captions[:, 1:])
         with scoring(model):
             scores = self.pair_scores(model, batch, negatives)
@@ -154,7 +168,12 @@ class ItmMethod(HardNegativesMethod[Itm]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(self, settings: Itm, data: TrainingSet, sentences: SentenceBank | None = None) -> None:
+    def __init__(
+        self,
+        settings: Itm,
+        data: TrainingSet,
+        sentences: SentenceBank | None = None,
+    ) -> None:
         super().__init__(settings, data)
         self._sentences = sentences
 
@@ -162,10 +181,21 @@ class ItmMethod(HardNegativesMethod[Itm]):
         """Build the batch of captions and images with their candidates, and of twins where wanted."""
         batch = super().collate(captions, rng)
         if self.settings.twins:
-            batch.twins = twins_drawn(self.data, self._sentences, self.settings.twins, len(captions), rng)
+            batch.twins = draw_twins(
+                self.data,
+                self._sentences,
+                self.settings.twins,
+                len(captions),
+                rng,
+            )
         return batch
 
-    def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: ItmBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` of that hinge."""
         rows = self.hard_rows(model, batch, epoch)
         scores = self.pair_scores(model, batch, rows)
@@ -177,7 +207,11 @@ class ItmMethod(HardNegativesMethod[Itm]):
         return terms
 
 
-def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def draw_others(
+    excluded: np.ndarray,
+    count: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
     """Draw rows [B, count] uniformly and without repetition from those not `excluded` bool [B, M], in random order."""
     keys = rng.random(excluded.shape, dtype=np.float32)
     keys[excluded] = 2.0

@@ -55,7 +55,12 @@ class MaskedTexts(Tensors):
 
 
 def masked_texts(
-    data: TrainingSet, masks: CaptionMasks, captions: np.ndarray, copies: int, noise: bool, rng: np.random.Generator
+    data: TrainingSet,
+    masks: CaptionMasks,
+    captions: np.ndarray,
+    copies: int,
+    noise: bool,
+    rng: np.random.Generator,
 ) -> MaskedTexts:
     """Draw masked copies of the captions of the given rows [B]; see `CaptionMasks.draw`."""
     texts = data.texts(captions)
@@ -63,7 +68,11 @@ def masked_texts(
     return MaskedTexts(texts, torch.from_numpy(tokens), torch.from_numpy(labels))
 
 
-def masked_word_logits(model: UniterEncoder, images: RegionEncoding, texts: MaskedTexts) -> Tensor:
+def masked_word_logits(
+    model: UniterEncoder,
+    images: RegionEncoding,
+    texts: MaskedTexts,
+) -> Tensor:
     """Predict the words at the M masked positions, copy by copy and from left to right.
 
     Args:
@@ -78,7 +87,14 @@ def masked_word_logits(model: UniterEncoder, images: RegionEncoding, texts: Mask
     lengths = texts.captions.lengths.repeat_interleave(texts.count)
     encoded = model.encode_texts(TextBatch(copies, lengths))
     rows = torch.arange(len(copies))
-    states = model.read_at(images, encoded, rows // texts.count, rows, copies.shape[1], lambda each: each)
+    states = model.read_at(
+        images,
+        encoded,
+        rows // texts.count,
+        rows,
+        copies.shape[1],
+        lambda each: each,
+    )
     return model.masked_word_logits(states[texts.labelled])
 
 
@@ -129,7 +145,12 @@ class PretrainMethod(Method[Pretrain]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(self, settings: Pretrain, data: TrainingSet, masks: CaptionMasks) -> None:
+    def __init__(
+        self,
+        settings: Pretrain,
+        data: TrainingSet,
+        masks: CaptionMasks,
+    ) -> None:
         super().__init__(settings, data)
         self._masks = masks
         images = len(self.captions_of)
@@ -145,18 +166,42 @@ class PretrainMethod(Method[Pretrain]):
         is_own = own[:, None] == np.arange(len(self.captions_of))
         others = draw_others(is_own, self.settings.negatives, rng)
         images, rows = np.unique(np.column_stack([own, others]), return_inverse=True)
-        texts = masked_texts(self.data, self._masks, captions, 1, self.settings.noise, rng)
+        texts = masked_texts(
+            self.data,
+            self._masks,
+            captions,
+            1,
+            self.settings.noise,
+            rng,
+        )
         pairs = {"positive": (self.data.images(images), texts.captions)}
-        return PretrainBatch(pairs, torch.from_numpy(own), texts=texts, rows=rows.reshape(len(captions), -1))
+        return PretrainBatch(
+            pairs,
+            torch.from_numpy(own),
+            texts=texts,
+            rows=rows.reshape(len(captions), -1),
+        )
 
-    def losses(self, model: UniterEncoder, batch: PretrainBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: PretrainBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `matching`, of the heads of matching and ranking, and `words` (L_MLM), each with its weight."""
         settings = self.settings
         images = model.encode_images(batch.pairs["positive"][0])
         texts = model.encode_texts(batch.texts.captions)
         pairs = torch.from_numpy(batch.rows)
         rows = torch.arange(len(pairs)).repeat_interleave(pairs.shape[1])
-        states = model.read_at(images, texts, pairs.flatten(), rows, 1, lambda each: each[:, 0])
+        states = model.read_at(
+            images,
+            texts,
+            pairs.flatten(),
+            rows,
+            1,
+            lambda each: each[:, 0],
+        )
         matches = torch.zeros(pairs.shape, dtype=torch.int64, device=states.device)
         matches[:, 0] = 1
         scores = model.rank_score(states).view(pairs.shape)

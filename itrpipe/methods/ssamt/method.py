@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
-from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, same_image_mask
+from itrpipe.methods.base import Batch, Method, TrainingSet, encode_pairs, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 
@@ -30,7 +30,11 @@ Matching = Callable[[np.ndarray, np.ndarray, int, int], Tensor]
 """Image rows [n], caption rows [n], P and W -> bool [n, P + W], phrases and words of captions that hold for images."""
 
 
-def two_way_loss(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], margin: float) -> Tensor:
+def two_way_loss(
+    texts: tuple[Tensor, Tensor],
+    images: tuple[Tensor, Tensor],
+    margin: float,
+) -> Tensor:
     """Compute the triplet loss of both directions, a mean over the batch:
 
         mean_i [margin - F(i,i) + F(i,j)]+ + [margin - G(i,i) + G(k,i)]+
@@ -50,7 +54,12 @@ def two_way_loss(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], ma
     return hinges.mean()
 
 
-def phrase_loss(fragments: Tensor, matching: Tensor, real: Tensor, margin: float) -> Tensor:
+def phrase_loss(
+    fragments: Tensor,
+    matching: Tensor,
+    real: Tensor,
+    margin: float,
+) -> Tensor:
     """Compute the triplet loss inside a negative pair, of phrases that hold for the image and those that do not:
 
         mean [margin - mean_{+} cos(h^I, H^T_k) + mean_{-} cos(h^I, H^T_k)]+
@@ -70,7 +79,8 @@ def phrase_loss(fragments: Tensor, matching: Tensor, real: Tensor, margin: float
     fails = ~matching & real
     live = holds.any(dim=1) & fails.any(dim=1)
     violation = hinge(_mean_of(fragments, holds), _mean_of(fragments, fails), margin)
-    return torch.where(live, violation, 0.0).sum() / live.sum().clamp(min=1)
+    total = torch.where(live, violation, 0.0).sum()
+    return total / live.sum().clamp(min=1)
 
 
 def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
@@ -87,10 +97,15 @@ class SsamtMethod(Method[Ssamt]):
         super().__init__(settings, data)
         self._matching = matching
 
-    def losses(self, model: SsamtEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: SsamtEncoder,
+        batch: Batch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `intra` (L0), or `global`, `local` and `phrase` (L1, L2, L3) with their weights."""
         settings = self.settings
-        images, texts = encoded(model, batch.pairs["positive"])
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         scores = model.intra_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
         if settings.phase == "intra":
@@ -121,8 +136,20 @@ class SsamtMethod(Method[Ssamt]):
         }
         if settings.weight_phrase:
             rows = np.arange(len(scores))
-            of_texts = self._phrase_loss(batch, with_text, texts, rows, text.cpu().numpy())
-            of_images = self._phrase_loss(batch, with_image, texts, image.cpu().numpy(), rows)
+            of_texts = self._phrase_loss(
+                batch,
+                with_text,
+                texts,
+                rows,
+                text.cpu().numpy(),
+            )
+            of_images = self._phrase_loss(
+                batch,
+                with_image,
+                texts,
+                image.cpu().numpy(),
+                rows,
+            )
             terms["phrase"] = settings.weight_phrase * (of_texts + of_images)
         return terms
 
@@ -139,12 +166,18 @@ class SsamtMethod(Method[Ssamt]):
         if settings.negatives == "softmax":
             weights = (candidates / settings.temperature).softmax(dim=1)
             return torch.multinomial(weights, 1).squeeze(1)
-        best = candidates.topk(min(settings.top_k, candidates.shape[1]), dim=1)
+        count = min(settings.top_k, candidates.shape[1])
+        best = candidates.topk(count, dim=1)
         place = torch.multinomial(best.values.isfinite().float(), 1)
         return best.indices.gather(1, place).squeeze(1)
 
     def _phrase_loss(
-        self, batch: Batch, pairs: Relevance, texts: SsamtTexts, images: np.ndarray, captions: np.ndarray
+        self,
+        batch: Batch,
+        pairs: Relevance,
+        texts: SsamtTexts,
+        images: np.ndarray,
+        captions: np.ndarray,
     ) -> Tensor:
         """Compute L3 of pairs of the batch's images and captions at the given positions."""
         assert batch.captions is not None
@@ -158,7 +191,12 @@ class SsamtMethod(Method[Ssamt]):
             is_in_phrase = members[rows].any(dim=1)
             every_phrase = torch.ones_like(real[:, :phrases])
             real = real & torch.cat([every_phrase, is_in_phrase], dim=1)
-        return phrase_loss(pairs.fragments.float(), matching.to(members.device), real, self.settings.margin_phrase)
+        return phrase_loss(
+            pairs.fragments.float(),
+            matching.to(members.device),
+            real,
+            self.settings.margin_phrase,
+        )
 
 
 build = SsamtMethod

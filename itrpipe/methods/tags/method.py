@@ -38,7 +38,12 @@ ChosenTags = TypeVar("ChosenTags", bound=Tags)
 _QUARTILES = ("gap_lower_quartile", "gap_median", "gap_upper_quartile")
 
 
-def synthetic_triplet_loss(positive: Tensor, negatives: Tensor, real: Tensor, margin: float) -> Tensor:
+def synthetic_triplet_loss(
+    positive: Tensor,
+    negatives: Tensor,
+    real: Tensor,
+    margin: float,
+) -> Tensor:
     """Compute the triplet loss of an image with its caption and sentences made of it, s being the sigmoid of a score:
 
         L_ISTM = mean_t [margin - s(I, T) + s(I, T_t)]+
@@ -106,11 +111,23 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
             batch.sentences = OwnedTexts(*self._bank.take(captions, settings.keep))
         else:
             assert self._masks is not None
-            batch.masked = masked_texts(self.data, self._masks, captions, settings.copies, settings.noise, rng)
+            batch.masked = masked_texts(
+                self.data,
+                self._masks,
+                captions,
+                settings.copies,
+                settings.noise,
+                rng,
+            )
             batch.known = self._masks.known(captions)
         return batch
 
-    def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: TagsBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two weighted."""
         settings = self.settings
         count = len(batch.images)
@@ -129,7 +146,14 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         states = images.regions.new_zeros(0, width, images.regions.shape[-1])  # [n, width, d]
         if len(owners):
             texts = model.encode_texts(sentences.texts)
-            states = model.read_at(images, texts, owners, torch.arange(len(owners)), width, lambda each: each)
+            states = model.read_at(
+                images,
+                texts,
+                owners,
+                torch.arange(len(owners)),
+                width,
+                lambda each: each,
+            )
 
         sentence_scores = model.rank_score(states[:, 0])
         place = (owners, sentences.places)
@@ -140,7 +164,8 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         terms["sentences"] = settings.weight_sentences * loss
 
         # By how much sentences score better than their captions.
-        gap = (sentence_scores.sigmoid() - positive.sigmoid()[owners]).detach().float()
+        of_captions = positive.sigmoid()[owners]
+        gap = (sentence_scores.sigmoid() - of_captions).detach().float()
         batch.statistics["sentences"] = gap.new_tensor(len(gap) / count)
         if len(gap):
             quartiles = gap.quantile(gap.new_tensor([0.25, 0.5, 0.75]))
@@ -178,7 +203,12 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         frozen = settings.generator == "static"
         if not frozen or settings.weight_words:
             logits = masked_word_logits(model, images, masked)
-            terms["words"] = settings.weight_words * word_loss(logits, labels, masked.owners(), count)
+            terms["words"] = settings.weight_words * word_loss(
+                logits,
+                labels,
+                masked.owners(),
+                count,
+            )
         if frozen:
             assert self._writer is not None
             with torch.no_grad():
@@ -214,7 +244,12 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         numbers = rows[owners, places]
         texts = TextBatch(sentences[owners, numbers], lengths[owners])
         labelled = masked.labelled.view(count, settings.copies, -1)
-        return OwnedTexts(texts, owners, places, labelled[owners, numbers // settings.draws])
+        return OwnedTexts(
+            texts,
+            owners,
+            places,
+            labelled[owners, numbers // settings.draws],
+        )
 
 
 build = TagsMethod

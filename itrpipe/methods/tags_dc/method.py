@@ -23,7 +23,13 @@ SMALLEST = 1e-10
 """Probabilities are not taken for less before their logarithm."""
 
 
-def discrimination_loss(logits: Tensor, equal: Tensor, owners: Tensor, count: int, match_weight: float) -> Tensor:
+def discrimination_loss(
+    logits: Tensor,
+    equal: Tensor,
+    owners: Tensor,
+    count: int,
+    match_weight: float,
+) -> Tensor:
     """Compute the loss of telling which words of synthetic sentences are those of their captions:
 
         L_WoD = mean -w_y log p(y),   y = 1 where the words are equal, else 0
@@ -41,7 +47,8 @@ def discrimination_loss(logits: Tensor, equal: Tensor, owners: Tensor, count: in
         TAGS-DC, Eq. 8, which has no weights.
     """
     probabilities = logits.float().softmax(dim=1)
-    of_label = probabilities.gather(1, equal.long()[:, None])[:, 0]
+    labels = equal.long()[:, None]
+    of_label = probabilities.gather(1, labels)[:, 0]
     weights = torch.where(equal, match_weight, 1.0)
     losses = weights * -of_label.clamp(min=SMALLEST).log()
     return mean_over_captions(losses, owners, count)
@@ -92,7 +99,13 @@ class TagsDcMethod(TagsMethod[TagsDc]):
         words = model.correction_logits(states[corrected])
         equal = (tokens == originals)[judged]
         targets = originals[corrected]
-        discrimination = discrimination_loss(matches, equal, judged_owners, count, settings.match_weight)
+        discrimination = discrimination_loss(
+            matches,
+            equal,
+            judged_owners,
+            count,
+            settings.match_weight,
+        )
         correction = word_loss(words, targets, corrected_owners, count)
 
         right = (matches.argmax(dim=1) == 1) == equal
@@ -111,7 +124,8 @@ class TagsDcMethod(TagsMethod[TagsDc]):
 
 def _share(right: Tensor, among: Tensor) -> Tensor:
     """Return the share of the right ones among some; 0 where there are none."""
-    return (right & among).sum() / among.sum().clamp(min=1)
+    count = among.sum().clamp(min=1)
+    return (right & among).sum() / count
 
 
 build = TagsDcMethod

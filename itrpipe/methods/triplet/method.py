@@ -21,11 +21,11 @@ from itrpipe.methods.base import (
     TokenLimits,
     TrainingSet,
     auxiliary_terms,
-    encoded,
+    draw_sentences,
+    draw_twins,
+    encode_pairs,
     same_image_mask,
-    sentences_drawn,
     twin_scores,
-    twins_drawn,
 )
 from itrpipe.methods.triplet.declaration import Triplet
 
@@ -36,7 +36,11 @@ class TripletMethod(Method[Triplet]):
     means = False
 
     def __init__(
-        self, settings: Triplet, data: TrainingSet, limits: TokenLimits, sentences: SentenceBank | None = None
+        self,
+        settings: Triplet,
+        data: TrainingSet,
+        limits: TokenLimits,
+        sentences: SentenceBank | None = None,
     ) -> None:
         super().__init__(settings, data)
         self._limits = limits
@@ -48,11 +52,29 @@ class TripletMethod(Method[Triplet]):
         kind = settings.generated_positives
         batch = super().collate(captions, rng)
         if settings.synthetic_sentences:
-            batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
+            batch.sentences = draw_sentences(
+                self._sentences,
+                captions,
+                settings.synthetic_sentences,
+                rng,
+            )
         if settings.twins:
-            batch.twins = twins_drawn(self.data, self._sentences, settings.twins, len(captions), rng)
+            batch.twins = draw_twins(
+                self.data,
+                self._sentences,
+                settings.twins,
+                len(captions),
+                rng,
+            )
         if kind != "none":
-            batch.generated = generated_positives(kind, self.data, self.captions_of, captions, self._limits, rng)
+            batch.generated = generated_positives(
+                kind,
+                self.data,
+                self.captions_of,
+                captions,
+                self._limits,
+                rng,
+            )
         return batch
 
     def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
@@ -64,7 +86,7 @@ class TripletMethod(Method[Triplet]):
         captions: each meets the images of the other pairs, and each image the positives of the other pairs.
         """
         settings = self.settings
-        images, texts = encoded(model, batch.pairs["positive"])
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         scores = model.score_matrix(images, texts).float()  # [B, B]
         terms = {"triplet": self._ranking(scores, batch, epoch)}
         terms |= auxiliary_terms(model, images, batch, settings.auxiliary_weight)
@@ -72,7 +94,12 @@ class TripletMethod(Method[Triplet]):
             owners = batch.sentences.owners
             sentences = model.encode_texts(batch.sentences.texts)
             negatives = model.score_pairs(images[owners], sentences).float()
-            loss = hardest_sentence_loss(scores.diagonal(), negatives, owners, settings.margin)
+            loss = hardest_sentence_loss(
+                scores.diagonal(),
+                negatives,
+                owners,
+                settings.margin,
+            )
             terms["synthetic"] = settings.synthetic_weight * loss
         if batch.twins is not None:
             differences = twin_differences(twin_scores(model, batch))
@@ -93,7 +120,12 @@ class TripletMethod(Method[Triplet]):
         return triplet_loss(scores, settings.margin, hardest, mask)
 
 
-def hardest_sentence_loss(positive: Tensor, negatives: Tensor, owners: Tensor, margin: float) -> Tensor:
+def hardest_sentence_loss(
+    positive: Tensor,
+    negatives: Tensor,
+    owners: Tensor,
+    margin: float,
+) -> Tensor:
     """Sum the hinges of pairs with the hardest of the sentences that are negatives of their image alone.
 
         L = sum_(i,t) max_(t') [margin - S(i,t) + S(i,t')]+
