@@ -165,8 +165,8 @@ class ExactMining(Work[Searcher]):
                 writer.write(COUNTS, start, counts)
                 writer.append(KEYS, keys)
             keys = by_image.sorted()[: len(anchors)]
-            found = (keys != NO_CANDIDATE).sum(axis=1)
-            lacking = np.flatnonzero(found < self._full_lengths(0, anchors))
+            lengths = (keys != NO_CANDIDATE).sum(axis=1)
+            lacking = np.flatnonzero(lengths < self._full_lengths(0, anchors))
             for some, keys_again in self._search_again(worker, 0, anchors[lacking]):
                 keys[lacking[some]] = keys_again
             writer.write(IMAGE_KEYS, 0, keys)
@@ -220,8 +220,8 @@ class ExactMining(Work[Searcher]):
         repaired = self._repaired_keys(unproven)
         entries_of_files = [_text_entries(file, parts) for file in files]
         for part, *entries in zip(parts, *entries_of_files, strict=True):
-            wanted = torch.ones(part.stop - part.start, dtype=torch.bool)
-            lists = TopLists(wanted, width)
+            everyone = torch.ones(part.stop - part.start, dtype=torch.bool)
+            lists = TopLists(everyone, width)
             for places, keys in entries:
                 lists.put(torch.from_numpy(places), keys)
             keys = lists.sorted()
@@ -273,8 +273,8 @@ class ExactMining(Work[Searcher]):
                 else:
                     worker.compare(others, anchors, nobodys, lists)
             keys = lists.sorted()
-            found = (keys != NO_CANDIDATE).sum(axis=1)
-            short = np.count_nonzero(found < self._full_lengths(side, rows[part]))
+            lengths = (keys != NO_CANDIDATE).sum(axis=1)
+            short = np.count_nonzero(lengths < self._full_lengths(side, rows[part]))
             if short:
                 raise DataError(
                     f"{short} lists lack candidates that exist: products are less exact on this machine than they have "

@@ -1,10 +1,10 @@
-"""Takes candidates out of mined lists again: those outside a window, and those that say what the positive says.
+"""Candidates that leave mined lists again: those outside a window, and those that say what the positive says.
 
 Candidates leave by their rank, by their score, by its distance to the score of the positive, and where their caption
 says what a caption of the image says. The names of the limits are those of sentence-transformers'
-`mine_hard_negatives`. The positive of a caption is its image. That of an image is the own caption with the lowest
-score: training pairs an image with each of its captions in turn and draws from the same list every time, so a margin
-holds for all these pairs only if it holds for that one.
+`mine_hard_negatives`. The positive of a caption is its image; the positive of an image is the own caption with the
+lowest score: training pairs an image with each of its captions in turn and draws from the same list every time, so a
+margin holds for all these pairs only if it holds for that one.
 """
 
 from __future__ import annotations

@@ -62,11 +62,11 @@ def write_scores(
 
 
 class Judgement(NamedTuple):
-    """What judges and people say of pairs.
+    """Opinions of judges and people on pairs.
 
     Attributes:
         judges: names of the judges.
-        pairs: which.
+        pairs: that they were asked about.
         log_odds: [P, J] of each judge, by its default curve.
         answers: [P] of people: 1 the caption fits, 0 it does not; NaN where they have not decided.
         is_judged: bool [P], by people, sure or not.

@@ -210,14 +210,14 @@ def pair_scores(texts: Tensor, images: Tensor, rows: Tensor, columns: Tensor) ->
     offsets = torch.zeros(len(texts) + 1, dtype=torch.int64)
     torch.cumsum(counts, dim=0, out=offsets[1:])
     # A product that is computed only where a sparse matrix has places: no vector is copied.
-    wanted = torch.sparse_csr_tensor(
+    pairs = torch.sparse_csr_tensor(
         offsets,
         columns,
         torch.zeros(len(rows)),
         size=(len(texts), len(images)),
         check_invariants=False,
     )
-    products = torch.sparse.sampled_addmm(wanted, texts, images.T, beta=0.0)
+    products = torch.sparse.sampled_addmm(pairs, texts, images.T, beta=0.0)
     return products.values()
 
 
@@ -331,8 +331,8 @@ class Searcher:
         """Guess the floors of images by a fair sample of the captions, whatever their order."""
         count = self._searched.counts[1]
         room = self._memory // (_BYTES_PER_SAMPLED_NUMBER * images.exact.shape[1])
-        wanted = _FEWEST_SAMPLED + count // _CAPTIONS_PER_SAMPLED
-        size = max(1, min(wanted, count, room))
+        fair_size = _FEWEST_SAMPLED + count // _CAPTIONS_PER_SAMPLED
+        size = max(1, min(fair_size, count, room))
         rows = np.random.default_rng(0).choice(count, size, replace=False)
         sample = self.block(1, np.sort(rows))
         images_at_once = max(1, self._memory // (_BYTES_PER_GUESS * size) // self.threads)

@@ -119,8 +119,8 @@ def cutoff(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tenso
 
 def dropout(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
     """Set half the elements of states [T, W, D] to zero and double the others, in any mode of a model."""
-    kept = _uniform(generator, *states.shape) >= DROP_RATE
-    return torch.where(kept, states / (1.0 - DROP_RATE), 0.0)
+    stays = _uniform(generator, *states.shape) >= DROP_RATE
+    return torch.where(stays, states / (1.0 - DROP_RATE), 0.0)
 
 
 def _uniform(generator: torch.Generator, *shape: int) -> Tensor:
@@ -212,10 +212,9 @@ def _join_texts(
     joins: Tensor,
     limits: TokenLimits,
 ) -> TextBatch:
-    """Join captions with others where `joins` bool [B] says so, and shorten them elsewhere; see `generated_positives`.
+    """Join captions with others where `joins` bool [B] says so, and shorten them elsewhere.
 
-    What results are the first words of the one and behind them the first words of the other, between the ends of the
-    one.
+    The result has the first words of the one and behind them the first words of the other, between the ends of the one.
     """
     before, behind, longest = limits
     ends = before + behind

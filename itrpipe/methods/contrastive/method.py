@@ -72,7 +72,7 @@ class FurtherCandidates(Tensors):
     Attributes:
         drawn: the U captions or V images that were drawn from mined lists and are not in the batch; None without any.
         images: int64 [U], image row of each of them.
-        anchors: bool [B, U], whose candidates they are; None for candidates of all.
+        anchors: bool [B, U], True where the anchor drew the candidate; None for candidates of all anchors.
         known: places [n] of anchors and of candidates, of the batch and then of those drawn, and their log-weights:
             `matching`, pairs that are correct matches, where the dataset knows all of them; `decided`, those that
             people have found to fit.
