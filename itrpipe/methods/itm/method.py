@@ -91,18 +91,12 @@ class HardNegativesMethod(Method[Chosen]):
         other_captions = draw_others(images[:, None] == owners, count, rng)
 
         # Pairs of the captions, and behind them those of the images, [2 B, 1 + N].
-        image_rows = np.concatenate(
-            [
-                np.column_stack([own, other_images]),
-                np.tile(images[:, None], 1 + count),
-            ]
-        )
-        caption_rows = np.concatenate(
-            [
-                np.tile(captions[:, None], 1 + count),
-                np.column_stack([matching, other_captions]),
-            ]
-        )
+        images_of_captions = np.column_stack([own, other_images])
+        captions_of_images = np.column_stack([matching, other_captions])
+        images_again = np.tile(images[:, None], 1 + count)
+        captions_again = np.tile(captions[:, None], 1 + count)
+        image_rows = np.concatenate([images_of_captions, images_again])
+        caption_rows = np.concatenate([captions_again, captions_of_images])
         pool_images, image_places = np.unique(image_rows, return_inverse=True)
         pool_captions, caption_places = np.unique(caption_rows, return_inverse=True)
         rows = PairRows(
