@@ -30,7 +30,7 @@ Chosen = TypeVar("Chosen", bound=MethodSettings)
 
 
 class TrainingSet(Protocol):
-    """The pairs that a method draws its batches from.
+    """The pairs that a method draws its batches from, as the training reads them.
 
     Attributes:
         caption_image: [T] row of the image that each caption describes.
@@ -38,16 +38,21 @@ class TrainingSet(Protocol):
 
     caption_image: np.ndarray
 
-    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None) -> Pairs:
-        """Batches of the given image rows and caption rows, [B] each; with `rng` images may be changed at random."""
+    def pairs(
+        self,
+        images: np.ndarray,
+        captions: np.ndarray,
+        rng: np.random.Generator | None = None,
+    ) -> Pairs:
+        """Return batches of image rows and caption rows, [B] each; with `rng` images may be changed at random."""
         ...
 
     def images(self, rows: np.ndarray) -> ImageBatch:
-        """Features of image rows [B]."""
+        """Return the features of image rows [B]."""
         ...
 
     def texts(self, rows: np.ndarray) -> TextBatch:
-        """Tokens of caption rows [T]."""
+        """Return the tokens of caption rows [T]."""
         ...
 
 
@@ -93,8 +98,8 @@ class Batch(Tensors):
             on the device.
         captions: [B] caption row of each positive pair, on the CPU, for methods that look it up again.
         sentences: further negatives of the images, where a method sets them.
-        generated: [B] further captions of the pairs, made of those that there are, likewise.
-        twins: n images with captions and behind them their n twins, likewise.
+        generated: [B] further captions of the pairs, made of those that there are, where a method sets them.
+        twins: n images with captions, and behind them their n twins, where a method sets them.
     """
 
     pairs: Mapping[str, Pairs]
@@ -106,11 +111,14 @@ class Batch(Tensors):
     twins: Pairs | None = None
 
     def __post_init__(self) -> None:
-        self.pairs = {name: (image_batch, in_training(texts)) for name, (image_batch, texts) in self.pairs.items()}
+        pairs = {}
+        for name, (images, texts) in self.pairs.items():
+            pairs[name] = (images, in_training(texts))
+        self.pairs = pairs
 
 
 def in_training(texts: TextBatch) -> TextBatch:
-    """Captions that a training step reads; see `TextBatch`."""
+    """Return captions marked as those that a training step reads; see `TextBatch`."""
     return replace(texts, in_training=True)
 
 
@@ -138,16 +146,17 @@ class Method(Generic[Chosen]):
     @cached_property
     def captions_of(self) -> Ragged:
         """Rows of the captions of each image."""
-        return Ragged.of_owners(self.data.caption_image, int(self.data.caption_image.max()) + 1)
+        images = self.data.caption_image
+        return Ragged.of_owners(images, int(images.max()) + 1)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Builds the batch of the given caption rows [B]: these captions and their images."""
+        """Build the batch of the given caption rows [B]: these captions and their images."""
         images = self.data.caption_image[captions]
         pairs = {"positive": self.data.pairs(images, captions, rng)}
         return Batch(pairs, torch.from_numpy(images), captions=captions)
 
     def losses(self, model: Any, batch: Any, epoch: int) -> dict[str, Tensor]:
-        """Named loss terms of a batch of an epoch (0-based); training minimises their sum.
+        """Return the named loss terms of a batch of an epoch (0-based); training minimises their sum.
 
         The model has all that the backbone has, and is no instance of its class: see `SharedModel` in
         `itrpipe.training.distributed`.
@@ -155,7 +164,7 @@ class Method(Generic[Chosen]):
         raise NotImplementedError
 
     def attach(self, model: Any) -> nn.Module:
-        """Makes tensors that it keeps between steps, once and before the first one; checkpoints hold them.
+        """Make tensors that it keeps between steps, once and before the first one; checkpoints hold them.
 
         Parameters among them that ask for a gradient are trained with the model, and every `MomentumTwin` among them
         follows it after each update. The model is on its device and has the weights that training starts from.
@@ -163,7 +172,7 @@ class Method(Generic[Chosen]):
         return nn.Module()
 
     def start_epoch(self, epoch: int) -> None:
-        """Called before the first step of an epoch (0-based), and not where training goes on inside one."""
+        """Prepare an epoch (0-based), before its first step, and not where training goes on inside one."""
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return every caption row [T] once, in the order of an epoch (0-based); None for a random order.
@@ -173,7 +182,7 @@ class Method(Generic[Chosen]):
         return None
 
     def refresh(self, lists: Lists) -> None:
-        """Takes other mined lists in the place of those that it was built with, before an epoch."""
+        """Take other mined lists in the place of those that it was built with, before an epoch."""
 
 
 class MomentumTwin(nn.Module):
@@ -191,35 +200,46 @@ class MomentumTwin(nn.Module):
     Source: FNE (Li et al., ACM MM 2023), Eq. 14, after MoCo (He et al., CVPR 2020).
     """
 
-    def __init__(self, model: nn.Module, momentum: float, evaluate: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        momentum: float,
+        evaluate: bool = True,
+    ) -> None:
         super().__init__()
-        fixed: dict[int, Any] = {id(weights): weights for weights in model.parameters() if not weights.requires_grad}
-        trained = [(name, weights) for name, weights in model.named_parameters() if weights.requires_grad]
-        self.model: Any = copy.deepcopy(model, fixed).requires_grad_(False).train(not evaluate)
+        shared: dict[int, Any] = {}
+        trained = {}
+        for name, weights in model.named_parameters():
+            if weights.requires_grad:
+                trained[name] = weights
+            else:
+                shared[id(weights)] = weights
+        copied = copy.deepcopy(model, shared).requires_grad_(False)
+        self.model: Any = copied.train(not evaluate)
         self._average = get_ema_multi_avg_fn(momentum)
         # In tuples, so that the followed model is no part of this one and of its state.
-        ours = tuple(self.model.get_parameter(name) for name, _ in trained)
-        self._parameter_lists = (ours, tuple(weights for _, weights in trained))
+        copies = tuple(self.model.get_parameter(name) for name in trained)
+        self._parameter_lists = (copies, tuple(trained.values()))
         self._buffer_lists = (list(self.model.buffers()), list(model.buffers()))
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Moves the weights one step; a few launches for all of them."""
-        ours, theirs = self._parameter_lists
-        self._average(ours, tuple(weights.detach() for weights in theirs), 0)
+        """Move the weights one step; a few launches for all of them."""
+        copies, followed_weights = self._parameter_lists
+        self._average(copies, tuple(weights.detach() for weights in followed_weights), 0)
         for buffer, followed in zip(*self._buffer_lists, strict=True):
             buffer.copy_(followed)
 
     @torch.no_grad()
     def encode(self, images: ImageBatch, texts: TextBatch) -> tuple[Tensor, Tensor]:
-        """Embeddings of images and captions, [B, D] each, without gradient."""
-        image, text = encoded(self.model, (images, texts))
+        """Return embeddings of images and captions, [B, D] each, without gradient."""
+        image, text = encode_pairs(self.model, (images, texts))
         return image.embedding, text.embedding
 
 
 @contextmanager
 def scoring(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; then the model is put back into the mode it had. Draws no random numbers."""
+    """Put a model into evaluation mode without gradients, and back into its mode at the end; draw nothing at random."""
     training = model.training
     model.eval()
     try:
@@ -232,23 +252,34 @@ def scoring(model: nn.Module) -> Iterator[None]:
 
 
 def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:
-    """[B, B] True where two pairs of the batch share an image, or None when these count as negatives."""
-    return batch.images[:, None] == batch.images[None, :] if wanted else None
+    """Return [B, B], True where two pairs of the batch share an image; None when these count as negatives."""
+    if not wanted:
+        return None
+    return batch.images[:, None] == batch.images[None, :]
 
 
-def sentences_drawn(
-    sentences: SentenceBank | None, captions: np.ndarray, most: int, rng: np.random.Generator
+def draw_sentences(
+    sentences: SentenceBank | None,
+    captions: np.ndarray,
+    most: int,
+    rng: np.random.Generator,
 ) -> OwnedTexts | None:
-    """Synthetic sentences of captions [B], so many of each at most, as further negatives; None where there are none."""
+    """Draw synthetic sentences of captions [B], so many of each at most, as further negatives; None without any."""
     assert sentences is not None, "these settings read sentences; give build() a SentenceBank"
-    texts, *places = sentences.take(captions, most, rng)
-    return OwnedTexts(in_training(texts), *places) if len(texts.lengths) else None
+    texts, owners, places = sentences.take(captions, most, rng)
+    if not len(texts.lengths):
+        return None
+    return OwnedTexts(in_training(texts), owners, places)
 
 
-def twins_drawn(
-    data: TrainingSet, sentences: SentenceBank | None, share: float, pairs: int, rng: np.random.Generator
+def draw_twins(
+    data: TrainingSet,
+    sentences: SentenceBank | None,
+    share: float,
+    pairs: int,
+    rng: np.random.Generator,
 ) -> Pairs:
-    """Images with what is true of them alone, and behind them the twins of both, [2 n] each.
+    """Draw images with what is true of them alone, and behind them the twins of both, [2 n] each.
 
     Args:
         data: the training set.
@@ -261,35 +292,50 @@ def twins_drawn(
     count = math.ceil(share * pairs)
     rows = sentences.draw_twins(count, rng)
     captions = sentences.owners(rows)
-    shown = sentences.twins[rows]
     own = data.caption_image[captions]
-    mirrored = torch.from_numpy(np.concatenate([np.zeros(count, dtype=bool), shown == own]))
+    twins = sentences.twins[rows]
+    as_they_are = np.zeros(count, dtype=bool)
+    is_mirrored = np.concatenate([as_they_are, twins == own])
     # Pairs are what data change at random and share among processes; here with any captions.
-    images = data.pairs(np.concatenate([own, shown]), np.tile(captions, 2), rng)[0].mirrored(mirrored)
+    image_rows = np.concatenate([own, twins])
+    images, _ = data.pairs(image_rows, np.tile(captions, 2), rng)
+    images = images.mirrored(torch.from_numpy(is_mirrored))
     return images, in_training(sentences.details_of(rows))
 
 
 def twin_scores(model: AnyMatcher, batch: Batch) -> Tensor:
-    """Scores [n, 2, 2] of the two images of each quadruple, in rows, with its captions; matches on the diagonal."""
+    """Return scores [n, 2, 2] of the two images of each quadruple, in rows, with its captions; matches diagonal."""
     assert batch.twins is not None
-    images, texts = encoded(model, batch.twins)
-    of_both = torch.arange(len(batch.twins[1].lengths), device=batch.twins[1].lengths.device).view(2, 1, -1)
-    image_rows = of_both.expand(2, 2, -1).flatten()
-    text_rows = of_both.transpose(0, 1).expand(2, 2, -1).flatten()
-    return model.score_at(images, texts, image_rows, text_rows).float().view(2, 2, -1).permute(2, 0, 1)
+    images, texts = encode_pairs(model, batch.twins)
+    lengths = batch.twins[1].lengths
+    members = torch.arange(len(lengths), device=lengths.device).view(2, 1, -1)
+    image_rows = members.expand(2, 2, -1).flatten()
+    text_rows = members.transpose(0, 1).expand(2, 2, -1).flatten()
+    scores = model.score_at(images, texts, image_rows, text_rows).float()
+    return scores.view(2, 2, -1).permute(2, 0, 1)
 
 
-def encoded(model: AnyMatcher, pairs: Pairs) -> tuple[Any, Any]:
-    """Images and captions as a model encodes them, in this order."""
+def encode_pairs(model: AnyMatcher, pairs: Pairs) -> tuple[Any, Any]:
+    """Return images and captions as a model encodes them, in this order."""
     images, texts = pairs
     return model.encode_images(images), model.encode_texts(texts)
 
 
-def auxiliary_terms(model: AnyMatcher, images: Any, batch: Batch, weight: float) -> dict[str, Tensor]:
-    """The backbone's own loss of the positives under the name `auxiliary`; nothing when it has none or weighs nothing.
+def auxiliary_terms(
+    model: AnyMatcher,
+    images: Any,
+    batch: Batch,
+    weight: float,
+) -> dict[str, Tensor]:
+    """Return the backbone's own loss of the positives under the name `auxiliary`; nothing if it has or weighs none.
 
     It is a mean over the batch, which published methods add to a sum of B ranking losses. A method whose losses are
     means divides the weight by B, so that both count as they do there. `images` are encoded.
     """
-    loss = model.auxiliary_loss(images, batch.pairs["positive"][1]) if weight else None
-    return {} if loss is None else {"auxiliary": weight * loss}
+    if not weight:
+        return {}
+    _, texts = batch.pairs["positive"]
+    loss = model.auxiliary_loss(images, texts)
+    if loss is None:
+        return {}
+    return {"auxiliary": weight * loss}

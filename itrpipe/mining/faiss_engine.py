@@ -36,7 +36,8 @@ from itrpipe.mining.lists import (
 from itrpipe.storage.arrays import ArrayFile, Rows, write_arrays
 
 LARGEST_FETCH_ON_GPU = 2_048
-PROBED_SHARE, PROBED_SHARE_OF_CODES = 1 / 4, 1 / 16
+PROBED_SHARE = 1 / 4
+PROBED_SHARE_OF_CODES = 1 / 16
 SHARD = 50_000_000
 """Vectors of one index."""
 FEWEST_CODED = 10_000
@@ -53,7 +54,7 @@ Sizes = tuple[int, int]
 
 
 def load_faiss() -> Any:
-    """The library.
+    """Import the library.
 
     Raises:
         MissingInputError: it is not installed.
@@ -79,16 +80,25 @@ class Indexing(Work[Any]):
         MissingInputError: faiss is not installed.
     """
 
-    title, unit = "clustering", "vectors"
+    title = "clustering"
+    unit = "vectors"
 
-    def __init__(self, searched: Searched, kind: str, num_lists: int, num_probes: int) -> None:
+    def __init__(
+        self,
+        searched: Searched,
+        kind: str,
+        num_lists: int,
+        num_probes: int,
+    ) -> None:
         load_faiss()
-        self._searched, self._kind = searched.sides[::-1], kind
+        self._kind = kind
+        self._searched = searched.sides[::-1]
         self._shards: list[list[slice]] = []
         self.sizes: list[Sizes] = []
         for rows in self._searched:
             count = rows.shape[0]
-            shards = slices(count, math.ceil(count / math.ceil(count / SHARD)))
+            num_shards = math.ceil(count / SHARD)
+            shards = slices(count, math.ceil(count / num_shards))
             self._shards.append(shards)
             self.sizes.append(clusters(kind, shards[0].stop, num_lists, num_probes))
         self.key = json.dumps([kind, self.sizes])
@@ -97,7 +107,8 @@ class Indexing(Work[Any]):
         """Return the shards of either direction."""
         contents = []
         for side, shards in enumerate(self._shards):
-            contents += [(rows.stop - rows.start, (side, rows)) for rows in shards]
+            for rows in shards:
+                contents.append((rows.stop - rows.start, (side, rows)))
         return numbered(contents)
 
     def of_sides(self, paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path]]:
@@ -106,11 +117,11 @@ class Indexing(Work[Any]):
         return paths[:count], paths[count:]
 
     def open(self) -> Any:
-        """The library."""
+        """Import the library."""
         return load_faiss()
 
     def make(self, worker: Any, part: Part, path: Path) -> None:
-        """Trains and fills the index of one shard."""
+        """Train and fill the index of one shard."""
         side, rows = part.content
         index = build_index(self._searched[side], self._kind, self.sizes[side], rows)
         write_arrays(path, {_INDEX: worker.serialize_index(index)})
@@ -146,20 +157,31 @@ class Searching(ListWork[Callable[[int], Any]]):
     ) -> None:
         load_faiss()
         super().__init__(searched.shapes, dict.fromkeys(DIRECTIONS, block))
-        self.searched, self.indexes, self.again, self.device = searched, indexes, again, device
-        more, own = _FETCHED if again else 1, (int(searched.own_counts.max()), 1)
-        wanted = (more * width + own[side] for side, width in enumerate(searched.widths))
-        self.fetch = tuple(map(min, searched.counts[::-1], wanted))
+        self.searched = searched
+        self.indexes = indexes
+        self.again = again
+        self.device = device
+        text_width, image_width = searched.widths
+        if again:
+            text_width *= _FETCHED
+            image_width *= _FETCHED
+        num_images, num_texts = searched.counts
+        most_own = int(searched.own_counts.max())
+        self.fetch = (
+            min(num_texts, text_width + most_own),
+            min(num_images, image_width + 1),
+        )
         self.key = json.dumps([block, indexes is None, again, *searched.anchors])
 
     def open(self) -> Callable[[int], Any]:
-        """Direction -> its index, on the device; one is held at a time.
+        """Return a function from a direction's number to its index on the device; one is held at a time.
 
         Raises:
             MissingInputError: faiss finds no GPU.
             UsageError: it cannot fetch so many candidates there.
         """
-        faiss, gpu, held = load_faiss(), None, dict[int, Any]()
+        faiss = load_faiss()
+        gpu = None
         if resolve_device(self.device) == CUDA:
             if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
                 raise MissingInputError(
@@ -173,47 +195,63 @@ class Searching(ListWork[Callable[[int], Any]]):
                 )
             gpu = faiss.StandardGpuResources()  # has to outlive the index
 
+        held: dict[int, tuple[Any, list[Any]]] = {}
+
         def index(side: int) -> Any:
             if side not in held:
                 held.clear()  # frees the other one first
                 if self.indexes:
-                    made = [faiss.deserialize_index(ArrayFile(each)[_INDEX].read()) for each in self.indexes[side]]
+                    stored = [ArrayFile(path)[_INDEX].read() for path in self.indexes[side]]
+                    parts = [faiss.deserialize_index(values) for values in stored]
                 else:
-                    made = [build_index(self.searched.sides[1 - side])]
-                made = made if gpu is None else [faiss.index_cpu_to_gpu(gpu, 0, each) for each in made]
+                    parts = [build_index(self.searched.sides[1 - side])]
+                if gpu is not None:
+                    parts = [faiss.index_cpu_to_gpu(gpu, 0, part) for part in parts]
                 shards = faiss.IndexShards(self.searched.sides[0].shape[1], False, True)
-                for each in made:
-                    shards.add_shard(each)
-                held[side] = shards, made  # they have to outlive it
+                for part in parts:
+                    shards.add_shard(part)
+                held[side] = shards, parts  # they have to outlive it
             return held[side][0]
 
         return index
 
     def make(self, worker: Callable[[int], Any], part: Part, path: Path) -> None:
-        """Searches for some anchors."""
+        """Search for some anchors."""
         direction, start, stop = part.content
-        side, owners = DIRECTIONS.index(direction), self.searched.owners
-        anchors = np.ascontiguousarray(self.searched.sides[side].read(start, stop), dtype=np.float32)
-        scores, found = worker(side).search(anchors, self.fetch[side])
+        side = DIRECTIONS.index(direction)
+        owners = self.searched.owners
+        vectors = self.searched.sides[side].read(start, stop)
+        anchors = np.ascontiguousarray(vectors, dtype=np.float32)
+        scores, candidates = worker(side).search(anchors, self.fetch[side])
         if self.again:
-            scores = _scored_again(anchors, self.searched.sides[1 - side], found)
+            scores = _score_again(anchors, self.searched.sides[1 - side], candidates)
         rows = np.arange(start, stop)[:, None]
-        own = owners[found] == rows if side == 0 else owners[rows] == found
-        lists, width = by_score(np.where(own, NO_ROW, found), scores), self.searched.widths[side]
-        self.write(path, direction, CandidateLists(lists.candidates[:, :width], lists.scores[:, :width]))
+        is_own = owners[candidates] == rows if side == 0 else owners[rows] == candidates
+        lists = by_score(np.where(is_own, NO_ROW, candidates), scores)
+        width = self.searched.widths[side]
+        lists = CandidateLists(lists.candidates[:, :width], lists.scores[:, :width])
+        self.write(path, direction, lists)
 
 
-def _scored_again(anchors: np.ndarray, others: Rows, found: np.ndarray) -> np.ndarray:
-    """Scores [A, K] of anchors [A, D] with the vectors of rows [A, K]; minus infinity where there is none."""
-    scores = np.empty(found.shape, np.float32)
-    for part in slices(len(anchors), max(1, rows_at_once(others) // found.shape[1])):
-        vectors = np.asarray(taken(others, np.maximum(found[part], 0)), dtype=np.float32)
-        scores[part] = np.matmul(vectors, anchors[part, :, None])[..., 0]
-    return np.where(found < 0, -np.inf, scores)
+def _score_again(anchors: np.ndarray, others: Rows, rows: np.ndarray) -> np.ndarray:
+    """Compute scores [A, K] of anchors [A, D] with the vectors of rows [A, K]; minus infinity where there is none."""
+    scores = np.empty(rows.shape, np.float32)
+    anchors_at_once = max(1, rows_at_once(others) // rows.shape[1])
+    for part in slices(len(anchors), anchors_at_once):
+        vectors = taken(others, np.maximum(rows[part], 0))
+        vectors = np.asarray(vectors, dtype=np.float32)
+        products = np.matmul(vectors, anchors[part, :, None])
+        scores[part] = products[..., 0]
+    return np.where(rows < 0, -np.inf, scores)
 
 
-def build_index(values: Rows, kind: str = "flat", sizes: Sizes = (0, 0), rows: slice = slice(None)) -> Any:
-    """An index of inner products, on the CPU.
+def build_index(
+    values: Rows,
+    kind: str = "flat",
+    sizes: Sizes = (0, 0),
+    rows: slice = slice(None),
+) -> Any:
+    """Build an index of inner products, on the CPU.
 
     Args:
         values: [n, D] what is searched.
@@ -224,7 +262,8 @@ def build_index(values: Rows, kind: str = "flat", sizes: Sizes = (0, 0), rows: s
     Raises:
         MissingInputError: faiss is not installed.
     """
-    faiss, dim = load_faiss(), values.shape[1]
+    faiss = load_faiss()
+    dim = values.shape[1]
     start, stop, _ = rows.indices(values.shape[0])
     if kind == "flat":
         index = faiss.IndexFlatIP(dim)
@@ -233,30 +272,38 @@ def build_index(values: Rows, kind: str = "flat", sizes: Sizes = (0, 0), rows: s
         for size in range(2, min(_CODE_BYTES, dim // 2) + 1):
             if dim % size == 0:
                 codes = size
-        coded = kind == "ivf-pq" and stop - start >= FEWEST_CODED
-        made = f"OPQ{codes},IVF{sizes[0]},PQ{codes}" if coded else f"IVF{sizes[0]},Flat"
-        index = faiss.index_factory(dim, made, faiss.METRIC_INNER_PRODUCT)
+        num_lists, num_probes = sizes
+        description = f"IVF{num_lists},Flat"
+        if kind == "ivf-pq" and stop - start >= FEWEST_CODED:
+            description = f"OPQ{codes},IVF{num_lists},PQ{codes}"
+        index = faiss.index_factory(dim, description, faiss.METRIC_INNER_PRODUCT)
         inverted = faiss.extract_index_ivf(index)
-        inverted.nprobe = sizes[1]
+        inverted.nprobe = num_probes
         # faiss warns of clusters of fewer than 39 vectors, which 4 sqrt(n) lists are below 24,000 vectors.
-        inverted.cp.min_points_per_centroid, inverted.cp.max_points_per_centroid = 1, _PER_CLUSTER[kind]
-        index.train(_sample(values, start, stop, _PER_CLUSTER[kind] * sizes[0]))
+        inverted.cp.min_points_per_centroid = 1
+        inverted.cp.max_points_per_centroid = _PER_CLUSTER[kind]
+        sample = _sample(values, start, stop, _PER_CLUSTER[kind] * num_lists)
+        index.train(sample)
     for part in slices(stop - start, rows_at_once(values)):
-        index.add(np.ascontiguousarray(values.read(start + part.start, start + part.stop), dtype=np.float32))
+        vectors = values.read(start + part.start, start + part.stop)
+        index.add(np.ascontiguousarray(vectors, dtype=np.float32))
     return index
 
 
 def _sample(values: Rows, start: int, stop: int, most: int) -> np.ndarray:
-    """About so many of the rows start..stop, in slices that lie apart evenly; float32."""
+    """Read about so many of the rows start..stop, in slices that lie apart evenly; float32."""
     if stop - start <= most:
         return np.ascontiguousarray(values.read(start, stop), dtype=np.float32)
-    starts, size = np.linspace(start, stop, _SLICES, endpoint=False).astype(int).tolist(), -(-most // _SLICES)
-    found = [values.read(each, min(each + size, stop)) for each in starts]
-    return np.concatenate(found).astype(np.float32, copy=False)
+    size = -(-most // _SLICES)
+    starts = np.linspace(start, stop, _SLICES, endpoint=False).astype(int)
+    pieces = []
+    for first in starts.tolist():
+        pieces.append(values.read(first, min(first + size, stop)))
+    return np.concatenate(pieces).astype(np.float32, copy=False)
 
 
 def clusters(kind: str, vectors: int, num_lists: int = 0, num_probes: int = 0) -> Sizes:
-    """Clusters of an index, and how many of them are searched for an anchor.
+    """Choose the clusters of an index, and how many of them are searched for an anchor.
 
     About 4 sqrt(n) clusters is what faiss advises for n below a million. One probe in four found 98 to 99.5 percent of
     the candidates in lists of VSRN on 2,000 images with 10,000 captions.
@@ -271,7 +318,9 @@ def clusters(kind: str, vectors: int, num_lists: int = 0, num_probes: int = 0) -
         UsageError: the numbers do not fit each other.
     """
     lists = num_lists or min(vectors, round(4 * math.sqrt(vectors)))
-    share = PROBED_SHARE_OF_CODES if kind == "ivf-pq" and vectors >= FEWEST_CODED else PROBED_SHARE
+    share = PROBED_SHARE
+    if kind == "ivf-pq" and vectors >= FEWEST_CODED:
+        share = PROBED_SHARE_OF_CODES
     probes = num_probes or math.ceil(lists * share)
     if not 1 <= probes <= lists <= vectors:
         raise UsageError(

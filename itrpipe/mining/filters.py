@@ -1,10 +1,10 @@
-"""Takes candidates out of mined lists again: those outside a window, and those that say what the positive says.
+"""Candidates that leave mined lists again: those outside a window, and those that say what the positive says.
 
 Candidates leave by their rank, by their score, by its distance to the score of the positive, and where their caption
 says what a caption of the image says. The names of the limits are those of sentence-transformers'
-`mine_hard_negatives`. The positive of a caption is its image. That of an image is the own caption with the lowest
-score: training pairs an image with each of its captions in turn and draws from the same list every time, so a margin
-holds for all these pairs only if it holds for that one.
+`mine_hard_negatives`. The positive of a caption is its image; the positive of an image is the own caption with the
+lowest score: training pairs an image with each of its captions in turn and draws from the same list every time, so a
+margin holds for all these pairs only if it holds for that one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from itrpipe.storage.arrays import Rows, take
 _PAIRS_AT_ONCE = 1 << 12
 
 
-def drop(lists: CandidateLists, reasons: Mapping[str, np.ndarray]) -> tuple[CandidateLists, dict[str, int]]:
-    """Takes candidates out of lists; those that stay keep their order and move up.
+def drop(
+    lists: CandidateLists,
+    reasons: Mapping[str, np.ndarray],
+) -> tuple[CandidateLists, dict[str, int]]:
+    """Take candidates out of lists; those that stay keep their order and move up.
 
     Args:
         lists: of one direction, [A, K].
@@ -42,12 +45,21 @@ def drop(lists: CandidateLists, reasons: Mapping[str, np.ndarray]) -> tuple[Cand
     if not any(dropped.values()):
         return lists, dropped
     order = np.argsort(~stays, axis=1, kind="stable")
-    kept = np.where(stays, lists.candidates, NO_ROW), np.where(stays, lists.scores, -np.inf)
-    return CandidateLists(*(np.take_along_axis(each, order, axis=1) for each in kept)), dropped
+    candidates = np.where(stays, lists.candidates, NO_ROW)
+    scores = np.where(stays, lists.scores, -np.inf)
+    remaining = CandidateLists(
+        np.take_along_axis(candidates, order, axis=1),
+        np.take_along_axis(scores, order, axis=1),
+    )
+    return remaining, dropped
 
 
-def outside(limits: Mapping[str, float], lists: CandidateLists, positives: np.ndarray) -> dict[str, np.ndarray]:
-    """Marks candidates outside a window, for `drop`.
+def outside(
+    limits: Mapping[str, float],
+    lists: CandidateLists,
+    positives: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Mark candidates outside a window, for `drop`.
 
     Args:
         limits: those of `WindowSettings` that are set, by their names.
@@ -57,20 +69,28 @@ def outside(limits: Mapping[str, float], lists: CandidateLists, positives: np.nd
     Returns:
         Name of each limit that is set -> bool that fits [A, K].
     """
-    rank, scores, positive = np.arange(lists.scores.shape[1]), lists.scores, positives[:, None]
-    marks = {
-        "range_min": lambda limit: rank < limit,
-        "range_max": lambda limit: rank >= limit,
-        "max_score": lambda limit: scores > limit,
-        "min_score": lambda limit: scores < limit,
-        "absolute_margin": lambda limit: scores > positive - limit,
-        "relative_margin": lambda limit: scores > positive - limit * np.abs(positive),
-    }
-    return {name: marked(limits[name]) for name, marked in marks.items() if name in limits}
+    scores = lists.scores
+    ranks = np.arange(scores.shape[1])
+    positive = positives[:, None]
+    marks = {}
+    if "range_min" in limits:
+        marks["range_min"] = ranks < limits["range_min"]
+    if "range_max" in limits:
+        marks["range_max"] = ranks >= limits["range_max"]
+    if "max_score" in limits:
+        marks["max_score"] = scores > limits["max_score"]
+    if "min_score" in limits:
+        marks["min_score"] = scores < limits["min_score"]
+    if "absolute_margin" in limits:
+        marks["absolute_margin"] = scores > positive - limits["absolute_margin"]
+    if "relative_margin" in limits:
+        margin = limits["relative_margin"] * np.abs(positive)
+        marks["relative_margin"] = scores > positive - margin
+    return marks
 
 
 def positive_scores(images: Rows, texts: Rows, owners: np.ndarray) -> np.ndarray:
-    """Score of every caption with its own image.
+    """Score every caption with its own image.
 
     Args:
         images: [N, D].
@@ -82,26 +102,40 @@ def positive_scores(images: Rows, texts: Rows, owners: np.ndarray) -> np.ndarray
     """
     scores = np.full(len(owners), np.nan, dtype=np.float32)
     for part in slices(len(owners), _PAIRS_AT_ONCE):
-        owned = owners[part] >= 0
-        pairs = texts.read(part.start, part.stop)[owned], take(images, owners[part][owned])
-        scores[part][owned] = np.einsum("td,td->t", *pairs)
+        is_owned = owners[part] >= 0
+        text_vectors = texts.read(part.start, part.stop)[is_owned]
+        image_vectors = take(images, owners[part][is_owned])
+        scores[part][is_owned] = np.einsum("td,td->t", text_vectors, image_vectors)
     return scores
 
 
-def better_than_another(images: Rows, texts: Rows, owners: np.ndarray, positives: np.ndarray) -> float:
-    """Share of the captions whose own image scores above another one, half of all captions away; 1 for none.
+def better_than_another(
+    images: Rows,
+    texts: Rows,
+    owners: np.ndarray,
+    positives: np.ndarray,
+) -> float:
+    """Return the share of captions whose own image scores above another one, half of all captions away; 1 for none.
 
     Args:
         images, texts, owners: as of `positive_scores`.
         positives: [T] what it returns.
     """
-    others = positive_scores(images, texts, np.roll(owners, len(owners) // 2))
-    known = ~np.isnan(positives + others)
-    return float((positives > others)[known].mean()) if known.any() else 1.0
+    other_owners = np.roll(owners, len(owners) // 2)
+    others = positive_scores(images, texts, other_owners)
+    has_both = ~np.isnan(positives + others)
+    if not has_both.any():
+        return 1.0
+    is_better = positives > others
+    return float(is_better[has_both].mean())
 
 
-def lowest_positives(positives: np.ndarray, caption_image: np.ndarray, num_images: int) -> np.ndarray:
-    """Lowest score of every image with an own caption.
+def lowest_positives(
+    positives: np.ndarray,
+    caption_image: np.ndarray,
+    num_images: int,
+) -> np.ndarray:
+    """Find the lowest score of every image with an own caption.
 
     Args:
         positives: [T] score of every caption with its image, NaN for a caption of none.
@@ -112,8 +146,8 @@ def lowest_positives(positives: np.ndarray, caption_image: np.ndarray, num_image
         [N] float32, NaN for an image without captions, which no margin limits.
     """
     lowest = np.full(num_images, np.nan, dtype=np.float32)
-    owned = ~np.isnan(positives)
-    np.fmin.at(lowest, caption_image[owned], positives[owned])
+    is_owned = ~np.isnan(positives)
+    np.fmin.at(lowest, caption_image[is_owned], positives[is_owned])
     return lowest
 
 
@@ -135,12 +169,15 @@ class DuplicateCaptions:
 
     def __init__(self, captions: Iterable[str], caption_image: np.ndarray) -> None:
         # 64 bits of a text tell texts apart as surely as is needed for counting.
-        plain = (hash(plain_text(text) or f"\0{row}") for row, text in enumerate(captions))
-        hashes = np.fromiter(plain, np.int64, count=len(caption_image))
+        hashed = (hash(plain_text(text) or f"\0{row}") for row, text in enumerate(captions))
+        hashes = np.fromiter(hashed, np.int64, count=len(caption_image))
         _, self._keys, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        self._groups, self._images = len(counts), int(caption_image.max(initial=-1)) + 1
-        self._repeated = int((counts[self._keys] > 1).sum())
-        self._owned = np.unique(caption_image.astype(np.int64) * self._groups + self._keys)  # (image, text) as a number
+        self._groups = len(counts)
+        self._images = int(caption_image.max(initial=-1)) + 1
+        is_repeated = counts[self._keys] > 1
+        self._repeated = int(is_repeated.sum())
+        pairs = caption_image.astype(np.int64) * self._groups + self._keys  # (image, text) as a number
+        self._owned = np.unique(pairs)
         images_of_group = np.bincount(self._owned % self._groups, minlength=self._groups)
         self._shared = images_of_group[self._keys] > 1  # [T] several images have this text
 
@@ -154,25 +191,33 @@ class DuplicateCaptions:
             bool of the shape that both broadcast to.
         """
         captions, images = np.broadcast_arrays(captions, images)
-        found = (captions >= 0) & (captions < len(self._keys)) & (images >= 0) & (images < self._images)
-        found &= self._shared.take(captions, mode="clip")  # what a single image has is no duplicate under any other
-        wanted = images[found].astype(np.int64) * self._groups + self._keys[captions[found]]
-        place = np.searchsorted(self._owned, wanted).clip(max=len(self._owned) - 1)
-        found[found] = self._owned[place] == wanted
-        return found
+        is_duplicate = (captions >= 0) & (captions < len(self._keys))
+        is_duplicate &= (images >= 0) & (images < self._images)
+        # What a single image has is no duplicate under any other.
+        is_duplicate &= self._shared.take(captions, mode="clip")
+        keys = self._keys[captions[is_duplicate]]
+        pairs = images[is_duplicate].astype(np.int64) * self._groups + keys
+        place = np.searchsorted(self._owned, pairs)
+        place = place.clip(max=len(self._owned) - 1)
+        is_duplicate[is_duplicate] = self._owned[place] == pairs
+        return is_duplicate
 
     def again(self, captions: np.ndarray) -> np.ndarray:
         """Tell which captions [a, K], rows or -1, say the same as an earlier one of their list; bool [a, K]."""
         keys = np.where(captions == NO_ROW, -1, self._keys[captions])
         order = np.argsort(keys, axis=1, kind="stable")
         ordered = np.take_along_axis(keys, order, axis=1)
-        found = np.zeros(keys.shape, dtype=bool)
-        np.put_along_axis(found, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
-        return found
+        repeats_last = ordered[:, 1:] == ordered[:, :-1]
+        is_repeated = np.zeros(keys.shape, dtype=bool)
+        np.put_along_axis(is_repeated, order[:, 1:], repeats_last, axis=1)
+        return is_repeated
 
     def report(self) -> dict[str, int]:
         """Count `captions` with a duplicate anywhere, also under their own image, and `captions_of_other_images`."""
-        return {"captions": self._repeated, "captions_of_other_images": int(self._shared.sum())}
+        return {
+            "captions": self._repeated,
+            "captions_of_other_images": int(self._shared.sum()),
+        }
 
 
 _APOSTROPHES = re.compile(r"(?<=[^\W\d_])'(?=[^\W\d_])")
@@ -215,12 +260,14 @@ def plain_text(caption: str) -> str:
     Case, blanks and punctuation do not count, nor how characters are encoded (NFKC, zero-width characters). Numbers
     with their signs and separators, currencies, `%`, `+`, and the `#` of `C#` do: "1.5 V" is not "15 V".
     """
-    seen = caption.casefold()
-    if not seen.isascii():
-        seen = unicodedata.normalize("NFKC", seen).casefold().replace("\u2019", "'")
-        seen = "".join(map(_plain_character, seen))
-    elif not _SIGNS.search(seen):
-        return " ".join(seen.translate(_BLANKS).split())
-    joined = _APOSTROPHES.sub("", seen)
-    said = _PUNCTUATION.sub(lambda sign: sign[1] or " ", joined).replace("%", " % ")
-    return " ".join(said.split())
+    text = caption.casefold()
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).casefold()
+        text = text.replace("\u2019", "'")
+        text = "".join(map(_plain_character, text))
+    elif not _SIGNS.search(text):
+        return " ".join(text.translate(_BLANKS).split())
+    text = _APOSTROPHES.sub("", text)
+    text = _PUNCTUATION.sub(lambda sign: sign[1] or " ", text)
+    text = text.replace("%", " % ")
+    return " ".join(text.split())

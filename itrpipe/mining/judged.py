@@ -21,11 +21,12 @@ from itrpipe.mining.statistics import PEOPLE, Figures
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.disk import read_json, write_json
 
-PAIRS, SCALE = "pairs.arrays", "scale.json"
+PAIRS = "pairs.arrays"
+SCALE = "scale.json"
 CALIBRATION = "calibration.json"
 ASKED = 10
 """Ranks of both directions that people are asked about, at random within strata of their pairs."""
-_TOLD = ("decisions", "knows", "auc", "precision", "recall", "reliability")
+_CALIBRATION_FIGURES = ("decisions", "knows", "auc", "precision", "recall", "reliability")
 """Figures of a calibration that are among those of the lists."""
 LIKELY = 0.5
 """Probability above which a candidate is likelier right than not."""
@@ -40,23 +41,32 @@ def candidate_pairs(folder: Path) -> PairSet:
             anchors, columns = np.nonzero(lists.candidates != NO_ROW)
             candidates = lists.candidates[anchors, columns]
             anchors += part.start
-            pairs = (candidates, anchors) if direction == DIRECTIONS[0] else (anchors, candidates)
-            codes.append(PairSet.of(*pairs, num_images).codes)
+            if direction == DIRECTIONS[0]:
+                pairs = PairSet.of(candidates, anchors, num_images)
+            else:
+                pairs = PairSet.of(anchors, candidates, num_images)
+            codes.append(pairs.codes)
     return PairSet(np.unique(np.concatenate(codes)), num_images)
 
 
-def write_scores(folder: Path, pairs: PairSet, scores: np.ndarray, scale: Scale) -> None:
+def write_scores(
+    folder: Path,
+    pairs: PairSet,
+    scores: np.ndarray,
+    scale: Scale,
+) -> None:
     """Write the scores [P] float32 that a judge gave to pairs, and its scale."""
-    write_arrays(folder / PAIRS, {"codes": pairs.codes, "scores": scores}, pairs.images)
+    arrays = {"codes": pairs.codes, "scores": scores}
+    write_arrays(folder / PAIRS, arrays, pairs.images)
     write_json(folder / SCALE, scale._asdict())
 
 
 class Judgement(NamedTuple):
-    """What judges and people say of pairs.
+    """Opinions of judges and people on pairs.
 
     Attributes:
         judges: names of the judges.
-        pairs: which.
+        pairs: that they were asked about.
         log_odds: [P, J] of each judge, by its default curve.
         answers: [P] of people: 1 the caption fits, 0 it does not; NaN where they have not decided.
         is_judged: bool [P], by people, sure or not.
@@ -90,10 +100,22 @@ class Judgement(NamedTuple):
         decided = decided or Decided.of({}, np.array([], str), np.array([], str))
         answers, is_judged = decided.answers(pairs)
         is_decided = ~np.isnan(answers)
-        calibration = calibrate(log_odds[is_decided], answers[is_decided] == 1, pairs.image_rows[is_decided])
+        calibration = calibrate(
+            log_odds[is_decided],
+            answers[is_decided] == 1,
+            pairs.image_rows[is_decided],
+        )
         probabilities = calibration.probabilities(log_odds)
         probabilities[answers == 0] = 0.0
-        return cls(tuple(folders), pairs, log_odds, answers, is_judged, calibration, probabilities)
+        return cls(
+            tuple(folders),
+            pairs,
+            log_odds,
+            answers,
+            is_judged,
+            calibration,
+            probabilities,
+        )
 
     def counts(self, places_of: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Count candidates that are likelier right than not, and estimate the share that is right, by their rank.
@@ -106,12 +128,18 @@ class Judgement(NamedTuple):
             Direction -> `marked`, how many; and `by_rank`, span of ranks, such as `3-5` -> share, see
             `itrpipe.judging.shares.Share`.
         """
-        asked = np.unique(np.concatenate([places[:, :ASKED].ravel() for places in places_of.values()]))
+        hardest = [places[:, :ASKED].ravel() for places in places_of.values()]
+        asked = np.unique(np.concatenate(hardest))
         asked = asked[asked >= 0]
         strata = np.zeros(len(self.pairs), np.int64)
         strata[asked] = strata_of(self.log_odds[asked].mean(axis=1))
+        lots = lots_of(self.pairs)
         is_drawn = np.zeros(len(self.pairs), dtype=bool)
-        is_drawn[asked] = drawn_at_random(strata[asked], lots_of(self.pairs)[asked], self.is_judged[asked])
+        is_drawn[asked] = drawn_at_random(
+            strata[asked],
+            lots[asked],
+            self.is_judged[asked],
+        )
         unseen = self.probabilities.copy()
         unseen[~np.isnan(self.answers)] = self.calibration.held_out
 
@@ -120,9 +148,16 @@ class Judgement(NamedTuple):
             anchors, columns = np.nonzero(places >= 0)
             pairs = places[anchors, columns]
             rows = np.flatnonzero(is_drawn[pairs] & (columns < ASKED))
-            shares = share_by_rank(unseen[pairs], rows, self.answers[pairs[rows]], strata[pairs], columns + 1)
+            shares = share_by_rank(
+                unseen[pairs],
+                rows,
+                self.answers[pairs[rows]],
+                strata[pairs],
+                columns + 1,
+            )
+            is_likely = self.probabilities[pairs] > LIKELY
             counted[direction] = {
-                "marked": int((self.probabilities[pairs] > LIKELY).sum()),
+                "marked": int(is_likely.sum()),
                 "by_rank": {span: share._asdict() for span, share in shares.items()},
             }
         return counted
@@ -149,24 +184,29 @@ def mark_lists(
     places_of: dict[str, np.ndarray] = {}
     for direction in DIRECTIONS:
         figures = Figures(statistics["anchors"][direction], 1)
-        left = empty = 0
+        left = 0
+        empty = 0
         blocks = []
         for part, lists in list_blocks(folder, direction):
             if judgement is not None:
                 blocks.append(matching(judgement.pairs.places, direction, part, lists))
             if decided is not None:
                 fits = matching(decided.fits.has, direction, part, lists)
-                figures.judge(fits | matching(decided.differs.has, direction, part, lists), fits)
+                differs = matching(decided.differs.has, direction, part, lists)
+                figures.judge(fits | differs, fits)
                 lists, _ = drop(lists, {"decisions": fits})
-            left += int((lists.candidates != NO_ROW).sum())
-            empty += int((lists.candidates[:, 0] == NO_ROW).sum())
+            is_missing = lists.candidates == NO_ROW
+            left += int((~is_missing).sum())
+            empty += int(is_missing[:, 0].sum())
             probability = None
             if judgement is not None:
                 places = matching(judgement.pairs.places, direction, part, lists)
-                probability = np.where(places >= 0, judgement.probabilities[places], np.float32(0))
+                of_pairs = judgement.probabilities[places]
+                probability = np.where(places >= 0, of_pairs, np.float32(0))
             write(direction, part, lists, probability)
         if decided is not None:
-            statistics["dropped"][direction]["decisions"] = statistics["candidates"][direction] - left
+            dropped = statistics["candidates"][direction] - left
+            statistics["dropped"][direction]["decisions"] = dropped
         statistics["candidates"][direction] = left
         statistics["anchors_without_candidates"][direction] = empty
         if judgement is not None:
@@ -175,7 +215,8 @@ def mark_lists(
             statistics["right_after_all"][direction] = figures.right_after_all()
     if judgement is not None:
         calibration = judgement.calibration
-        facts = {name: getattr(calibration, name) for name in _TOLD}
-        statistics["judged"] = {"judges": judgement.judges, **facts, **judgement.counts(places_of)}
+        facts = {name: getattr(calibration, name) for name in _CALIBRATION_FIGURES}
+        counts = judgement.counts(places_of)
+        statistics["judged"] = {"judges": judgement.judges, **facts, **counts}
     elif statistics["judge"] is None:
         statistics["judge"] = PEOPLE

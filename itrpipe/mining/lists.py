@@ -57,13 +57,14 @@ _REMEDY = "run `itrpipe mine-negatives` again"
 
 
 def taken(values: Rows, rows: np.ndarray) -> np.ndarray:
-    """Vectors [..., D] of rows [...], in any order."""
+    """Read the vectors [..., D] of rows [...], in any order."""
     if isinstance(values, JoinedRows):
-        found = np.empty((*rows.shape, *values.shape[1:]), values.dtype)
+        vectors = np.empty((*rows.shape, *values.shape[1:]), values.dtype)
         for part in values.parts:
-            own = (rows >= 0) & (rows < part.shape[0])
-            found[own], rows = taken(part, rows[own]), rows - part.shape[0]
-        return found
+            is_in_part = (rows >= 0) & (rows < part.shape[0])
+            vectors[is_in_part] = taken(part, rows[is_in_part])
+            rows = rows - part.shape[0]
+        return vectors
     if isinstance(values, HeldRows):
         return values.array[rows]
     assert isinstance(values, StoredRows)
@@ -71,12 +72,13 @@ def taken(values: Rows, rows: np.ndarray) -> np.ndarray:
 
 
 def slices(count: int, at_once: int) -> list[slice]:
-    """Slices that cover so many rows."""
-    return [slice(start, min(start + at_once, count)) for start in range(0, count, at_once)]
+    """Cut so many rows into slices of `at_once` rows; the last may have fewer."""
+    starts = range(0, count, at_once)
+    return [slice(start, min(start + at_once, count)) for start in starts]
 
 
 def list_slices(anchors: int, width: int) -> list[slice]:
-    """Slices of anchors whose lists are looked at together."""
+    """Cut anchors into slices whose lists are looked at together."""
     return slices(anchors, max(1, PLACES // width))
 
 
@@ -111,26 +113,34 @@ class Searched:
     first: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        (images, texts), owners = self.sides, self.owners
-        self.counts = num_images, num_texts = images.shape[0], texts.shape[0]
+        images, texts = self.sides
+        num_images = images.shape[0]
+        num_texts = texts.shape[0]
+        self.counts = num_images, num_texts
         self.anchors = self.first or self.counts
         if max(self.counts) > LARGEST_ROW:
             raise UsageError(f"more than {LARGEST_ROW:,} rows of one side cannot be mined: leave some out")
-        check_fit(images.shape, texts.shape, owners)
-        self.own_counts = np.bincount(owners[owners >= 0], minlength=num_images)
-        own_texts, owned = self.own_counts[: self.anchors[0]], owners[: self.anchors[1]] >= 0
-        fewest = num_texts - int(own_texts.max()), num_images - int(owned.max())
-        most = num_texts - int(own_texts.min()), num_images - int(owned.min())
-        if min(*fewest, *self.widths) < 1:
+        check_fit(images.shape, texts.shape, self.owners)
+        has_owner = self.owners >= 0
+        self.own_counts = np.bincount(self.owners[has_owner], minlength=num_images)
+        image_anchors, text_anchors = self.anchors
+        text_width, image_width = self.widths
+        own_texts = self.own_counts[:image_anchors]
+        own_images = has_owner[:text_anchors]
+        fewest_texts = num_texts - int(own_texts.max())
+        fewest_images = num_images - int(own_images.max())
+        if min(fewest_texts, fewest_images, *self.widths) < 1:
             raise UsageError(
-                f"{self.widths[0]} captions per image and {self.widths[1]} images per caption were asked for, and "
-                f"{fewest[0]} and {fewest[1]} are candidates of some; it takes one of each at least, so two images "
-                "with captions"
+                f"{text_width} captions per image and {image_width} images per caption were asked for, and "
+                f"{fewest_texts} and {fewest_images} are candidates of some; it takes one of each at least, so two "
+                "images with captions"
             )
-        self.widths = min(self.widths[0], most[0]), min(self.widths[1], most[1])
+        text_width = min(text_width, num_texts - int(own_texts.min()))
+        image_width = min(image_width, num_images - int(own_images.min()))
+        self.widths = text_width, image_width
         self.shapes: Shapes = {
-            DIRECTIONS[0]: (self.anchors[0], self.widths[0], num_texts),
-            DIRECTIONS[1]: (self.anchors[1], self.widths[1], num_images),
+            DIRECTIONS[0]: (image_anchors, text_width, num_texts),
+            DIRECTIONS[1]: (text_anchors, image_width, num_images),
         }
         check_numbers(_blocks(images), _blocks(texts))
 
@@ -145,7 +155,7 @@ def _blocks(values: Rows) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True)
 class CandidateLists:
-    """One direction: the candidates of every anchor, hardest first, in rows of one width.
+    """The candidates of every anchor of one direction, hardest first, in rows of one width.
 
     Attributes:
         candidates: [A, K] int32, or int64 where there are more, rows of the other side; `NO_ROW` behind the last
@@ -174,12 +184,16 @@ class MinedLists:
     images_for_texts_scores: np.ndarray
 
     def __repr__(self) -> str:
-        texts, images = self.texts_for_images.shape, self.images_for_texts.shape
+        texts = self.texts_for_images.shape
+        images = self.images_for_texts.shape
         return f"MinedLists: texts_for_images {texts}, images_for_texts {images}"
 
 
 def matching(
-    has: Callable[[np.ndarray, np.ndarray], np.ndarray], direction: str, part: slice, lists: CandidateLists
+    has: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    direction: str,
+    part: slice,
+    lists: CandidateLists,
 ) -> np.ndarray:
     """Return which candidates are one of some pairs with their anchor, bool [A, K]; places without any are not.
 
@@ -189,24 +203,27 @@ def matching(
         part: rows of the anchors.
         lists: theirs.
     """
-    anchors = np.arange(part.start, part.start + len(lists.candidates))[:, None]
+    stop = part.start + len(lists.candidates)
+    anchors = np.arange(part.start, stop)[:, None]
     if direction == DIRECTIONS[0]:
         return has(lists.candidates, anchors)
     return has(anchors, lists.candidates)
 
 
 def by_score(candidates: np.ndarray, scores: np.ndarray) -> CandidateLists:
-    """Lists by falling score, by rising row where scores are equal, and padding last.
+    """Order lists by falling score, by rising row where scores are equal, and padding last.
 
     Args:
         candidates: [A, K] rows, `NO_ROW` anywhere.
         scores: [A, K] numbers without NaN; those of padding are not read.
     """
-    missing = candidates == NO_ROW
-    ranked = np.where(missing, -np.inf, scores).astype(np.float32)
-    order = np.lexsort((candidates, -ranked, missing), axis=1)
-    ordered = np.take_along_axis(candidates, order, axis=1)
-    return CandidateLists(ordered, np.take_along_axis(ranked, order, axis=1))
+    is_missing = candidates == NO_ROW
+    scores = np.where(is_missing, -np.inf, scores).astype(np.float32)
+    order = np.lexsort((candidates, -scores, is_missing), axis=1)
+    return CandidateLists(
+        np.take_along_axis(candidates, order, axis=1),
+        np.take_along_axis(scores, order, axis=1),
+    )
 
 
 # While lists are made
@@ -217,7 +234,11 @@ def row_type(candidates: int) -> str:
     return "<i4" if candidates <= _LARGEST_INT32 else "<i8"
 
 
-def write_lists(path: Path, shapes: Shapes, lists: Iterable[tuple[str, int, CandidateLists]]) -> None:
+def write_lists(
+    path: Path,
+    shapes: Shapes,
+    lists: Iterable[tuple[str, int, CandidateLists]],
+) -> None:
     """Write lists to a file of arrays, which `ListFiles` reads.
 
     Args:
@@ -233,9 +254,9 @@ def write_lists(path: Path, shapes: Shapes, lists: Iterable[tuple[str, int, Cand
         arrays[f"{direction}/rows"] = (row_type(candidates), (anchors, width))
         arrays[f"{direction}/scores"] = ("<f4", (anchors, width))
     with array_writer(path, arrays) as writer:
-        for direction, start, found in lists:
-            writer.write(f"{direction}/rows", start, found.candidates)
-            writer.write(f"{direction}/scores", start, found.scores)
+        for direction, start, block in lists:
+            writer.write(f"{direction}/rows", start, block.candidates)
+            writer.write(f"{direction}/scores", start, block.scores)
 
 
 class ListFiles:
@@ -251,11 +272,19 @@ class ListFiles:
             for name, array in ArrayFile(path).items():
                 self._arrays.setdefault(name, []).append(array)
 
-    def read(self, direction: str, start: int = 0, stop: int = LARGEST_ROW) -> CandidateLists:
+    def read(
+        self,
+        direction: str,
+        start: int = 0,
+        stop: int = LARGEST_ROW,
+    ) -> CandidateLists:
         """Return the lists of consecutive anchors, by default of all."""
-        rows = JoinedRows(self._arrays[f"{direction}/rows"])
+        candidates = JoinedRows(self._arrays[f"{direction}/rows"])
         scores = JoinedRows(self._arrays[f"{direction}/scores"])
-        return CandidateLists(rows.read(start, stop), scores.read(start, stop))
+        return CandidateLists(
+            candidates.read(start, stop),
+            scores.read(start, stop),
+        )
 
 
 class ListWork(Work[Worker]):
@@ -269,22 +298,29 @@ class ListWork(Work[Worker]):
     unit = "candidates"
 
     def __init__(self, shapes: Shapes, blocks: Mapping[str, int]) -> None:
-        self.shapes, self._blocks = shapes, blocks
+        self.shapes = shapes
+        self._blocks = blocks
 
     def parts(self) -> list[Part]:
-        """Consecutive anchors, one direction behind the other."""
-        return numbered(
-            (width * (part.stop - part.start), (name, part.start, part.stop))
-            for name, (anchors, width, _) in self.shapes.items()
-            for part in slices(anchors, self._blocks[name])
-        )
+        """Return consecutive anchors, one direction behind the other."""
+        contents = []
+        for direction, (anchors, width, _) in self.shapes.items():
+            for part in slices(anchors, self._blocks[direction]):
+                places = width * (part.stop - part.start)
+                contents.append((places, (direction, part.start, part.stop)))
+        return numbered(contents)
 
     def write(self, path: Path, direction: str, lists: CandidateLists) -> None:
         """Write the file of a part."""
-        shape = (*lists.candidates.shape, self.shapes[direction][2])
+        _, _, num_candidates = self.shapes[direction]
+        shape = (*lists.candidates.shape, num_candidates)
         write_lists(path, {direction: shape}, [(direction, 0, lists)])
 
-    def lists(self, paths: Sequence[Path], direction: str) -> Iterator[tuple[slice, CandidateLists]]:
+    def lists(
+        self,
+        paths: Sequence[Path],
+        direction: str,
+    ) -> Iterator[tuple[slice, CandidateLists]]:
         """Yield all lists of a direction, some consecutive anchors at a time.
 
         Args:
@@ -292,7 +328,8 @@ class ListWork(Work[Worker]):
             direction: which.
         """
         files = ListFiles(paths)
-        for part in list_slices(*self.shapes[direction][:2]):
+        anchors, width, _ = self.shapes[direction]
+        for part in list_slices(anchors, width):
             yield part, files.read(direction, part.start, part.stop)
 
 
@@ -301,7 +338,7 @@ class ListWork(Work[Worker]):
 
 @dataclass(frozen=True)
 class MinedList:
-    """One direction of a mining run.
+    """The finished lists of one direction.
 
     Attributes:
         anchor_ids: [A] strings.
@@ -333,7 +370,13 @@ class ListWriter(AbstractContextManager["ListWriter"]):
         self._files: dict[str, pq.ParquetWriter] = {}
         self.widths: dict[str, int] = {}
 
-    def write(self, direction: str, part: slice, lists: CandidateLists, probability: np.ndarray | None = None) -> None:
+    def write(
+        self,
+        direction: str,
+        part: slice,
+        lists: CandidateLists,
+        probability: np.ndarray | None = None,
+    ) -> None:
         """Write the next anchors of a direction.
 
         Args:
@@ -346,20 +389,27 @@ class ListWriter(AbstractContextManager["ListWriter"]):
             DiskFullError: no space is left.
         """
         width = lists.candidates.shape[1]
-        columns = {"candidate_rows": lists.candidates, "scores": lists.scores.astype(np.float16)}
+        columns = {
+            "candidate_rows": lists.candidates,
+            "scores": lists.scores.astype(np.float16),
+        }
         if probability is not None:
             columns[PROBABILITY] = probability.astype(np.float16)
         ids = self._anchor_ids[direction].read(part.start, part.stop)
-        arrays: dict[str, pa.Array] = {"anchor_id": pa.array(ids.tolist()).cast(pa.string())}
+        arrays: dict[str, pa.Array] = {}
+        arrays["anchor_id"] = pa.array(ids.tolist()).cast(pa.string())
         for name, values in columns.items():
-            arrays[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)
+            flat = pa.array(values.reshape(-1))
+            arrays[name] = pa.FixedSizeListArray.from_arrays(flat, width)
         table = pa.table(arrays)
         path = self._folder / FILES[direction]
         with on_disk(path):
             if direction not in self._files:
                 self.widths[direction] = width
-                self._files[direction] = pq.ParquetWriter(path, table.schema, compression="zstd")
-            self._files[direction].write_table(table, row_group_size=max(1, len(table)))
+                file = pq.ParquetWriter(path, table.schema, compression="zstd")
+                self._files[direction] = file
+            rows = max(1, len(table))
+            self._files[direction].write_table(table, row_group_size=rows)
 
     def __exit__(self, *exception: object) -> None:
         for direction, file in self._files.items():
@@ -388,17 +438,20 @@ def list_blocks(folder: Path, direction: str) -> Iterator[tuple[slice, Candidate
     with reading(path, "mined lists", _REMEDY), pq.ParquetFile(path) as file:
         start = 0
         for batch in file.iter_batches(_ANCHORS_AT_ONCE, columns=["candidate_rows", "scores"]):
-            candidates, scores = (_matrix(column) for column in batch.columns)
-            yield slice(start, start + len(batch)), CandidateLists(candidates, scores.astype(np.float32))
-            start += len(batch)
+            stop = start + len(batch)
+            candidates = _matrix(batch.columns[0])
+            scores = _matrix(batch.columns[1]).astype(np.float32)
+            yield slice(start, stop), CandidateLists(candidates, scores)
+            start = stop
 
 
 def _matrix(lists: pa.FixedSizeListArray) -> np.ndarray:
-    return lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, lists.type.list_size)
+    values = lists.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(-1, lists.type.list_size)
 
 
 def read_list(folder: Path, direction: str, most: int | None = None) -> MinedList:
-    """Reads one direction, some anchors at a time.
+    """Read the finished lists of one direction, some anchors at a time.
 
     Args:
         folder: holds the file.
@@ -408,19 +461,21 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
     Raises:
         DataError: the file is truncated or not a mined list.
     """
-
     path = folder / FILES[direction]
-    with (
-        reading(path, "mined lists", _REMEDY),
-        pq.ParquetFile(path) as file,
-    ):
+    with reading(path, "mined lists", _REMEDY), pq.ParquetFile(path) as file:
 
         def column(name: str) -> np.ndarray:
             pieces = []
             for batch in file.iter_batches(_ANCHORS_AT_ONCE, columns=[name]):
-                pieces.append(_matrix(batch[0])[:, :most].copy())  # what is cut off does not stay in memory
+                values = _matrix(batch[0])
+                pieces.append(values[:, :most].copy())  # what is cut off does not stay in memory
             return np.concatenate(pieces)
 
-        ids = np.asarray(file.read(["anchor_id"])["anchor_id"].to_pylist(), dtype=str)
-        chances = column(PROBABILITY) if PROBABILITY in file.schema_arrow.names else None
-        return MinedList(ids, column("candidate_rows"), column("scores"), chances)
+        ids = file.read(["anchor_id"])["anchor_id"].to_pylist()
+        probabilities = column(PROBABILITY) if PROBABILITY in file.schema_arrow.names else None
+        return MinedList(
+            np.asarray(ids, dtype=str),
+            column("candidate_rows"),
+            column("scores"),
+            probabilities,
+        )

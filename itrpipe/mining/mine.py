@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from itrpipe.engine.work import Runner
 from itrpipe.errors import UsageError
-from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining, Precision
+from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining
 from itrpipe.mining.filters import (
     DuplicateCaptions,
     better_than_another,
@@ -40,6 +40,7 @@ from itrpipe.mining.lists import (
     matching,
     write_lists,
 )
+from itrpipe.mining.searcher import Precision
 from itrpipe.mining.statistics import DATASET, Figures, mining_statistics
 from itrpipe.storage.arrays import Rows
 from itrpipe.storage.vectors import check_captions, given_vectors
@@ -58,7 +59,6 @@ BARELY = 0.6
 """Share of captions that fit their own image better than another one, below which something is wrong."""
 EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
-
 
 WriteLists = Callable[[str, slice, CandidateLists], None]
 """Takes the lists of some consecutive anchors: their direction, the rows of the anchors, and the lists."""
@@ -80,7 +80,7 @@ def mine_split(
     truth: PairSet | None = None,
     second: SecondModel | None = None,
 ) -> dict[str, Any]:
-    """Mines the hardest captions of every image and the hardest images of every caption, own pairs left out.
+    """Mine the hardest captions of every image and the hardest images of every caption, own pairs left out.
 
     Args:
         images: [N, D].
@@ -108,33 +108,44 @@ def mine_split(
         DiskFullError: no space is left.
         OthersMissing: this job makes a share of the parts, and has made it.
     """
-    anchors, every_owner = (images.shape[0], texts.shape[0]), owners
-    sides: dict[str, Rows] = {"image": images, "caption": texts}
-    if further is not None:
-        kind, rows = further
-        sides[kind] = JoinedRows((sides[kind], rows))
-        if kind == "caption":
-            every_owner = np.append(owners, np.full(rows.shape[0], -1))
-    size = sum(math.prod(rows.shape) * rows.dtype.itemsize for rows in sides.values())
-    if size <= HELD_BYTES:
-        sides = {kind: HeldRows(rows.read(0, rows.shape[0]), rows) for kind, rows in sides.items()}
     widths = settings.num_texts, settings.num_images
-    searched = Searched((sides["image"], sides["caption"]), every_owner, widths, anchors)
+    searched = _open_sides(images, texts, owners, widths, further)
     if searched.widths != widths:
         runner.warn(
             f"lists hold {searched.widths[0]:,} captions and {searched.widths[1]:,} images: there are no more "
             "candidates"
         )
     facts: dict[str, Any] = {}
+    has_second = second is not None
     if settings.library == "faiss":
-        work, paths = _search_index(searched, settings, device, block, runner, facts, more=second is not None)
+        work, paths = _search_index(
+            searched,
+            settings,
+            device,
+            block,
+            runner,
+            facts,
+            more=has_second,
+        )
     else:
-        work = ExactMining(searched, block=block, precision=settings.precision, device=device, memory=memory)
-        paths = runner.made(work, "mined", more=second is not None).paths
+        work = ExactMining(
+            searched,
+            block=block,
+            precision=settings.precision,
+            device=device,
+            memory=memory,
+        )
+        paths = runner.made(work, "mined", more=has_second).paths
     if second is not None:
         from itrpipe.mining.rescoring import Rescoring
 
-        work = Rescoring(second, _join(work, paths, runner), searched.shapes, owners, device)
+        work = Rescoring(
+            second,
+            _join(work, paths, runner),
+            searched.shapes,
+            owners,
+            device,
+        )
         paths = runner.made(work, "rescored").paths
         positives = work.positives(paths)
         facts["rescored"] = work.facts
@@ -147,36 +158,70 @@ def mine_split(
                 "50 %: the model has learned little, or embeddings and owners are in different orders"
             )
     same = None if captions is None else DuplicateCaptions(captions, owners)
-    lowest = lowest_positives(positives, owners, anchors[0]), positives
+    positives_of = lowest_positives(positives, owners, images.shape[0]), positives
     limits = settings.window.model_dump(exclude_defaults=True)
-    figures = {name: Figures(*work.shapes[name][:2]) for name in DIRECTIONS}
+    figures: dict[str, Figures] = {}
     duplicates = dict.fromkeys(DIRECTIONS, 0)
-    for side, name in enumerate(DIRECTIONS):
-        with runner.task(f"writing {name.replace('_', ' ')}", anchors[side], "lists") as task:
-            for part, found in work.lists(paths, name):
+    for side, direction in enumerate(DIRECTIONS):
+        anchors, width, _ = work.shapes[direction]
+        figures[direction] = Figures(anchors, width)
+        with runner.task(f"writing {direction.replace('_', ' ')}", anchors, "lists") as task:
+            for part, lists in work.lists(paths, direction):
                 reasons = {}
                 if same is not None:
-                    repeated = matching(same.has, name, part, found)
-                    duplicates[name] += int(repeated.sum())
+                    repeated = matching(same.has, direction, part, lists)
+                    duplicates[direction] += int(repeated.sum())
                     if settings.drop_duplicates:
                         reasons["duplicates"] = repeated
-                reasons |= outside(limits, found, lowest[side][part])
-                lists, dropped = drop(found, reasons)
+                reasons |= outside(limits, lists, positives_of[side][part])
+                lists, dropped = drop(lists, reasons)
                 if truth is not None:
-                    judged = (lists.candidates >= 0) & (lists.candidates < anchors[1 - side])
-                    figures[name].judge(judged, matching(truth.has, name, part, lists))
-                figures[name].add(part, lists, dropped)
-                write(name, part, lists)
+                    others = searched.anchors[1 - side]
+                    is_judged = (lists.candidates >= 0) & (lists.candidates < others)
+                    is_right = matching(truth.has, direction, part, lists)
+                    figures[direction].judge(is_judged, is_right)
+                figures[direction].add(part, lists, dropped)
+                write(direction, part, lists)
                 task.advance(part.stop - part.start)
     statistics = mining_statistics(figures, positives, owners)
     statistics["judge"] = None if truth is None else DATASET
     if same is not None:
         share = {}
-        for name in DIRECTIONS:
-            total = figures[name].candidates + figures[name].dropped.total()
-            share[name] = duplicates[name] / max(1, total)
-        statistics["duplicates"] = {**same.report(), "candidates": duplicates, "share": share}
+        for direction, counts in figures.items():
+            total = counts.candidates + counts.dropped.total()
+            share[direction] = duplicates[direction] / max(1, total)
+        statistics["duplicates"] = {
+            **same.report(),
+            "candidates": duplicates,
+            "share": share,
+        }
     return statistics | facts
+
+
+def _open_sides(
+    images: Rows,
+    texts: Rows,
+    owners: np.ndarray,
+    widths: tuple[int, int],
+    further: tuple[str, Rows] | None,
+) -> Searched:
+    """Put further candidates behind the vectors of their side, and hold both sides in memory if they are small."""
+    anchors = images.shape[0], texts.shape[0]
+    sides: dict[str, Rows] = {"image": images, "caption": texts}
+    if further is not None:
+        kind, rows = further
+        sides[kind] = JoinedRows((sides[kind], rows))
+        if kind == "caption":
+            nobody = np.full(rows.shape[0], -1)
+            owners = np.append(owners, nobody)
+    size = 0
+    for rows in sides.values():
+        size += math.prod(rows.shape) * rows.dtype.itemsize
+    if size <= HELD_BYTES:
+        for kind, rows in sides.items():
+            sides[kind] = HeldRows(rows.read(0, rows.shape[0]), rows)
+    both = sides["image"], sides["caption"]
+    return Searched(both, owners, widths, anchors)
 
 
 def _search_index(
@@ -192,30 +237,38 @@ def _search_index(
     """Return the map that finds lists by faiss and the files of its parts; add to the facts how well an index did."""
     from itrpipe.mining.faiss_engine import Indexing, Searching
 
-    kind, block = settings.index, block or FAISS_BLOCK
+    kind = settings.index
+    block = block or FAISS_BLOCK
     if kind == "flat":
         work = Searching(searched, block=block, device=device)
         return work, runner.made(work, "mined", more=more).paths
 
     indexing = Indexing(searched, kind, settings.num_lists, settings.num_probes)
-    indexes = indexing.of_sides(runner.made(indexing, "index", more=True).paths)
-    work = Searching(searched, indexes, again=kind == "ivf-pq", block=block, device=device)
+    index_paths = runner.made(indexing, "index", more=True).paths
+    indexes = indexing.of_sides(index_paths)
+    work = Searching(
+        searched,
+        indexes,
+        again=kind == "ivf-pq",
+        block=block,
+        device=device,
+    )
     paths = runner.made(work, "mined", more=more).paths
     recall = ExactMining(searched).recall(ListFiles(paths))
-    num_lists, num_probes = (
-        dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*indexing.sizes, strict=True)
-    )
+    num_lists = {}
+    num_probes = {}
+    for direction, sizes in zip(DIRECTIONS, indexing.sizes, strict=True):
+        num_lists[direction], num_probes[direction] = sizes
     worst = min(DIRECTIONS, key=lambda name: recall[name])
     if recall[worst] < EXPECTED_RECALL:
         runner.warn(
             f"the index found {100 * recall[worst]:.1f}% of the {worst.replace('_', ' ')} that exact search finds with "
             f"num_probes = {num_probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
         )
-    recall = {name: round(share, 4) for name, share in recall.items()}
     facts["search"] = {
         "num_lists": num_lists,
         "num_probes": num_probes,
-        "recall": recall,
+        "recall": {name: round(share, 4) for name, share in recall.items()},
         "sampled_anchors": SAMPLED_ANCHORS,
     }
     return work, paths
@@ -225,14 +278,15 @@ def _join(work: ExactMining | ListWork, paths: Sequence[Path], runner: Runner) -
     """Write all lists to one file, in which parts of another map find theirs, and return it."""
     joined = runner.folder.absolute() / MINED
 
-    def found() -> Iterator[tuple[str, int, CandidateLists]]:
+    def blocks() -> Iterator[tuple[str, int, CandidateLists]]:
         for direction in DIRECTIONS:
             for part, lists in work.lists(paths, direction):
                 yield direction, part.start, lists
                 task.advance(part.stop - part.start)
 
-    with runner.task("joining", sum(anchors for anchors, _, _ in work.shapes.values()), "lists") as task:
-        write_lists(joined, work.shapes, found())
+    total = sum(anchors for anchors, _, _ in work.shapes.values())
+    with runner.task("joining", total, "lists") as task:
+        write_lists(joined, work.shapes, blocks())
     return joined
 
 
@@ -255,7 +309,7 @@ def mine(
     memory: int = 0,
     progress: bool = False,
 ) -> MinedLists:
-    """Mines the hardest texts of every image and the hardest images of every text, own pairs left out, exactly.
+    """Mine the hardest texts of every image and the hardest images of every text, own pairs left out, exactly.
 
     The score of a pair is the inner product of its vectors: normalise them for cosines. Equal scores come in the order
     of their rows. What a limit drops makes a list shorter, and the rest moves up.
@@ -304,7 +358,8 @@ def mine(
         "absolute_margin": absolute_margin,
         "relative_margin": relative_margin,
     }
-    window = bind(WindowSettings, Resolved(limits, dict.fromkeys(limits, "its caller")), "mine")
+    sources = dict.fromkeys(limits, "its caller")
+    window = bind(WindowSettings, Resolved(limits, sources), "mine")
     settings = MiningSettings.model_construct(
         num_texts=num_texts,
         num_images=num_images,
@@ -323,25 +378,28 @@ def mine(
         from itrpipe.progress import Reporter, SafeConsole
 
         reporter = Reporter(SafeConsole(stderr=True))
-    kept: dict[str, list[CandidateLists]] = {name: [] for name in DIRECTIONS}
+    warn = reporter.say if reporter else lambda message: None
+    mined: dict[str, list[CandidateLists]] = {name: [] for name in DIRECTIONS}
     with TemporaryDirectory(prefix="itrpipe-") as folder:
         statistics = mine_split(
             HeldRows(image_vectors),
             HeldRows(text_vectors),
             rows,
             settings,
-            Runner(Path(folder), reporter, reporter.say if reporter else lambda message: None),
-            lambda direction, part, lists: kept[direction].append(lists),
+            Runner(Path(folder), reporter, warn),
+            lambda direction, part, lists: mined[direction].append(lists),
             device=device,
             memory=memory,
             captions=captions,
         )
     if not any(statistics["candidates"].values()):
-        dropped = statistics["dropped"]
-        counts = [f"{name} {sum(dropped[each][name] for each in DIRECTIONS):,}" for name in dropped[DIRECTIONS[0]]]
+        of_images, of_texts = statistics["dropped"].values()
+        counts = [f"{name} {count + of_texts[name]:,}" for name, count in of_images.items()]
         raise UsageError(f"no candidates are left, which were dropped by {', '.join(counts)}; widen the limits")
     arrays = []
-    for lists in kept.values():
-        arrays.append(np.concatenate([each.candidates for each in lists]))
-        arrays.append(np.concatenate([each.scores for each in lists]))
+    for blocks in mined.values():
+        candidates = [lists.candidates for lists in blocks]
+        scores = [lists.scores for lists in blocks]
+        arrays.append(np.concatenate(candidates))
+        arrays.append(np.concatenate(scores))
     return MinedLists(*arrays)

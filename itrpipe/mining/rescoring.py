@@ -65,23 +65,36 @@ class Rescoring(ListWork[ScorePairs]):
         device: str = "cpu",
         block_pairs: int = PAIRS_PER_BLOCK,
     ) -> None:
-        self.title, self.device, self.key = f"scoring by {second.name}", device, str(block_pairs)
-        self._second, self._lists, self._owners = second, lists, owners
+        self.title = f"scoring by {second.name}"
+        self.device = device
+        self.key = str(block_pairs)
+        self._second = second
+        self._lists = lists
+        self._owners = owners
         self.facts: dict[str, Any] = {"model": second.name}
-        own = {}
-        for direction, unit, top in zip(DIRECTIONS, ("texts", "images"), second.tops, strict=True):
+        rescored = {}
+        for direction, unit, top in zip(
+            DIRECTIONS,
+            ("texts", "images"),
+            second.tops,
+            strict=True,
+        ):
             anchors, width, candidates = shapes[direction]
             self.facts[unit] = min(top or width, width)
-            own[direction] = anchors, self.facts[unit], candidates
-        own[_POSITIVES] = len(owners), 1, shapes[DIRECTIONS[1]][2]
-        super().__init__(own, {name: max(1, block_pairs // width) for name, (_, width, _) in own.items()})
+            rescored[direction] = anchors, self.facts[unit], candidates
+        _, _, num_images = shapes[DIRECTIONS[1]]
+        rescored[_POSITIVES] = len(owners), 1, num_images
+        blocks = {}
+        for direction, (_, width, _) in rescored.items():
+            blocks[direction] = max(1, block_pairs // width)
+        super().__init__(rescored, blocks)
 
     def open(self) -> ScorePairs:
-        """The second model with the encodings of everything."""
+        """Open the second model with the encodings of everything."""
         return self._second.open()
 
     def make(self, worker: ScorePairs, part: Part, path: Path) -> None:
-        """Scores the candidates of some anchors.
+        """Score the candidates of some anchors.
 
         Raises:
             DataError: the model returned NaN, infinity, or another number of scores than pairs.
@@ -90,21 +103,27 @@ class Rescoring(ListWork[ScorePairs]):
         if direction == _POSITIVES:
             candidates = self._owners[start:stop, None]
         else:
+            _, width, _ = self.shapes[direction]
             lists = ListFiles([self._lists]).read(direction, start, stop)
-            candidates = lists.candidates[:, : self.shapes[direction][1]]
+            candidates = lists.candidates[:, :width]
         row, column = (candidates != NO_ROW).nonzero()
-        anchors, others = row + start, candidates[row, column]
-        found = np.asarray(worker(*((anchors, others) if direction == DIRECTIONS[0] else (others, anchors))))
-        if found.shape != anchors.shape or not np.isfinite(found).all():
+        anchors = row + start
+        others = candidates[row, column]
+        if direction == DIRECTIONS[0]:
+            pair_scores = np.asarray(worker(anchors, others))
+        else:
+            pair_scores = np.asarray(worker(others, anchors))
+        if pair_scores.shape != anchors.shape or not np.isfinite(pair_scores).all():
             raise DataError(
-                f"scores {found.shape} of {len(anchors)} pairs have another number or are NaN or infinite: "
+                f"scores {pair_scores.shape} of {len(anchors)} pairs have another number or are NaN or infinite: "
                 "check the model that scores the mined lists again"
             )
         scores = np.full(candidates.shape, np.nan, dtype=np.float32)
-        scores[row, column] = found
+        scores[row, column] = pair_scores
         self.write(path, direction, by_score(candidates, scores))
 
     def positives(self, paths: Sequence[Path]) -> np.ndarray:
-        """Scores [T] float32 of every caption with its image in the files of all parts; NaN for one of nobody."""
-        found = ListFiles(paths).read(_POSITIVES)
-        return np.where(found.candidates == NO_ROW, np.nan, found.scores)[:, 0]
+        """Read the scores of captions with their image, [T] float32, from the files of all parts; NaN without one."""
+        lists = ListFiles(paths).read(_POSITIVES)
+        is_missing = lists.candidates == NO_ROW
+        return np.where(is_missing, np.nan, lists.scores)[:, 0]

@@ -31,10 +31,16 @@ class WindowSettings(Settings):
 
     @field_validator("range_max", "max_score")
     @classmethod
-    def _leaves_something(cls, value: float | None, info: ValidationInfo) -> float | None:
+    def _leaves_something(
+        cls,
+        value: float | None,
+        info: ValidationInfo,
+    ) -> float | None:
         name = str(info.field_name).replace("max", "min")
         least = info.data.get(name)
-        if value is not None and least is not None and (value < least or (name == "range_min" and value == least)):
+        if value is None or least is None:
+            return value
+        if value < least or (name == "range_min" and value == least):
             raise ValueError(f"it leaves nothing above {name} = {least}; raise it")
         return value
 

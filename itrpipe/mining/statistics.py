@@ -11,12 +11,19 @@ import numpy as np
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
 from itrpipe.printable import aligned, quantity
 
-QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
+QUANTILES = {
+    "minimum": 0.0,
+    "lower_quartile": 0.25,
+    "median": 0.5,
+    "upper_quartile": 0.75,
+    "maximum": 1.0,
+}
 SAMPLED_SCORES = 1 << 22
 TOPS = (1, 10)
 """Depths of the lists at which candidates that are right after all are counted."""
-DATASET, PEOPLE = "the dataset", "people"
-"""Who judges which candidates are right after all."""
+DATASET = "the dataset"
+PEOPLE = "people"
+"""Who judges which candidates are right after all: the one or the other."""
 BEATEN = {
     "texts_for_images": "hardest_text_beats_own_caption_percent",
     "images_for_texts": "hardest_image_beats_own_image_percent",
@@ -29,8 +36,10 @@ _OWN = {"texts_for_images": "own caption", "images_for_texts": "own image"}
 _ANCHORS = {"texts_for_images": "images", "images_for_texts": "captions"}
 _LENGTHS = {"texts_for_images": "num_texts", "images_for_texts": "num_images"}
 _DIGITS = 4
-_FEW, _EMPTY = 0.5, 0.01
-"""Share of the candidates left, and of the anchors without any, below and above which a list is called short."""
+_FEW = 0.5
+"""Share of the candidates left below which lists are called short."""
+_EMPTY = 0.01
+"""Share of the anchors without candidates above which lists are called short."""
 
 
 class Figures:
@@ -55,18 +64,25 @@ class Figures:
         self._lowest = np.inf
         self._highest = -np.inf
 
-    def add(self, part: slice, lists: CandidateLists, dropped: Mapping[str, int]) -> None:
-        """Sees the lists of consecutive anchors, and what each filter took from them."""
-        real = lists.candidates != NO_ROW
-        scores = lists.scores[real]
+    def add(
+        self,
+        part: slice,
+        lists: CandidateLists,
+        dropped: Mapping[str, int],
+    ) -> None:
+        """Count the lists of consecutive anchors, and what each filter took from them."""
+        is_real = lists.candidates != NO_ROW
+        has_some = is_real[:, 0]
+        scores = lists.scores[is_real]
         self.candidates += len(scores)
-        self.anchors_without_candidates += int((~real[:, 0]).sum())
+        self.anchors_without_candidates += int((~has_some).sum())
         self.dropped.update(dropped)
-        self.hardest[part] = np.where(real[:, 0], lists.scores[:, 0], np.nan)
-        self._lowest = min(self._lowest, float(scores.min(initial=np.inf)))
-        self._highest = max(self._highest, float(scores.max(initial=-np.inf)))
+        hardest = lists.scores[:, 0]
+        self.hardest[part] = np.where(has_some, hardest, np.nan)
+        self._lowest = float(scores.min(initial=self._lowest))
+        self._highest = float(scores.max(initial=self._highest))
         chosen = slice(-part.start % self._step, None, self._step)
-        self._sample.append(lists.scores[chosen][real[chosen]])
+        self._sample.append(lists.scores[chosen][is_real[chosen]])
 
     def judge(self, judged: np.ndarray, right: np.ndarray) -> None:
         """Count the candidates that were judged at each depth of `TOPS`, and those that are right after all.
@@ -81,33 +97,38 @@ class Figures:
 
     def right_after_all(self) -> dict[str, dict[str, Any]]:
         """Return how many candidates were judged at each depth, and the percent that is right, None of none."""
-        found = {}
+        counts = {}
         for top in TOPS:
             judged = self.judged[top]
             percent = 100 * self.right[top] / judged if judged else None
-            found[f"top_{top}"] = {"judged": judged, "percent": percent}
-        return found
+            counts[f"top_{top}"] = {"judged": judged, "percent": percent}
+        return counts
 
     def quantiles(self) -> dict[str, float] | None:
-        """Return those of the scores; None without any."""
+        """Return the quantiles of the scores; None without any."""
         if not self.candidates:
             return None
         ends = np.array([self._lowest, self._highest])
-        found = _quantiles(np.concatenate(self._sample)) or _quantiles(ends) or {}
-        return {**found, "minimum": round(self._lowest, _DIGITS), "maximum": round(self._highest, _DIGITS)}
+        sample = np.concatenate(self._sample)
+        quantiles = _quantiles(sample) or _quantiles(ends) or {}
+        quantiles["minimum"] = round(self._lowest, _DIGITS)
+        quantiles["maximum"] = round(self._highest, _DIGITS)
+        return quantiles
 
 
 def mining_statistics(
-    figures: Mapping[str, Figures], positives: np.ndarray, caption_image: np.ndarray
+    figures: Mapping[str, Figures],
+    positives: np.ndarray,
+    caption_image: np.ndarray,
 ) -> dict[str, Any]:
-    """Figures on both directions, ready for JSON.
+    """Return figures on both directions, ready for JSON.
 
     A margin is the score of a caption with its image less that of the hardest negative: of the image, where texts
     are mined for images, else of the caption. There are as many margins as captions with an image, less those whose
     anchor has no candidate left.
 
     Args:
-        figures: direction -> what is known of its lists.
+        figures: direction -> counts and scores of its lists.
         positives: [T] score of every caption with its image, NaN for a caption of none.
         caption_image: [T] image row of each caption.
 
@@ -118,24 +139,33 @@ def mining_statistics(
         `dropped` and `right_after_all`.
     """
     owned = ~np.isnan(positives)
-    anchors = {DIRECTIONS[0]: caption_image[owned], DIRECTIONS[1]: owned}
-    found: dict[str, Any] = {"positive_score": _quantiles(positives[owned])}
-    for name in DIRECTIONS:
-        margins = positives[owned] - figures[name].hardest[anchors[name]]
+    anchors = {
+        DIRECTIONS[0]: caption_image[owned],
+        DIRECTIONS[1]: owned,
+    }
+    statistics: dict[str, Any] = {}
+    statistics["positive_score"] = _quantiles(positives[owned])
+    for direction in DIRECTIONS:
+        margins = positives[owned] - figures[direction].hardest[anchors[direction]]
         margins = margins[~np.isnan(margins)]
-        found[name] = figures[name].quantiles()
-        found[f"{name}_margin"] = _quantiles(margins)
-        found[BEATEN[name]] = round(100 * float((margins <= 0).mean()), 2) if len(margins) else None
-    counted = ("candidates", "anchors", "anchors_without_candidates", "dropped")
-    found["right_after_all"] = {name: figures[name].right_after_all() for name in DIRECTIONS}
-    return found | {key: {name: getattr(figures[name], key) for name in DIRECTIONS} for key in counted}
+        beaten = None
+        if len(margins):
+            share = float((margins <= 0).mean())
+            beaten = round(100 * share, 2)
+        statistics[direction] = figures[direction].quantiles()
+        statistics[f"{direction}_margin"] = _quantiles(margins)
+        statistics[BEATEN[direction]] = beaten
+    statistics["right_after_all"] = {name: figures[name].right_after_all() for name in DIRECTIONS}
+    for key in ("candidates", "anchors", "anchors_without_candidates", "dropped"):
+        statistics[key] = {name: getattr(figures[name], key) for name in DIRECTIONS}
+    return statistics
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float] | None:
     if not len(values):
         return None
-    found = np.quantile(values, list(QUANTILES.values())).round(_DIGITS).tolist()
-    return dict(zip(QUANTILES, found, strict=True))
+    quantiles = np.quantile(values, list(QUANTILES.values()))
+    return dict(zip(QUANTILES, quantiles.round(_DIGITS).tolist(), strict=True))
 
 
 def summary(statistics: Mapping[str, Any]) -> Iterator[str]:
@@ -150,25 +180,28 @@ def summary(statistics: Mapping[str, Any]) -> Iterator[str]:
         keys[f"  {_OWN[name]} minus hardest"] = f"{name}_margin"
     rows: list[tuple[str, ...]] = [("score", *_COLUMNS)]
     for title, key in keys.items():
+        quantiles = statistics[key]
         cells = ["–"] * len(_COLUMNS)
-        if quantiles := statistics[key]:
+        if quantiles:
             cells = [f"{quantiles[name]:.3f}" for name in QUANTILES]
         rows.append((title, *cells))
     yield from aligned(rows)
     for sentence in sentences(statistics):
         yield f"  {sentence}"
-    if repeats := statistics["duplicates"]["captions_of_other_images"]:
+    repeats = statistics["duplicates"]["captions_of_other_images"]
+    if repeats:
         yield f"  {repeats:,} captions belong word for word to another image too"
 
 
 def beaten_percent(statistics: Mapping[str, Any], direction: str) -> float | None:
-    """Percent of the pairs whose hardest negative scores at least as high as the positive.
+    """Return the percent of the pairs whose hardest negative scores at least as high as the positive.
 
-    Returns:
-        None where no candidate is left, or where a margin cut those that would: then it tells nothing of the model.
+    It is None where no candidate is left, or where a margin cut those that would: then it tells nothing of the model.
     """
-    cut = any(limit in statistics["dropped"][direction] for limit in POSITIVE_LIMITS)
-    return None if cut else statistics[BEATEN[direction]]
+    for limit in POSITIVE_LIMITS:
+        if limit in statistics["dropped"][direction]:
+            return None
+    return statistics[BEATEN[direction]]
 
 
 def sentences(statistics: Mapping[str, Any]) -> list[str]:
@@ -178,50 +211,68 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
         statistics: of `mining_statistics`, with `judge`, who judges candidates or None; with `search`, `rescored` and
             `judged` where an index, a second model or judges were used.
     """
-    said = []
-    if search := statistics.get("search"):
-        for name, words in WORDS.items():
-            said.append(
-                f"{words}: found {100 * search['recall'][name]:.1f}% of what exact search finds, searching "
-                f"{search['num_probes'][name]:,} of {search['num_lists'][name]:,} clusters"
+    lines = []
+    search = statistics.get("search")
+    if search:
+        for direction, words in WORDS.items():
+            lines.append(
+                f"{words}: found {100 * search['recall'][direction]:.1f}% of what exact search finds, searching "
+                f"{search['num_probes'][direction]:,} of {search['num_lists'][direction]:,} clusters"
             )
-    if second := statistics.get("rescored"):
-        kept = f"the hardest {second['texts']:,} texts and {second['images']:,} images"
-        said.append(f"{kept} of each list are in the order of {second['model']}, whose scores these are")
-    for name, words in WORDS.items():
-        candidates, dropped = statistics["candidates"][name], statistics["dropped"][name]
-        anchors, empty = statistics["anchors"][name], statistics["anchors_without_candidates"][name]
-        total = candidates + sum(dropped.values())
-        said.append(f"{words}: {candidates:,} candidates for {anchors:,} {_ANCHORS[name]}")
-        for reason, count in dropped.items():
-            above = f", with all that score above the {_OWN[name]}" if reason in POSITIVE_LIMITS and count else ""
-            said.append(f"{words}: {count:,} of {total:,} candidates cut by {reason}{above}")
-        if empty:
-            said.append(f"{words}: {empty:,} of {anchors:,} {_ANCHORS[name]} have none left")
-        if candidates < _FEW * total or empty > _EMPTY * anchors:
-            left = f"{candidates / anchors:.1f} of {total / anchors:.1f} candidates on average"
-            warning = f"warning: {words}: lists are short, {left}"
-            if dropped:
-                # Ranks are counted within a list, so that a longer list has more of them beyond `range_min`.
-                most = max(dropped, key=lambda reason: dropped[reason])
-                longer = {"range_min": f" or raise {_LENGTHS[name]}"}
-                warning += f"; loosen {most}{longer.get(most, '')}"
-            said.append(warning)
-    said += judged_sentences(statistics)
-    for name, words in WORDS.items():
+    second = statistics.get("rescored")
+    if second:
+        lines.append(
+            f"the hardest {second['texts']:,} texts and {second['images']:,} images of each list are in the order of "
+            f"{second['model']}, whose scores these are"
+        )
+    for direction in WORDS:
+        lines += _length_sentences(statistics, direction)
+    lines += judged_sentences(statistics)
+    for direction, words in WORDS.items():
         facts = []
-        beaten = beaten_percent(statistics, name)
+        beaten = beaten_percent(statistics, direction)
         if beaten is not None:
-            facts.append(f"the hardest scores at least as high as the {_OWN[name]} in {beaten:.1f} % of the pairs")
-        right = statistics["right_after_all"][name]["top_1"]
+            facts.append(f"the hardest scores at least as high as the {_OWN[direction]} in {beaten:.1f} % of the pairs")
+        right = statistics["right_after_all"][direction]["top_1"]
         if right["judged"]:
-            people = f" of {right['judged']:,} that people judged" if statistics["judge"] == PEOPLE else ""
+            people = ""
+            if statistics["judge"] == PEOPLE:
+                people = f" of {right['judged']:,} that people judged"
             facts.append(f"{right['percent']:.1f} % of the hardest{people} are right after all")
         if facts:
-            said.append(f"{words}: {'; '.join(facts)}")
+            lines.append(f"{words}: {'; '.join(facts)}")
     if statistics["judge"] is None and "judged" not in statistics:
-        said.append("how many of the hardest are right after all is not known: nobody has judged them")
-    return said
+        lines.append("how many of the hardest are right after all is not known: nobody has judged them")
+    return lines
+
+
+def _length_sentences(statistics: Mapping[str, Any], direction: str) -> list[str]:
+    """Say how many candidates the lists of a direction hold, what was cut, and whether they are short."""
+    words = WORDS[direction]
+    candidates = statistics["candidates"][direction]
+    dropped = statistics["dropped"][direction]
+    anchors = statistics["anchors"][direction]
+    empty = statistics["anchors_without_candidates"][direction]
+    total = candidates + sum(dropped.values())
+    lines = [f"{words}: {candidates:,} candidates for {anchors:,} {_ANCHORS[direction]}"]
+    for reason, count in dropped.items():
+        line = f"{words}: {count:,} of {total:,} candidates cut by {reason}"
+        if reason in POSITIVE_LIMITS and count:
+            line += f", with all that score above the {_OWN[direction]}"
+        lines.append(line)
+    if empty:
+        lines.append(f"{words}: {empty:,} of {anchors:,} {_ANCHORS[direction]} have none left")
+    if candidates < _FEW * total or empty > _EMPTY * anchors:
+        left = f"{candidates / anchors:.1f} of {total / anchors:.1f} candidates on average"
+        warning = f"warning: {words}: lists are short, {left}"
+        if dropped:
+            reason = max(dropped, key=lambda name: dropped[name])
+            warning += f"; loosen {reason}"
+            if reason == "range_min":
+                # Ranks are counted within a list, so that a longer list has more of them beyond `range_min`.
+                warning += f" or raise {_LENGTHS[direction]}"
+        lines.append(warning)
+    return lines
 
 
 def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
@@ -236,12 +287,12 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
     decisions = quantity(judged["decisions"], "decision")
     if not judged["knows"]:
         return [f"{judges}: by {decisions}, this judge knows nothing here, so that nothing is marked"]
-    said = []
-    if auc := judged["auc"]:
-        area, low, high = auc
-        said.append(f"{judges}: AUC {area:.2f} ({low:.2f}–{high:.2f}) by {decisions}")
-    for name, words in WORDS.items():
-        share = judged[name]["by_rank"].get(TEN_HARDEST)
+    lines = []
+    if judged["auc"]:
+        area, low, high = judged["auc"]
+        lines.append(f"{judges}: AUC {area:.2f} ({low:.2f}–{high:.2f}) by {decisions}")
+    for direction, words in WORDS.items():
+        share = judged[direction]["by_rank"].get(TEN_HARDEST)
         if share is None:
             continue
         checked = "mean probability by its default curve, which nobody has checked"
@@ -250,10 +301,10 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
         if share["decisions"]:
             decisions = quantity(share["decisions"], "decision")
             checked = f"{100 * share['low']:.0f}–{100 * share['high']:.0f} %, {decisions}"
-        said.append(
+        lines.append(
             f"{words}: by {judges}, {100 * share['value']:.0f} % of the ten hardest training candidates are right "
             f"after all ({checked})"
         )
-        count = f"{judged[name]['marked']:,} of {statistics['candidates'][name]:,}"
-        said.append(f"{words}: {count} candidates are likelier right than not (probability above one half)")
-    return said
+        count = f"{judged[direction]['marked']:,} of {statistics['candidates'][direction]:,}"
+        lines.append(f"{words}: {count} candidates are likelier right than not (probability above one half)")
+    return lines

@@ -20,8 +20,9 @@ import torch
 from measure import apart
 
 from itrpipe.engine.work import Part
-from itrpipe.mining.exact import ExactMining, faster_products, product_seconds
+from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.lists import DIRECTIONS, HeldRows, Searched
+from itrpipe.mining.searcher import faster_products, product_seconds
 
 IMAGES, CAPTIONS_PER_IMAGE, DIM = 20_000, 5, 1_024
 NUM_TEXTS, NUM_IMAGES = 300, 60

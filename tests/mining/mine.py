@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from itrpipe.engine.work import Part
-from itrpipe.mining import exact as module
-from itrpipe.mining.exact import BYTES_PER_PAIR, ExactMining
+from itrpipe.mining import searcher, top_lists
+from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching
 from itrpipe.mining.lists import (
     DIRECTIONS,
@@ -26,6 +26,7 @@ from itrpipe.mining.lists import (
     Searched,
     write_lists,
 )
+from itrpipe.mining.searcher import BYTES_PER_PAIR
 from tests.maps import made
 
 FIELDS = tuple(MinedLists.__dataclass_fields__)
@@ -82,7 +83,7 @@ def mine(
         gpu: take the ways of a GPU with a little memory, on a processor.
         options: of `ExactMining`.
     """
-    half = mock.patch.object(module, "faster_products", return_value=torch.bfloat16)
+    half = mock.patch.object(searcher, "faster_products", return_value=torch.bfloat16)
     with TemporaryDirectory() as name, half, as_gpu(gpu):
         work, folder = exact_work(*arguments, **options), Path(name)
         worker, paths = work.open(), {part.name: folder / part.name for part in work.parts()}
@@ -98,7 +99,8 @@ def as_gpu(yes: bool = True) -> Iterator[None]:
         yield
         return
     ways = {"on_gpu": lambda values: True, "free_memory": lambda device: 1 << 15, "_GATHERED_PAIRS": 64}
-    with mock.patch.multiple(module, **ways):
+    lists_on_gpu = mock.patch.object(top_lists, "on_gpu", ways["on_gpu"])
+    with mock.patch.multiple(searcher, **ways), lists_on_gpu:
         yield
 
 

@@ -16,8 +16,8 @@ import torch
 import itrpipe
 from itrpipe.engine.work import Runner
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, UsageError
-from itrpipe.mining import exact as search
 from itrpipe.mining import mine as module
+from itrpipe.mining import searcher as search
 from itrpipe.mining.lists import DIRECTIONS
 from itrpipe.mining.settings import MiningSettings
 from itrpipe.storage.arrays import ArrayFile, StoredRows, write_arrays

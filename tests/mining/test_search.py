@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 import itrpipe
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining import exact as search
-from itrpipe.mining.exact import BYTES_PER_PAIR, NO_CANDIDATE, ExactMining, Searcher, pack, pair_scores, unpack
+from itrpipe.mining import searcher as search
+from itrpipe.mining import top_lists
+from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.lists import MinedLists, Searched
+from itrpipe.mining.searcher import BYTES_PER_PAIR, Searcher, pair_scores
+from itrpipe.mining.top_lists import NO_CANDIDATE, pack_keys, unpack_keys
 from tests.mining.mine import as_gpu, assert_same, exact_work, mine, searched
 from tests.waits import Waits
 
@@ -148,7 +151,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("kind", ["plain", "islands", "negative"])
 def test_many_lists_searched_again_a_few_at_a_time_are_right(monkeypatch, again, kind):
     monkeypatch.setattr(search, "_FEWEST_SAMPLED", 64)
-    monkeypatch.setattr(search, "_DEVIATIONS", -1.0)  # floors that are guessed too high
+    monkeypatch.setattr(top_lists, "_DEVIATIONS", -1.0)  # floors that are guessed too high
     arguments = (*drawn(3, kind, 130, 400, 8), 50, 20)
     # Parts and tiles that are smaller than the lists that are searched again.
     assert_same(mine(*arguments, block=13, text_block=37, precision="bf16+fp32"), expected_lists(*arguments))
@@ -205,9 +208,9 @@ def test_a_processor_takes_the_products_that_it_makes_faster(monkeypatch, bfloat
 @given(st.lists(st.tuples(st.floats(width=32, allow_nan=False), st.integers(0, 2**32 - 2)), min_size=2, max_size=20))
 def test_keys_sort_by_score_then_against_the_row_and_give_both_back(pairs):
     scores, rows = (torch.tensor(column) for column in zip(*pairs, strict=True))
-    keys = pack(scores, rows)
+    keys = pack_keys(scores, rows)
     assert int(keys.min()) > NO_CANDIDATE
-    for back, packed in zip(unpack(keys), (scores, rows), strict=True):
+    for back, packed in zip(unpack_keys(keys), (scores, rows), strict=True):
         assert torch.equal(back, packed)
     expected = sorted(range(len(pairs)), key=lambda place: (-pairs[place][0], pairs[place][1]))
     assert keys[expected].tolist() == sorted(keys.tolist(), reverse=True)

@@ -31,7 +31,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 from itrpipe.learning.mined import PROBABILITY_OF
-from itrpipe.methods.base import Batch, twins_drawn
+from itrpipe.methods.base import Batch, draw_twins
 from itrpipe.mining.lists import DIRECTIONS, MinedList
 from itrpipe.models.base import ImageBatch
 from itrpipe.models.captions import (
@@ -528,7 +528,7 @@ def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone:
         return half[:, :, :8].mean(dim=(1, 2)) > half[:, :, 8:].mean(dim=(1, 2))
 
     rng = np.random.default_rng(0)
-    assert shows_left(twins_drawn(data, sentences, 1.0, 100, rng)[0]).tolist() == [True] * 100 + [False] * 100
+    assert shows_left(draw_twins(data, sentences, 1.0, 100, rng)[0]).tolist() == [True] * 100 + [False] * 100
     for image, caption in ((0, 0), (0, 1), (2, 3)):
         assert shows_left(data.pairs(np.full(100, image), np.full(100, caption), rng)[0]).all()
     turned = ~shows_left(data.pairs(np.full(100, 1), np.full(100, 2), rng)[0])

@@ -64,8 +64,8 @@ class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the options of other variants, and of judges that are not asked."""
-        unused = tuple(option for option, variants in _READ_BY.items() if self.variant not in variants)
-        return unused + super().unused_options()
+        unused = [option for option, variants in _READ_BY.items() if self.variant not in variants]
+        return (*unused, *super().unused_options())
 
     def mined(self) -> Mined:
         """Return the lists of the teacher."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,16 +28,9 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
-from itrpipe.learning.mined import (
-    IMAGES,
-    PROBABILITY_OF,
-    TEXTS,
-    Lists,
-    judged_chances,
-    without_likely,
-)
+from itrpipe.learning.mined import IMAGES, PROBABILITY_OF, TEXTS, Lists, judged_chances, without_likely
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import AnyMatcher, Batch, Method, TrainingSet, auxiliary_terms, encoded, same_image_mask
+from itrpipe.methods.base import AnyMatcher, Batch, Method, TrainingSet, auxiliary_terms, encode_pairs, same_image_mask
 from itrpipe.storage.arrays import Ragged
 
 __all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "aoq_loss"]
@@ -64,8 +57,13 @@ class OfflineScores(NamedTuple):
     derived_pair: Tensor
 
 
-def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative: Tensor | None = None) -> Tensor:
-    """In-batch triplet loss plus terms of offline negatives, summed over the batch. Variants:
+def aoq_loss(
+    scores: Tensor,
+    offline: OfflineScores,
+    settings: Aoq,
+    not_negative: Tensor | None = None,
+) -> Tensor:
+    """Add terms of offline negatives to the in-batch triplet loss, summed over the batch. Variants:
 
     `offline-triplet` has one online and one offline negative per direction (Eq. 3):
 
@@ -103,24 +101,40 @@ def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative
         Without offline negatives: `itrpipe.learning.triplet_loss`. Eq. 5 with alpha = infinity and beta = 1 is Eq. 4.
     """
     positive = scores.diagonal()
-    on = online_hard_negatives(scores, not_negative)  # S(i,t_on), S(i_on,t)
-    online = [hinge(positive, score, settings.margin_online) for score in on]
+    text, image = online_hard_negatives(scores, not_negative)  # S(i,t_on), S(i_on,t)
+    text_term = hinge(positive, text, settings.margin_online)
+    image_term = hinge(positive, image, settings.margin_online)
     a, b, *pairs = offline
     if settings.variant == "adaptive-quintuplet":
-        for side, reference in enumerate((a, b) if settings.weight_by == "offline" else (positive, positive)):
-            # Without an in-batch negative an anchor scores -inf there; a finite weight keeps its hinge at zero.
-            gap = reference - torch.where(on[side].isneginf(), reference, on[side])
-            online[side] = (settings.beta - gap / settings.alpha) * online[side]
+        text_reference = image_reference = positive
+        if settings.weight_by == "offline":
+            text_reference = a
+            image_reference = b
+        text_term = _adaptive_weight(text_reference, text, settings) * text_term
+        image_term = _adaptive_weight(image_reference, image, settings) * image_term
     elif settings.variant == "offline-triplet":
         pairs = []
     elif settings.quintuplet_pairs == "online":
         pairs = online_pairs(scores, not_negative)
-    terms = hinge(positive[:, None], torch.stack([a, b, *pairs], dim=1), settings.margin_offline).sum(dim=1)  # [B]
-    return (terms + (online[0] + online[1]) if settings.online_term else terms).sum()
+    negatives = torch.stack([a, b, *pairs], dim=1)
+    terms = hinge(positive[:, None], negatives, settings.margin_offline).sum(dim=1)  # [B]
+    if settings.online_term:
+        terms = terms + (text_term + image_term)
+    return terms.sum()
 
 
-def online_pairs(scores: Tensor, not_negative: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Scores of the two pairs that the hardest in-batch negatives of a positive pair form among themselves.
+def _adaptive_weight(reference: Tensor, online: Tensor, settings: Aoq) -> Tensor:
+    """Compute the weight [B] of the online terms of one direction in Eq. 5."""
+    # Without an in-batch negative an anchor scores -inf there; a finite weight keeps its hinge at zero.
+    gap = reference - torch.where(online.isneginf(), reference, online)
+    return settings.beta - gap / settings.alpha
+
+
+def online_pairs(
+    scores: Tensor,
+    not_negative: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the scores of the two pairs that the hardest in-batch negatives of a positive pair form.
 
     Args:
         scores: [B, B] scores of image i with caption j, positives on the diagonal.
@@ -133,9 +147,9 @@ def online_pairs(scores: Tensor, not_negative: Tensor | None = None) -> tuple[Te
     """
     excluded = excluded_pairs(scores, not_negative)
     negatives = scores.masked_fill(excluded, float("-inf"))
-    text = negatives.argmax(dim=1)  # of image k
-    image = negatives.argmax(dim=0)  # of caption k
-    return negatives[image, text], negatives[text, image]
+    text_of_image = negatives.argmax(dim=1)
+    image_of_text = negatives.argmax(dim=0)
+    return negatives[image_of_text, text_of_image], negatives[text_of_image, image_of_text]
 
 
 @dataclass(frozen=True)
@@ -179,38 +193,52 @@ class OfflineNegatives:
     def __init__(self, lists: Lists, caption_image: np.ndarray, settings: Aoq) -> None:
         self._caption_image = caption_image
         self._settings = settings
-        offered = without_likely(lists, settings.drop_above) if settings.judged == "drop" else lists
-        weighed = settings.judged == "weigh"
-        self._texts = _RankedList(TEXTS, offered, settings.top_texts, weighed)
-        self._images = _RankedList(IMAGES, offered, settings.top_images, weighed)
         self._captions_of = Ragged.of_owners(caption_image, len(lists[TEXTS]))
+        if settings.judged == "drop":
+            lists = without_likely(lists, settings.drop_above)
+        weighed = settings.judged == "weigh"
+        self._texts = _RankedList(TEXTS, lists, settings.top_texts, weighed)
+        self._images = _RankedList(IMAGES, lists, settings.top_images, weighed)
 
-    def draw(self, captions: np.ndarray, rng: np.random.Generator) -> OfflineQuintuplets:
-        """Draws the offline negatives of a batch.
+    def draw(
+        self,
+        captions: np.ndarray,
+        rng: np.random.Generator,
+    ) -> OfflineQuintuplets:
+        """Draw the offline negatives of a batch.
 
         Args:
             captions: [B] rows of the positive captions.
             rng: source of randomness.
         """
         settings = self._settings
-        texts = self._texts
-        of = self._caption_image
-        images = of[captions]
-        text_place = texts.places(images, rng)
+        images = self._caption_image[captions]
+        text_places = self._texts.places(images, rng)
         if settings.coupled:
-            image_place = text_place * settings.top_images // settings.top_texts
+            image_places = text_places * settings.top_images // settings.top_texts
         else:
-            image_place = self._images.places(captions, rng)
-        text = texts.at(images, text_place)
-        image = self._images.at(captions, image_place)
-        for _ in range(MAX_REDRAWS if settings.redraw else 0):
-            clash = np.flatnonzero(of[text] == image)
+            image_places = self._images.places(captions, rng)
+        text = self._texts.at(images, text_places)
+        image = self._images.at(captions, image_places)
+        tries = MAX_REDRAWS if settings.redraw else 0
+        for _ in range(tries):
+            clash = np.flatnonzero(self._caption_image[text] == image)
             if not len(clash):
                 break
-            text[clash] = texts.at(images[clash], texts.places(images[clash], rng))
-        picked = (rng.random(len(image)) * self._captions_of.counts[image]).astype(np.int64)
-        text_of_image = self._captions_of.values[self._captions_of.offsets[image] + picked]
-        return OfflineQuintuplets(text, image, text_of_image, of[text], int((of[text] == image).sum()))
+            places = self._texts.places(images[clash], rng)
+            text[clash] = self._texts.at(images[clash], places)
+        picked = rng.random(len(image)) * self._captions_of.counts[image]
+        places = self._captions_of.offsets[image] + picked.astype(np.int64)
+        text_of_image = self._captions_of.values[places]
+        image_of_text = self._caption_image[text]
+        corresponding = int((image_of_text == image).sum())
+        return OfflineQuintuplets(
+            text,
+            image,
+            text_of_image,
+            image_of_text,
+            corresponding,
+        )
 
 
 class _RankedList:
@@ -220,12 +248,13 @@ class _RankedList:
     """
 
     def __init__(self, direction: str, lists: Lists, top: int, weighed: bool) -> None:
-        self._sums = None
         rows = lists[direction]
+        self._sums = None
         if weighed:
-            weights = np.maximum(1 - lists[PROBABILITY_OF + direction].astype(np.float32), LEAST_WEIGHT)
-            weights = np.where(rows < 0, 0, weights)[:, :top]
-            self._sums = np.cumsum(weights, axis=1, dtype=np.float32)
+            probabilities = lists[PROBABILITY_OF + direction].astype(np.float32)
+            weights = np.maximum(1 - probabilities, LEAST_WEIGHT)
+            weights = np.where(rows < 0, 0, weights)
+            self._sums = np.cumsum(weights[:, :top], axis=1, dtype=np.float32)
         self._rows = rows  # [A, K]
         self._counts = np.minimum((rows >= 0).sum(axis=1), top)  # [A]
         if not self._counts.all():
@@ -235,15 +264,17 @@ class _RankedList:
             )
 
     def places(self, anchors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draws places [B] in the lists of the given anchors [B]."""
+        """Draw places [B] in the lists of the given anchors [B]."""
         if self._sums is None:
             return rng.integers(self._counts[anchors])
         sums = self._sums[anchors]
-        return (sums <= (rng.random(len(anchors)) * sums[:, -1])[:, None]).sum(axis=1)
+        drawn = rng.random(len(anchors)) * sums[:, -1]
+        return (sums <= drawn[:, None]).sum(axis=1)
 
     def at(self, anchors: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Candidates [B] of anchors [B] at these places [B], or at the last one that there is."""
-        return self._rows[anchors, np.minimum(places, self._counts[anchors] - 1)]
+        """Return the candidates [B] of anchors [B] at these places [B], or at the last one that there is."""
+        last = self._counts[anchors] - 1
+        return self._rows[anchors, np.minimum(places, last)]
 
 
 @dataclass(eq=False)
@@ -271,7 +302,8 @@ class AoqMethod(Method[Aoq]):
         self._negatives = OfflineNegatives(lists, data.caption_image, settings)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> AoqBatch:
-        """The positives, the offline pair of each, and the derived pair of each."""
+        """Build the batch of the positives, the offline pair of each, and the derived pair of each."""
+        settings = self.settings
         images = self.data.caption_image[captions]
         drawn = self._negatives.draw(captions, rng)
         pairs = {
@@ -280,7 +312,6 @@ class AoqMethod(Method[Aoq]):
             "derived": self.data.pairs(drawn.image_of_text, drawn.text_of_image, rng),
         }
         batch = AoqBatch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
-        settings = self.settings
         if settings.judged == "keep":
             return batch
         chances = judged_chances(self._lists, images, captions)
@@ -290,35 +321,48 @@ class AoqMethod(Method[Aoq]):
             of_image = judged_chances(self._lists, drawn.image, captions).diagonal()
             batch.offline_lowered = settings.margin_offline * torch.stack([of_text, of_image])
             return batch
-        limits: Any = settings.drop_above
+        limits: Tensor | float = settings.drop_above
         if settings.judged == "weigh":
             limits = torch.from_numpy(rng.random(chances.shape, dtype=np.float32))
         batch.lowered = torch.where(chances > limits, math.inf, 0.0)
         return batch
 
-    def losses(self, model: AnyMatcher, batch: AoqBatch, epoch: int) -> dict[str, Tensor]:
-        """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
+    def losses(
+        self,
+        model: AnyMatcher,
+        batch: AoqBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
+        """Return `aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
         In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead;
         what `collate` drew is then unused. A negative whose score is lowered by P m has the margin (1 - P) m; the
         weights of Eq. 5 compare lowered scores.
         """
         settings = self.settings
-        mask = same_image_mask(batch, self.settings.mask_same_image)
-        images, texts = encoded(model, batch.pairs["positive"])
+        mask = same_image_mask(batch, settings.mask_same_image)
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         if epoch < settings.sum_epochs:
             scores = model.score_matrix(images, texts).float() - batch.lowered  # [B, B]
-            found = {"triplet": triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)}
+            loss = triplet_loss(
+                scores,
+                settings.margin_online,
+                max_violation=False,
+                not_negative=mask,
+            )
+            terms = {"triplet": loss}
         else:
-            offline_images, offline_texts = encoded(model, batch.pairs["offline"])
-            derived = encoded(model, batch.pairs["derived"])
-            compared = (images, offline_texts), (offline_images, texts), (offline_images, offline_texts), derived
-            a, b, c, d = (model.score_pairs(*pair).float() for pair in compared)
+            offline_images, offline_texts = encode_pairs(model, batch.pairs["offline"])
+            derived_images, derived_texts = encode_pairs(model, batch.pairs["derived"])
+            a = model.score_pairs(images, offline_texts).float()
+            b = model.score_pairs(offline_images, texts).float()
+            c = model.score_pairs(offline_images, offline_texts).float()
+            d = model.score_pairs(derived_images, derived_texts).float()
             a, b = torch.stack([a, b]) - batch.offline_lowered
-            offline = OfflineScores(a, b, c, d)
             scores = model.score_matrix(images, texts).float() - batch.lowered  # [B, B]
-            found = {"aoq": aoq_loss(scores, offline, settings, mask)}
-        return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight)
+            loss = aoq_loss(scores, OfflineScores(a, b, c, d), settings, mask)
+            terms = {"aoq": loss}
+        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight)
 
 
 build = AoqMethod

@@ -39,12 +39,16 @@ from itrpipe.models.base import Tensors, TextBatch
 from itrpipe.storage.arrays import Ragged
 
 DROP_RATE = 0.5
-SHUFFLE = "shuffle"
 DONE = "before the encoder"
 
 
-def caption_loss(scores: Tensor, generated: Tensor | None, not_negative: Tensor | None, settings: Ascl) -> Tensor:
-    """Contrastive loss of both directions, a mean over the batch (AsCL Eq. 5; Eq. 6 with T^+ for T):
+def caption_loss(
+    scores: Tensor,
+    generated: Tensor | None,
+    not_negative: Tensor | None,
+    settings: Ascl,
+) -> Tensor:
+    """Compute the contrastive loss of both directions, a mean over the batch (AsCL Eq. 5; Eq. 6 with T^+ for T):
 
         L = mean_i - log e^(S(i,i)/t) / sum_n e^(S(n,i)/t)
                    - log e^(S(i,i)/t) / (sum_n e^(S(i,n)/t) + sum_n alpha_in e^(S(i,n^-)/t))
@@ -66,7 +70,7 @@ def caption_loss(scores: Tensor, generated: Tensor | None, not_negative: Tensor 
     positive = scores.diagonal()
     own = excluded_pairs(scores, not_negative)
     candidates = scores
-    left_out = own
+    left_out = own  # of the candidates of images
     if generated is not None:
         beaten = generated.detach() > positive.detach()[:, None]  # alpha = 0
         candidates = torch.cat([scores, generated], dim=1)
@@ -80,70 +84,87 @@ def caption_loss(scores: Tensor, generated: Tensor | None, not_negative: Tensor 
 
 
 def gaussian(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """States [T, W, D] with normal noise of standard deviation 1 added to every element.
+    """Add normal noise of standard deviation 1 to every element of states [T, W, D].
 
     Args:
         states: [T, W, D].
         lengths: [T] words per caption; here and in the other kinds of noise what is past them may hold anything.
         generator: of random numbers, on the device of the states.
     """
-    return states + torch.randn(states.shape, generator=generator, device=states.device)
+    noise = torch.randn(states.shape, generator=generator, device=states.device)
+    return states + noise
 
 
 def shuffle(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """States [T, W, D] with the words of each caption in a random order; padding stays where it is."""
+    """Put the states [T, W, D] of the words of each caption into a random order; padding stays where it is."""
     places = torch.arange(states.shape[1], device=states.device)
-    order = torch.where(places < lengths[:, None], _uniform(generator, *states.shape[:2]), 1.0 + places).argsort(dim=1)
+    is_word = places < lengths[:, None]
+    drawn = _uniform(generator, *states.shape[:2])
+    keys = torch.where(is_word, drawn, 1.0 + places)
+    order = keys.argsort(dim=1)
     return states.gather(1, order[..., None].expand_as(states))
 
 
 def cutoff(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """States [T, W, D] with one random word or one random element of all words zero, equally often, in each caption."""
+    """Set one random word, or as often one random element of all words, of each caption's states [T, W, D] to zero."""
     count, words, width = states.shape
     cuts_word = _uniform(generator, count, 1, 1) < 0.5
     word = (_uniform(generator, count) * lengths).long()
     column = (_uniform(generator, count) * width).long()
-    cut = torch.where(cuts_word, F.one_hot(word, words)[:, :, None] > 0, F.one_hot(column, width)[:, None] > 0)
+    is_word = F.one_hot(word, words)[:, :, None] > 0
+    is_column = F.one_hot(column, width)[:, None] > 0
+    cut = torch.where(cuts_word, is_word, is_column)
     return states.masked_fill(cut, 0.0)
 
 
 def dropout(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """States [T, W, D] with half the elements zero and the others doubled, in any mode of a model."""
-    kept = _uniform(generator, *states.shape) >= DROP_RATE
-    return torch.where(kept, states / (1.0 - DROP_RATE), 0.0)
+    """Set half the elements of states [T, W, D] to zero and double the others, in any mode of a model."""
+    stays = _uniform(generator, *states.shape) >= DROP_RATE
+    return torch.where(stays, states / (1.0 - DROP_RATE), 0.0)
 
 
 def _uniform(generator: torch.Generator, *shape: int) -> Tensor:
-    """Single-precision numbers in 0..1 without 1."""
+    """Draw single-precision numbers in 0..1 without 1."""
     return torch.rand(*shape, generator=generator, device=generator.device)
 
 
 NOISES: dict[str, Callable[[Tensor, Tensor, torch.Generator], Tensor]] = {
-    each.__name__: each for each in (gaussian, shuffle, cutoff, dropout)
+    "gaussian": gaussian,
+    "shuffle": shuffle,
+    "cutoff": cutoff,
+    "dropout": dropout,
 }
 """Name -> noise on states [T, W, D] of captions with lengths [T]."""
 
 
-def add_noise(states: Tensor, lengths: Tensor, kinds: np.ndarray, generator: torch.Generator) -> Tensor:
-    """States [T, W, D] with noise of its own kind on each caption.
+def add_noise(
+    states: Tensor,
+    lengths: Tensor,
+    kinds: np.ndarray,
+    generator: torch.Generator,
+) -> Tensor:
+    """Add noise of its own kind to the states [T, W, D] of each caption.
 
     Args:
         states, lengths, generator: see `gaussian`.
         kinds: T names of `NOISES`; others leave a caption as it is, for what is done before the encoder.
     """
     for name in sorted(NOISES):
-        rows = torch.from_numpy(np.flatnonzero(kinds == name)).to(states.device)
-        states = states.index_copy(0, rows, NOISES[name](states[rows], lengths[rows], generator))
+        rows = torch.from_numpy(np.flatnonzero(kinds == name))
+        rows = rows.to(states.device)
+        noisy = NOISES[name](states[rows], lengths[rows], generator)
+        states = states.index_copy(0, rows, noisy)
     return states
 
 
 def shuffle_tokens(captions: TextBatch, rng: np.random.Generator) -> TextBatch:
-    """Captions from a start to an end token with what is between these in a random order."""
+    """Put what stands between the start and end token of captions into a random order."""
     places = torch.arange(captions.tokens.shape[1])
     inside = (places > 0) & (places < captions.lengths[:, None] - 1)
     edges = torch.where(places > 0, 1.0 + places, -1.0)
-    keys = torch.where(inside, torch.from_numpy(rng.random(captions.tokens.shape)), edges)
-    return replace(captions, tokens=captions.tokens.gather(1, keys.argsort(dim=1)))
+    drawn = torch.from_numpy(rng.random(captions.tokens.shape))
+    order = torch.where(inside, drawn, edges).argsort(dim=1)
+    return replace(captions, tokens=captions.tokens.gather(1, order))
 
 
 def generated_positives(
@@ -154,7 +175,7 @@ def generated_positives(
     limits: TokenLimits,
     rng: np.random.Generator,
 ) -> TextBatch:
-    """A further caption (T^+) of each of these.
+    """Make a further caption (T^+) of each of these.
 
     Args:
         kind: two captions of the image `joined` (Asymmetry-II), any two being equally probable, and the only one of an
@@ -167,7 +188,7 @@ def generated_positives(
         limits: of the longest caption that joining makes, start and end included; words past it are left out.
         rng: draws what is joined, and for `either` which of both is made.
     """
-    first = second = captions
+    first_rows = second_rows = captions
     joins = np.full(len(captions), kind == "joined")
     if kind != "shortened":
         images = data.caption_image[captions]
@@ -176,41 +197,58 @@ def generated_positives(
         one = rng.integers(counts)
         other = rng.integers(np.maximum(counts - 1, 1))
         other = np.minimum(other + (other >= one), counts - 1)
-        joins |= kind == "either" and rng.random(len(captions)) < 0.5
-        first = np.where(joins, captions_of.values[starts + one], captions)
-        second = captions_of.values[starts + other]
-    first = data.texts(first)
-    second = data.texts(second)
-    joins = torch.from_numpy(joins)
+        if kind == "either":
+            joins = rng.random(len(captions)) < 0.5
+        first_rows = np.where(joins, captions_of.values[starts + one], captions)
+        second_rows = captions_of.values[starts + other]
+    first = data.texts(first_rows)
+    second = data.texts(second_rows)
+    return _join_texts(first, second, torch.from_numpy(joins), limits)
+
+
+def _join_texts(
+    first: TextBatch,
+    second: TextBatch,
+    joins: Tensor,
+    limits: TokenLimits,
+) -> TextBatch:
+    """Join captions with others where `joins` bool [B] says so, and shorten them elsewhere.
+
+    The result has the first words of the one and behind them the first words of the other, between the ends of the one.
+    """
     before, behind, longest = limits
     ends = before + behind
-    words = first.lengths - ends
-    further = second.lengths - ends
     room = longest - ends
-    kept = torch.where(joins, words.clamp(max=room), (words // 2).clamp(min=1).minimum(words))
-    added = torch.where(joins, further.minimum(room - kept), 0)
+    words = first.lengths - ends
+    further_words = second.lengths - ends
+    half = (words // 2).clamp(min=1).minimum(words)
+    kept = torch.where(joins, words.clamp(max=room), half)
+    added = torch.where(joins, further_words.minimum(room - kept), 0)
+    lengths = kept + added + ends
 
-    # The first words of the one and behind them the first words of the other, between the ends of the one.
-    lengths = kept + added + before + behind
-    places = torch.arange(int(lengths.max()))
-    stop = (before + kept)[:, None]
-    columns = torch.where(places < stop, places, first.tokens.shape[1] + before + places - stop)
-    last = lengths[:, None] - behind
-    columns = torch.where(places < last, columns, places - last + (first.lengths - behind)[:, None])
+    # Columns of what is gathered, in the tokens of the one and behind them those of the other.
     tokens = torch.cat([first.tokens, second.tokens], dim=1)
-    found = tokens.gather(1, columns.clamp(max=tokens.shape[1] - 1))
-    return TextBatch(torch.where(places < last + behind, found, 0), lengths, in_training=True)
+    places = torch.arange(int(lengths.max()))
+    second_begins = (before + kept)[:, None]
+    end_begins = lengths[:, None] - behind
+    in_second = first.tokens.shape[1] + before + places - second_begins
+    in_end = places - end_begins + (first.lengths - behind)[:, None]
+    columns = torch.where(places < second_begins, places, in_second)
+    columns = torch.where(places < end_begins, columns, in_end)
+    gathered = tokens.gather(1, columns.clamp(max=tokens.shape[1] - 1))
+    is_token = places < end_begins + behind
+    return TextBatch(torch.where(is_token, gathered, 0), lengths, in_training=True)
 
 
 @dataclass(frozen=True)
-class Captions(Tensors):
-    """N captions, and what their negatives are made by.
+class NoisyCaptions(Tensors):
+    """N captions with the noise that makes their negatives.
 
     Attributes:
         texts: the captions.
         kinds: of noise, N of them; None where no negatives are made.
-        shuffled: those rows [n] whose tokens are shuffled before the encoder, ascending, and the captions [n] that this
-            gives; None where there are none.
+        shuffled: rows [n] of captions whose tokens are shuffled before the encoder, ascending, and the captions [n]
+            that this gives; None where there are none.
     """
 
     texts: TextBatch
@@ -227,7 +265,7 @@ class AsclBatch(Batch):
         seed: of the noise.
     """
 
-    made: dict[str, Captions]
+    made: dict[str, NoisyCaptions]
     seed: int
 
 
@@ -247,57 +285,78 @@ class AsclMethod(Method[Ascl]):
             )
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> AsclBatch:
-        """The captions and their images, and the tokens of what is made of them."""
-        settings = self.settings
+        """Build the batch of the captions and their images, and the tokens of what is made of them."""
+        kind = self.settings.positives
         batch = super().collate(captions, rng)
-        made = {"originals": self._with_negatives(batch.pairs["positive"][1], rng)}
-        if settings.positives != "none":
-            sides = self.data, self.captions_of, captions
-            positives = generated_positives(settings.positives, *sides, TokenLimits(1, 1, settings.max_tokens), rng)
-            made["positives"] = self._with_negatives(positives, rng)
+        _, texts = batch.pairs["positive"]
+        made = {"originals": self._with_noise(texts, rng)}
+        if kind != "none":
+            limits = TokenLimits(1, 1, self.settings.max_tokens)
+            positives = generated_positives(
+                kind,
+                self.data,
+                self.captions_of,
+                captions,
+                limits,
+                rng,
+            )
+            made["positives"] = self._with_noise(positives, rng)
         return AsclBatch(**vars(batch), made=made, seed=int(rng.integers(2**63)))
 
-    def losses(self, model: AsclEncoder, batch: AsclBatch, epoch: int) -> dict[str, Tensor]:
-        """`ascl`, 1/2 L_I + 1/2 L_II&III (Eq. 7), or L_I alone where no positives are made ("w/o Pos").
+    def losses(
+        self,
+        model: AsclEncoder,
+        batch: AsclBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
+        """Return `ascl`: 1/2 L_I + 1/2 L_II&III (Eq. 7), or L_I alone where no positives are made ("w/o Pos").
 
         Both are among the statistics: the `caption_loss` of T, and that of T^+ with their own negatives.
         """
-        found = {}
+        losses = []
         images = model.encode_images(batch.pairs["positive"][0])
         mask = same_image_mask(batch, self.settings.mask_same_image)
         generator = torch.Generator(batch.images.device).manual_seed(batch.seed)
         for name, captions in batch.made.items():
             texts = model.encode_texts(captions.texts)
-            generated = None
             scores = model.score_matrix(images, texts).float()
+            negatives = None
             if captions.kinds is not None:
                 words = texts.words
                 if captions.shuffled is not None:
                     rows, shuffled = captions.shuffled
-                    other = model.encode_texts(shuffled).words
+                    shuffled_words = model.encode_texts(shuffled).words
                     # Narrower than the batch; what is past a caption's length may hold anything.
-                    filled = torch.cat([other, words[rows, other.shape[1] :]], dim=1)
+                    rest = words[rows, shuffled_words.shape[1] :]
+                    filled = torch.cat([shuffled_words, rest], dim=1)
                     words = words.index_copy(0, rows, filled)
-                noisy = replace(texts, words=add_noise(words, texts.lengths, captions.kinds, generator))
-                generated = model.score_matrix(images, noisy).float()
-            found[name] = caption_loss(scores, generated, mask, self.settings)
-            batch.statistics[f"loss_of_{name}"] = found[name].detach()
-        return {"ascl": torch.stack(list(found.values())).mean()}
+                noisy_words = add_noise(words, texts.lengths, captions.kinds, generator)
+                noisy = replace(texts, words=noisy_words)
+                negatives = model.score_matrix(images, noisy).float()
+            loss = caption_loss(scores, negatives, mask, self.settings)
+            losses.append(loss)
+            batch.statistics[f"loss_of_{name}"] = loss.detach()
+        return {"ascl": torch.stack(losses).mean()}
 
-    def _with_negatives(self, captions: TextBatch, rng: np.random.Generator) -> Captions:
-        """Captions with the noise that is drawn for each."""
-        settings = self.settings
-        if settings.noise == "none":
-            return Captions(captions)
-        offered = np.array(tuple(NOISES) if settings.noise == "mixture" else (settings.noise,))
-        kinds = offered[rng.integers(len(offered), size=len(captions.lengths))]
-        early = (kinds == SHUFFLE) & (settings.shuffle_at == "input")
+    def _with_noise(
+        self,
+        captions: TextBatch,
+        rng: np.random.Generator,
+    ) -> NoisyCaptions:
+        """Draw the noise of each caption."""
+        noise = self.settings.noise
+        if noise == "none":
+            return NoisyCaptions(captions)
+        kinds_offered = np.array(list(NOISES) if noise == "mixture" else [noise])
+        kinds = kinds_offered[rng.integers(len(kinds_offered), size=len(captions.lengths))]
+        early = (kinds == "shuffle") & (self.settings.shuffle_at == "input")
         if not early.any():
-            return Captions(captions, kinds)
+            return NoisyCaptions(captions, kinds)
         rows = torch.from_numpy(np.flatnonzero(early))
         shuffled = shuffle_tokens(captions[rows], rng)
-        cut = replace(shuffled, tokens=shuffled.tokens[:, : int(shuffled.lengths.max())])
-        return Captions(captions, np.where(early, DONE, kinds), (rows, cut))
+        longest = int(shuffled.lengths.max())
+        shuffled = replace(shuffled, tokens=shuffled.tokens[:, :longest])
+        return NoisyCaptions(captions, np.where(early, DONE, kinds), (rows, shuffled))
 
 
 build = AsclMethod

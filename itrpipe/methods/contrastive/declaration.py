@@ -32,13 +32,23 @@ SOURCES = ("batch", "mined", "synthetic")
 OWN = "own"
 """Temperature and bias of a pretrained joint model."""
 
-_OBJECTIVES = {
-    "infonce": ("InfoNCE", CLIP),
-    "sigmoid": ("sigmoid loss", SIGLIP),
-    "hardest": ("hardest triplets", VSEPP),
-    "sum": ("all triplets", VSEPP),
+_TITLES = {
+    "infonce": "InfoNCE",
+    "sigmoid": "sigmoid loss",
+    "hardest": "hardest triplets",
+    "sum": "all triplets",
 }
-"""Objective -> its title, and the paper that it comes from."""
+"""Objective -> its title."""
+_PAPERS = {
+    "infonce": CLIP,
+    "sigmoid": SIGLIP,
+    "hardest": VSEPP,
+    "sum": VSEPP,
+    "synthetic": NEG_CLIP,
+    "mined": AOQ,
+    "fne": FNE,
+}
+"""Objective, source of negatives or weights -> the paper that it comes from."""
 _LISTS = {"mined", "neighbours", "judged"}
 """Choices that read mined lists."""
 _READ_WITH = (
@@ -129,28 +139,39 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
 
     def cited(self) -> tuple[Paper, ...]:
         """Return the papers of its parts."""
-        parts = {"synthetic": NEG_CLIP, "mined": AOQ, "fne": FNE}
         mined = self.mined()
-        chosen = (*self.negatives, self.weigh, *(("mined",) if mined else ()))
-        found = [_OBJECTIVES[self.objective][1], *(parts[name] for name in chosen if name in parts)]
-        found += [NV_RETRIEVER] if self.weigh == "positive-aware" else []
-        found += self.judges_cited()
-        return (*found, *((ANCE,) if mined and mined.refresh_every else ()))
+        chosen = [self.objective, *self.negatives, self.weigh]
+        if mined:
+            chosen.append("mined")
+        papers = [_PAPERS[name] for name in chosen if name in _PAPERS]
+        if self.weigh == "positive-aware":
+            papers.append(NV_RETRIEVER)
+        papers += self.judges_cited()
+        if mined and mined.refresh_every:
+            papers.append(ANCE)
+        return tuple(papers)
 
     def choices(self) -> dict[str, str]:
         """Return the names of all parts, in the order in which a title tells them; empty for the usual ones."""
-        mined = self.mined()
-        again = f"mined every {self.refresh_every} epochs" if mined and mined.refresh_every else ""
-        batches = (self.batches if self.batches != "shuffled" else "", again)
-        weights = [self.weigh] if self.weigh != "none" else []
+        negatives = [*self.negatives[1:]]
+        if self.twins:
+            negatives.append("twins")
+        weights = []
+        if self.weigh != "none":
+            weights.append(self.weigh)
         if self.judged != "keep":
             kinds = [judge.partition(":")[0] for judge in self.judges]
             weights += [f"{'+'.join(kinds)} judge", self.judged]
+        batches = []
+        if self.batches != "shuffled":
+            batches.append(self.batches)
+        if self.mined() and self.refresh_every:
+            batches.append(f"mined every {self.refresh_every} epochs")
         return {
-            "objective": _OBJECTIVES[self.objective][0],
-            "negatives": "+".join([*self.negatives[1:], *(["twins"] if self.twins else [])]),
+            "objective": _TITLES[self.objective],
+            "negatives": "+".join(negatives),
             "weights": ", ".join(weights),
-            "batches": ", ".join(filter(None, batches)),
+            "batches": ", ".join(batches),
         }
 
     @property
@@ -176,12 +197,17 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
     def unused_options(self) -> tuple[str, ...]:
         """Return the options of sources, weights, batches, objectives and judges that are not chosen."""
         chosen = self._chosen()
-        unused = tuple(name for choices, names in _READ_WITH if not choices & chosen for name in names)
-        return unused + super().unused_options()
+        unused: list[str] = []
+        for choices, names in _READ_WITH:
+            if not choices & chosen:
+                unused += names
+        return (*unused, *super().unused_options())
 
     def _chosen(self) -> set[str]:
-        chosen = {*self.negatives, self.weigh, self.batches, _OBJECTIVES[self.objective][0]}
-        return chosen | {"judged"} if self.judged != "keep" else chosen
+        chosen = {*self.negatives, self.weigh, self.batches, _TITLES[self.objective]}
+        if self.judged != "keep":
+            chosen.add("judged")
+        return chosen
 
     @field_validator("negatives")
     @classmethod
@@ -191,7 +217,9 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
     @field_validator("temperature", "bias")
     @classmethod
     def _is_number_or_own(cls, value: float | str, info: ValidationInfo) -> float | str:
-        if value == OWN or (not isinstance(value, str) and (info.field_name == "bias" or value > 0)):
+        if value == OWN:
+            return value
+        if not isinstance(value, str) and (info.field_name == "bias" or value > 0):
             return value
         raise ValueError("give a number, above 0 for the temperature, or own for that of a pretrained joint model")
 
@@ -210,13 +238,29 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
                     f"temperature = {self.temperature} is the scale 1/t = {scale:g}, above largest_scale = "
                     f"{self.largest_scale:g}; raise one of them"
                 )
-        for side in ("texts", "images"):
-            skipped, drawn, top = (getattr(self, f"{what}_{side}") for what in ("skip", "mined", "top"))
-            if self.mined() and top - skipped < max(1, drawn if "mined" in self.negatives else 1):
-                raise ValueError(
-                    f"the first {top} of a list without the first {skipped} are fewer than mined_{side} = {drawn}; "
-                    f"raise top_{side}, or lower one of the others"
-                )
+        if self.mined():
+            self._check_lists(
+                "texts",
+                self.top_texts,
+                self.skip_texts,
+                self.mined_texts,
+            )
+            self._check_lists(
+                "images",
+                self.top_images,
+                self.skip_images,
+                self.mined_images,
+            )
         if self.weigh == "positive-aware" and self.relative_margin is self.absolute_margin is self.max_score is None:
             raise ValueError("weigh = positive-aware needs relative_margin, absolute_margin or max_score; give one")
         return self
+
+    def _check_lists(self, side: str, top: int, skipped: int, drawn: int) -> None:
+        needed = 1
+        if "mined" in self.negatives:
+            needed = max(1, drawn)
+        if top - skipped < needed:
+            raise ValueError(
+                f"the first {top} of a list without the first {skipped} are fewer than mined_{side} = {drawn}; "
+                f"raise top_{side}, or lower one of the others"
+            )

@@ -48,12 +48,12 @@ from itrpipe.methods.base import (
     Method,
     TrainingSet,
     auxiliary_terms,
-    encoded,
+    draw_sentences,
+    draw_twins,
+    encode_pairs,
     in_training,
     same_image_mask,
-    sentences_drawn,
     twin_scores,
-    twins_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
 from itrpipe.models.base import Tensors
@@ -66,13 +66,13 @@ _SURE = 1 - 1e-6
 
 
 @dataclass(frozen=True)
-class Candidates(Tensors):
+class FurtherCandidates(Tensors):
     """Candidates of the anchors of one kind beside the batch, and known pairs among all of them.
 
     Attributes:
         drawn: the U captions or V images that were drawn from mined lists and are not in the batch; None without any.
         images: int64 [U], image row of each of them.
-        anchors: bool [B, U], whose candidates they are; None for candidates of all.
+        anchors: bool [B, U], True where the anchor drew the candidate; None for candidates of all anchors.
         known: places [n] of anchors and of candidates, of the batch and then of those drawn, and their log-weights:
             `matching`, pairs that are correct matches, where the dataset knows all of them; `decided`, those that
             people have found to fit.
@@ -86,10 +86,12 @@ class Candidates(Tensors):
     chances: Any = None
 
     def excluded(self, image_rows: Tensor) -> Tensor:
-        """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
+        """Mark candidates of the anchor's own image, and those of others where these do not count, bool [B, U]."""
         assert self.images is not None
         own = image_rows[:, None] == self.images[None, :]
-        return own if self.anchors is None else own | ~self.anchors
+        if self.anchors is None:
+            return own
+        return own | ~self.anchors
 
 
 @dataclass(eq=False)
@@ -100,7 +102,7 @@ class ContrastiveBatch(Batch):
         candidates: of the images under `texts_for_images`, and of the captions under `images_for_texts`.
     """
 
-    candidates: dict[str, Candidates] = field(default_factory=dict)
+    candidates: dict[str, FurtherCandidates] = field(default_factory=dict)
 
 
 class ContrastiveState(nn.Module):
@@ -114,8 +116,10 @@ class ContrastiveState(nn.Module):
     def __init__(self, settings: Contrastive, scale: float, bias: float) -> None:
         super().__init__()
         trained = settings.learn_temperature and settings.has_scale
-        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=trained)
-        self.bias = nn.Parameter(torch.tensor(bias), requires_grad=trained and settings.objective == "sigmoid")
+        trains_bias = trained and settings.objective == "sigmoid"
+        log_scale = torch.tensor(math.log(scale))
+        self.log_scale = nn.Parameter(log_scale, requires_grad=trained)
+        self.bias = nn.Parameter(torch.tensor(bias), requires_grad=trains_bias)
         self.statistics = SimilarityStatistics() if settings.weigh == "fne" else None
 
 
@@ -149,7 +153,7 @@ class ContrastiveMethod(Method[Contrastive]):
         self.refresh(lists or {})
 
     def refresh(self, lists: Lists) -> None:
-        """Goes on with other mined lists.
+        """Go on with other mined lists.
 
         Raises:
             UsageError: they are empty.
@@ -161,78 +165,138 @@ class ContrastiveMethod(Method[Contrastive]):
             self._offered = without_likely(lists, settings.drop_above)
         self._mined: dict[str, MinedCandidates] = {}
         if "mined" in settings.negatives:
-            self._mined[TEXTS] = MinedCandidates(self._offered, TEXTS, settings.top_texts, settings.skip_texts)
-            self._mined[IMAGES] = MinedCandidates(self._offered, IMAGES, settings.top_images, settings.skip_images)
+            self._mined[TEXTS] = MinedCandidates(
+                self._offered,
+                TEXTS,
+                settings.top_texts,
+                settings.skip_texts,
+            )
+            self._mined[IMAGES] = MinedCandidates(
+                self._offered,
+                IMAGES,
+                settings.top_images,
+                settings.skip_images,
+            )
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Captions [T] in the order of an epoch; None for the usual one."""
+        """Return captions [T] in the order of an epoch; None for a random one."""
         settings = self.settings
         if settings.batches != "neighbours":
             return None
         lists = self._offered[TEXTS][:, settings.skip_texts : settings.top_texts]
-        group = settings.neighbour_group, settings.neighbour_share
-        return neighbours_order(lists, self.data.caption_image, *group, np.random.default_rng([seed, epoch, 0, 2]))
+        return neighbours_order(
+            lists,
+            self.data.caption_image,
+            settings.neighbour_group,
+            settings.neighbour_share,
+            np.random.default_rng([seed, epoch, 0, 2]),
+        )
 
-    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
-        """The captions and their images, and what is drawn for each."""
+    def collate(
+        self,
+        captions: np.ndarray,
+        rng: np.random.Generator,
+    ) -> ContrastiveBatch:
+        """Build the batch of the captions and their images, and of what is drawn for each."""
         settings = self.settings
         images = self.data.caption_image[captions]
         batch = ContrastiveBatch(**vars(super().collate(captions, rng)))
         batch.candidates = {
             TEXTS: self._candidates(TEXTS, images, captions, settings.mined_texts, rng),
-            IMAGES: self._candidates(IMAGES, captions, images, settings.mined_images, rng),
+            IMAGES: self._candidates(
+                IMAGES,
+                captions,
+                images,
+                settings.mined_images,
+                rng,
+            ),
         }
         if settings.twins:
-            batch.twins = twins_drawn(self.data, self._sentences, settings.twins, len(captions), rng)
+            batch.twins = draw_twins(
+                self.data,
+                self._sentences,
+                settings.twins,
+                len(captions),
+                rng,
+            )
         if "synthetic" in settings.negatives:
-            batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
+            batch.sentences = draw_sentences(
+                self._sentences,
+                captions,
+                settings.synthetic_sentences,
+                rng,
+            )
         return batch
 
     def _candidates(
-        self, direction: str, anchors: np.ndarray, present: np.ndarray, count: int, rng: np.random.Generator
-    ) -> Candidates:
-        """Candidates of anchors [B], given those that the batch has [B]."""
+        self,
+        direction: str,
+        anchors: np.ndarray,
+        present: np.ndarray,
+        count: int,
+        rng: np.random.Generator,
+    ) -> FurtherCandidates:
+        """Draw candidates of anchors [B], given those that the batch has [B]."""
         rows = np.empty(0, dtype=np.int64)
         belongs = None
         if direction in self._mined and count:
             drawn = self._mined[direction].draw(anchors, count, rng)
             rows = np.setdiff1d(drawn[drawn >= 0], present).astype(np.int64)
             if not self.settings.shared:
-                belongs = torch.from_numpy((drawn[:, :, None] == rows).any(axis=1))
-        everything = np.concatenate([present, rows])
-        known = {}
-        if self._matches is not None:
-            true = self._matches[direction][anchors]
-            known["matching"] = listed_pairs(true, np.full(true.shape, _NONE), everything)
-        if self._fitting:
-            images_asked = anchors[:, None]
-            captions_asked = everything
-            if direction == IMAGES:
-                images_asked, captions_asked = captions_asked, images_asked
-            fits = np.zeros((len(anchors), len(everything)), dtype=bool)
-            for pairs in self._fitting:
-                fits |= pairs.has(captions_asked, images_asked)
-            fits &= self.data.caption_image[captions_asked] != images_asked
-            known["decided"] = *map(torch.from_numpy, np.nonzero(fits)), _NONE
+                is_drawn = drawn[:, :, None] == rows
+                belongs = torch.from_numpy(is_drawn.any(axis=1))
+        candidates = np.concatenate([present, rows])
+        known = self._known_pairs(direction, anchors, candidates)
         chances = None
         if self.settings.judged != "keep":
             if direction == TEXTS:
-                chances = judged_chances(self._lists, anchors, everything)
+                chances = judged_chances(self._lists, anchors, candidates)
             else:
-                chances = judged_chances(self._lists, everything, anchors).T
+                chances = judged_chances(self._lists, candidates, anchors).T
         if not len(rows):
-            return Candidates(known=known, chances=chances)
+            return FurtherCandidates(known=known, chances=chances)
         if direction == TEXTS:
-            found = in_training(self.data.texts(rows))
+            encodable = in_training(self.data.texts(rows))
             images = self.data.caption_image[rows]
         else:  # with some caption of theirs: pairs are what data change at random and share among processes
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
-            found = self.data.pairs(rows, some_captions, rng)[0]
+            encodable, _ = self.data.pairs(rows, some_captions, rng)
             images = rows
-        return Candidates(found, torch.from_numpy(images), belongs, known, chances)
+        return FurtherCandidates(
+            encodable,
+            torch.from_numpy(images),
+            belongs,
+            known,
+            chances,
+        )
+
+    def _known_pairs(
+        self,
+        direction: str,
+        anchors: np.ndarray,
+        candidates: np.ndarray,
+    ) -> dict[str, tuple[Any, ...]]:
+        """Return what is known of anchors [B] and candidates [C], see `FurtherCandidates.known`."""
+        known: dict[str, tuple[Any, ...]] = {}
+        if self._matches is not None:
+            matches = self._matches[direction][anchors]
+            log_weights = np.full(matches.shape, _NONE)
+            known["matching"] = listed_pairs(matches, log_weights, candidates)
+        if self._fitting:
+            images = anchors[:, None]
+            captions = candidates
+            if direction == IMAGES:
+                images, captions = captions, images
+            fits = np.zeros((len(anchors), len(candidates)), dtype=bool)
+            for pairs in self._fitting:
+                fits |= pairs.has(captions, images)
+            fits &= self.data.caption_image[captions] != images
+            rows, columns = np.nonzero(fits)
+            known["decided"] = torch.from_numpy(rows), torch.from_numpy(columns), _NONE
+        return known
 
     def attach(self, model: Any) -> ContrastiveState:
-        """Makes temperature and bias, and statistics.
+        """Make temperature and bias, and statistics.
 
         Raises:
             UsageError: they are to be those of a pretrained joint model, and this is none, or its scale is too large.
@@ -245,43 +309,59 @@ class ContrastiveMethod(Method[Contrastive]):
                 f"loss.{own[0]} = own is that of a pretrained joint model, such as CLIP or SigLIP, and this model "
                 f"starts from none; give --set loss.{own[0]}=NUMBER"
             )
-        scale = pretrained[0] if "temperature" in own else 1 / float(settings.temperature)
-        bias = pretrained[1] if "bias" in own else float(settings.bias)
-        if "temperature" in own and scale > settings.largest_scale * _ROUNDING:
+        scale, bias = pretrained
+        if "temperature" not in own:
+            scale = 1 / float(settings.temperature)
+        elif scale > settings.largest_scale * _ROUNDING:
             raise UsageError(
                 f"loss.temperature = own is 1/{scale:.2f} in this model, and loss.largest_scale = "
                 f"{settings.largest_scale:g} would change it; give --set loss.largest_scale={math.ceil(scale)} or more"
             )
-        self._state = ContrastiveState(settings, scale, bias).to(next(model.parameters()).device)
+        if "bias" not in own:
+            bias = float(settings.bias)
+        device = next(model.parameters()).device
+        self._state = ContrastiveState(settings, scale, bias).to(device)
         return self._state
 
     def start_epoch(self, epoch: int) -> None:
-        """Empties the statistics, which are an epoch's own."""
+        """Empty the statistics, which are an epoch's own."""
         if self._state.statistics is not None:
             self._state.statistics.reset()
 
-    def losses(self, model: AnyMatcher, batch: ContrastiveBatch, epoch: int) -> dict[str, Tensor]:
-        """`contrastive`, `twins` by the same objective, and the backbone's `auxiliary` loss; means over the batch."""
+    def losses(
+        self,
+        model: AnyMatcher,
+        batch: ContrastiveBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
+        """Return `contrastive`, `twins` by its objective, and the backbone's `auxiliary` loss, means over the batch."""
         settings = self.settings
         state = self._state
-        images, texts = encoded(model, batch.pairs["positive"])
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         scores = model.score_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
         own = excluded_pairs(scores, mask)
-        of_images = [(scores, own)]  # with what is excluded
+        # Scores of the candidates of images and of captions, and which of them are excluded.
+        of_images = [(scores, own)]
         of_texts = [(scores.T, own)]
         further_texts = batch.candidates[TEXTS]
         further_images = batch.candidates[IMAGES]
         if further_texts.drawn is not None:
-            found = model.score_matrix(images, model.encode_texts(further_texts.drawn)).float()
-            of_images.append((found, further_texts.excluded(batch.images)))
+            encoded_texts = model.encode_texts(further_texts.drawn)
+            text_scores = model.score_matrix(images, encoded_texts).float()
+            of_images.append((text_scores, further_texts.excluded(batch.images)))
         if further_images.drawn is not None:
-            found = model.score_matrix(model.encode_images(further_images.drawn), texts).float().T
-            of_texts.append((found, further_images.excluded(batch.images)))
+            encoded_images = model.encode_images(further_images.drawn)
+            image_scores = model.score_matrix(encoded_images, texts).float().T
+            of_texts.append((image_scores, further_images.excluded(batch.images)))
         if batch.sentences is not None:
-            found = model.score_matrix(images, model.encode_texts(batch.sentences.texts)).float()
-            others = batch.sentences.owners != torch.arange(len(scores), device=scores.device)[:, None]
-            of_images.append((found, torch.zeros_like(others) if settings.shared else others))
+            sentences = model.encode_texts(batch.sentences.texts)
+            sentence_scores = model.score_matrix(images, sentences).float()
+            pairs = torch.arange(len(scores), device=scores.device)
+            excluded = batch.sentences.owners != pairs[:, None]
+            if settings.shared:
+                excluded = torch.zeros_like(excluded)
+            of_images.append((sentence_scores, excluded))
         if state.statistics is not None:
             batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
         loss = self._direction("text", of_images, further_texts, batch, epoch)
@@ -296,33 +376,54 @@ class ContrastiveMethod(Method[Contrastive]):
             else:
                 costs = (settings.margin + differences).relu()
             terms["twins"] = settings.twin_weight * costs.mean()
-        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / len(scores))
+        return terms | auxiliary_terms(
+            model,
+            images,
+            batch,
+            settings.auxiliary_weight / len(scores),
+        )
 
     def _direction(
-        self, side: str, blocks: list[tuple[Tensor, Tensor]], known: Candidates, batch: Batch, epoch: int
+        self,
+        side: str,
+        blocks: list[tuple[Tensor, Tensor]],
+        further: FurtherCandidates,
+        batch: Batch,
+        epoch: int,
     ) -> Tensor:
-        """Loss of B anchors with their candidates [B, C], of which the first B are those of the batch.
+        """Compute the loss of B anchors with their candidates [B, C], of which the first B are those of the batch.
 
         Args:
             side: what candidates are, `text` or `image`.
             blocks: scores of candidates, and which are excluded, [B, c] each.
-            known: of the candidates.
+            further: candidates, and what is known of all.
             batch: takes the statistics.
             epoch: 0-based.
         """
-        scores, excluded = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
+        scores = torch.cat([scores for scores, _ in blocks], dim=1)
+        excluded = torch.cat([excluded for _, excluded in blocks], dim=1)
         settings = self.settings
         state = self._state
         positive = scores.diagonal()
-        written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
-        weights = self._log_weights(scores.detach(), excluded, known, written)
+        written = 0
+        if side == "text" and batch.sentences is not None:
+            written = len(batch.sentences.owners)
+        weights = self._log_weights(scores.detach(), excluded, further, written)
         batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
         targets = None
         if settings.judged == "soft":
-            targets = F.pad(known.chances, (0, written)).masked_fill(weights.isneginf(), 0.0)
-        if "matching" in known.known and scores.requires_grad:
-            places = known.known["matching"][:2]
-            scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", places))
+            chances = F.pad(further.chances, (0, written))
+            targets = chances.masked_fill(weights.isneginf(), 0.0)
+        if "matching" in further.known and scores.requires_grad:
+            places = further.known["matching"][:2]
+            scores.register_hook(
+                partial(
+                    _count_matches,
+                    batch.statistics,
+                    f"{side}_match_share",
+                    places,
+                )
+            )
         if settings.has_scale:
             with torch.no_grad():
                 state.log_scale.clamp_(max=math.log(settings.largest_scale))
@@ -339,37 +440,54 @@ class ContrastiveMethod(Method[Contrastive]):
             return sum_of_triplets(positive, scores, weights, settings.margin)
         if settings.weigh == "fne" or settings.judged == "weigh":
             # Each candidate is kept with the probability that is its weight.
-            weights = torch.where(torch.rand_like(weights).log() < weights, 0.0, _NONE)
+            is_kept = torch.rand_like(weights).log() < weights
+            weights = torch.where(is_kept, 0.0, _NONE)
         return hardest_triplet(positive, scores, weights, settings.margin)
 
-    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
-        """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
+    def _log_weights(
+        self,
+        scores: Tensor,
+        excluded: Tensor,
+        further: FurtherCandidates,
+        written: int,
+    ) -> Tensor:
+        """Return [B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
         settings = self.settings
         doubted = scores[:, : scores.shape[1] - written]
         weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
-        for name, (anchors, candidates, log_weights) in known.known.items():
+        for name, (anchors, candidates, log_weights) in further.known.items():
             if name != "matching" or settings.weigh == "truth":
                 weights[anchors, candidates] += log_weights
         if settings.judged == "drop":
-            weights.masked_fill_(F.pad(known.chances, (0, written)) > settings.drop_above, _NONE)
+            chances = F.pad(further.chances, (0, written))
+            weights.masked_fill_(chances > settings.drop_above, _NONE)
         if settings.judged == "weigh":
-            weights += F.pad(torch.log1p(-known.chances), (0, written))
+            weights += F.pad(torch.log1p(-further.chances), (0, written))
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
             place = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
-            return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
+            nothing = torch.full_like(weights, _NONE)
+            return nothing.scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
             above = above_positive(scores.diagonal(), doubted, settings)
             weights[:, : doubted.shape[1]].masked_fill_(above, _NONE)
         if self._state.statistics is not None:
             probability = false_negative_probability(
-                doubted, self._state.statistics.gaussians(), settings.prior, min_count=settings.min_count, monotone=True
+                doubted,
+                self._state.statistics.gaussians(),
+                settings.prior,
+                min_count=settings.min_count,
+                monotone=True,
             )
             weights[:, : doubted.shape[1]] += torch.log1p(-probability.clamp(max=_SURE))
         return weights
 
 
-def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) -> Tensor:
-    """Candidates bool [B, C] that score so high beside the positive [B] that they are taken for matches.
+def above_positive(
+    positive: Tensor,
+    candidates: Tensor,
+    settings: Contrastive,
+) -> Tensor:
+    """Return the candidates, bool [B, C], that score so high beside the positive [B] that they are taken for matches.
 
     They are above p - r |p|, above p - a, or above `max_score`, with r the `relative_margin` and a the
     `absolute_margin`; a limit that is None sets none. The names are those of sentence-transformers'
@@ -378,23 +496,27 @@ def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) 
     Source: Moreira et al. (NV-Retriever), 2024, section 3.2: `TopK-PercPos` at 95 % is r = 0.05, `TopK-MarginPos` is a.
     """
     positive = positive[:, None]
-    found = torch.zeros_like(candidates, dtype=torch.bool)
+    is_above = torch.zeros_like(candidates, dtype=torch.bool)
     if settings.relative_margin is not None:
-        found |= candidates > positive - settings.relative_margin * positive.abs()
+        is_above |= candidates > positive - settings.relative_margin * positive.abs()
     if settings.absolute_margin is not None:
-        found |= candidates > positive - settings.absolute_margin
+        is_above |= candidates > positive - settings.absolute_margin
     if settings.max_score is not None:
-        found |= candidates > settings.max_score
-    return found
+        is_above |= candidates > settings.max_score
+    return is_above
 
 
 def _count_matches(
-    statistics: dict[str, float | Tensor], name: str, places: tuple[Tensor, ...], gradient: Tensor
+    statistics: dict[str, float | Tensor],
+    name: str,
+    places: tuple[Tensor, ...],
+    gradient: Tensor,
 ) -> None:
-    """Counts how much of the gradient that candidates [B, C] get, those of positives aside, correct matches get."""
+    """Measure how much of the gradient that candidates [B, C] get, those of positives aside, correct matches get."""
     sizes = gradient.detach().abs()
     sizes.diagonal().zero_()
-    statistics[name] = sizes[places].sum() / sizes.sum().clamp(min=1e-30)
+    total = sizes.sum().clamp(min=1e-30)
+    statistics[name] = sizes[places].sum() / total
 
 
 build = ContrastiveMethod

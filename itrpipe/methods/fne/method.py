@@ -21,8 +21,8 @@ the mismatches, clamped at 0, here and in the released code (`itrpipe.learning.f
 
 Shapes: B pairs in a batch, Q entries of the memory, A anchors, M candidates of an anchor, D embedding width.
 
-Source: FNE (Li et al., ACM MM 2023), section 3; its released code where a setting says so. All
-    differences: docs/papers/fne.md.
+Source: FNE (Li et al., ACM MM 2023), section 3; its released code where a setting says so. All differences:
+docs/papers/fne.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hinge, triplet_loss
-from itrpipe.methods.base import Batch, Method, MomentumTwin, auxiliary_terms, encoded, same_image_mask, scoring
+from itrpipe.methods.base import Batch, Method, MomentumTwin, auxiliary_terms, encode_pairs, same_image_mask, scoring
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import EmbeddingModel, inner_products
 
@@ -45,9 +45,13 @@ NO_IMAGE = -2
 
 
 def sampling_weights(
-    similarities: Tensor, positive: Tensor, excluded: Tensor, gaussians: Gaussians, settings: Fne
+    similarities: Tensor,
+    positive: Tensor,
+    excluded: Tensor,
+    gaussians: Gaussians,
+    settings: Fne,
 ) -> Tensor:
-    """Weight of every candidate of every anchor in the draw.
+    """Compute the weight of every candidate of every anchor in the draw.
 
     Args:
         similarities: [A, M] of anchors with candidates, single precision, without gradient.
@@ -63,40 +67,48 @@ def sampling_weights(
     """
     if settings.candidates == "hardest":
         return hardest_only(similarities, excluded)
-    probability = match_probability(similarities, gaussians, settings)
-    easy = torch.exp(-settings.alpha * (similarities - positive[:, None]).square())
-    likely_match = probability > settings.posterior_threshold
-    weights = torch.where(likely_match, torch.exp(-settings.posterior_scale * probability), easy)
+    probability = posterior(similarities, gaussians, settings)
+    is_likely_match = probability > settings.posterior_threshold
+    of_likely_match = torch.exp(-settings.posterior_scale * probability)
+    distance = similarities - positive[:, None]
+    of_others = torch.exp(-settings.alpha * distance.square())
+    weights = torch.where(is_likely_match, of_likely_match, of_others)
     weights = weights.masked_fill(excluded, 0.0)
     if not settings.window:
         return weights
-    weights = weights.masked_fill(similarities <= gaussians.mean[0] - settings.margin, 0.0)
+    is_below = similarities <= gaussians.mean[0] - settings.margin
+    weights = weights.masked_fill(is_below, 0.0)
     if settings.fallback:
         none = ~weights.any(dim=1, keepdim=True)
         weights = torch.where(none, hardest_only(similarities, excluded), weights)
     return weights
 
 
-def match_probability(similarities: Tensor, gaussians: Gaussians, settings: Fne) -> Tensor:
-    """P of similarities of any shape; 0 while too few matches were seen, or a variance is not positive."""
+def posterior(similarities: Tensor, gaussians: Gaussians, settings: Fne) -> Tensor:
+    """Compute P of similarities of any shape; 0 while too few matches were seen, or a variance is not positive."""
     return false_negative_probability(
-        similarities, gaussians, settings.prior, min_count=settings.min_count, monotone=settings.monotone
+        similarities,
+        gaussians,
+        settings.prior,
+        min_count=settings.min_count,
+        monotone=settings.monotone,
     )
 
 
 def hardest_only(similarities: Tensor, excluded: Tensor) -> Tensor:
-    """Weights [A, M] that are 1 for the most similar candidate of every anchor that has one, 0 elsewhere.
+    """Return weights [A, M] that are 1 for the most similar candidate of every anchor that has one, 0 elsewhere.
 
     Args:
         similarities, excluded: see `sampling_weights`.
     """
     ranked = similarities.masked_fill(excluded, float("-inf"))
-    hardest = torch.zeros_like(similarities).scatter_(1, ranked.argmax(dim=1, keepdim=True), 1.0)
+    place = ranked.argmax(dim=1, keepdim=True)
+    hardest = torch.zeros_like(similarities).scatter_(1, place, 1.0)
     return hardest.masked_fill(excluded, 0.0)
 
 
 def draw(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws one candidate for every anchor.
+    """Draw one candidate for every anchor.
 
     Each weight is divided by an exponential variate and the largest quotient wins, so that a candidate is drawn in
     proportion to its weight. `torch.multinomial` does the same and waits for the device to check its input.
@@ -109,7 +121,9 @@ def draw(weights: Tensor) -> tuple[Tensor, Tensor]:
         whose weight is NaN is drawn first, so that the loss shows it.
     """
     times = torch.empty_like(weights).exponential_()
-    return (weights / times).argmax(dim=1), (weights != 0).any(dim=1)
+    columns = (weights / times).argmax(dim=1)
+    is_drawn = (weights != 0).any(dim=1)
+    return columns, is_drawn
 
 
 class FeatureQueues(nn.Module):
@@ -131,15 +145,18 @@ class FeatureQueues(nn.Module):
 
     def __init__(self, size: int, width: int, random: bool = False) -> None:
         super().__init__()
+        unwritten = NO_IMAGE if random else EMPTY
         for name in ("images", "texts"):
-            rows = nn.functional.normalize(torch.randn(size, width), dim=1) if random else torch.zeros(size, width)
+            rows = torch.zeros(size, width)
+            if random:
+                rows = nn.functional.normalize(torch.randn(size, width), dim=1)
             self.register_buffer(name, rows)
-        self.register_buffer("image_rows", torch.full((size,), NO_IMAGE if random else EMPTY))
+        self.register_buffer("image_rows", torch.full((size,), unwritten))
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def write(self, images: Tensor, texts: Tensor, image_rows: Tensor) -> None:
-        """Takes in a batch; only the last Q pairs if it is longer.
+        """Take in a batch; only the last Q pairs if it is longer.
 
         Args:
             images, texts: [B, D] embeddings.
@@ -151,7 +168,8 @@ class FeatureQueues(nn.Module):
         images = images[-size:]
         texts = texts[-size:]
         image_rows = image_rows[-size:]
-        rows = (self.place + torch.arange(len(image_rows), device=self.place.device)) % size
+        places = torch.arange(len(image_rows), device=self.place.device)
+        rows = (self.place + places) % size
         self.images.index_copy_(0, rows, images)
         self.texts.index_copy_(0, rows, texts)
         self.image_rows.index_copy_(0, rows, image_rows)
@@ -205,7 +223,7 @@ class FneLoss(nn.Module):
         momentum_images: Tensor | None = None,
         momentum_texts: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch, whose momentum embeddings enter the memory.
+        """Compute the loss of a batch, whose momentum embeddings enter the memory.
 
         Args:
             images, texts: [B, D] unit vectors of pairs. They are compared in single precision: P is too small a number
@@ -224,21 +242,40 @@ class FneLoss(nn.Module):
         slow_images = images if momentum_images is None else momentum_images.float()
         slow_texts = texts if momentum_texts is None else momentum_texts.float()
         own_image = owners[:, None] == owners  # [B, B]
-        stored = owners[:, None] == queues.image_rows  # [B, Q]
-        excluded = torch.cat([own_image, stored | (queues.image_rows == EMPTY)], dim=1)
+        own_in_memory = owners[:, None] == queues.image_rows  # [B, Q]
+        is_empty = queues.image_rows == EMPTY
+        excluded = torch.cat([own_image, own_in_memory | is_empty], dim=1)
 
         # What matches and mismatches look like comes from the model itself.
         scores = inner_products(images, texts)
         mask = own_image if settings.mask_same_image else None
-        self.figures["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
+        self.figures["retained"] = self.statistics.update(
+            scores,
+            mask,
+            settings.negative_source,
+            settings.ties,
+        )
 
         hinges = self._hinges(images, slow_texts, queues.texts, excluded, "text")
-        hinges = hinges + self._hinges(texts, slow_images, queues.images, excluded, "image")
+        hinges = hinges + self._hinges(
+            texts,
+            slow_images,
+            queues.images,
+            excluded,
+            "image",
+        )
         queues.write(slow_images, slow_texts, owners)
         return hinges.mean()
 
-    def _hinges(self, anchors: Tensor, candidates: Tensor, queue: Tensor, excluded: Tensor, side: str) -> Tensor:
-        """[margin - s+ + s-]+ of anchors [B, D] with candidates [B, D] and queue [Q, D]; 0 where nothing may be drawn.
+    def _hinges(
+        self,
+        anchors: Tensor,
+        candidates: Tensor,
+        queue: Tensor,
+        excluded: Tensor,
+        side: str,
+    ) -> Tensor:
+        """Compute [margin - s+ + s-]+ of anchors [B, D] with candidates [B, D] and queue [Q, D]; 0 if none is drawn.
 
         Similarities with all candidates carry no gradient; that of the drawn ones is computed again from their rows. So
         the queue may be overwritten before the backward pass, and nothing of its size is copied. Source: FNE, Eq. 15,
@@ -248,26 +285,43 @@ class FneLoss(nn.Module):
         gaussians = self.statistics.gaussians()
         size = len(candidates)
         with torch.no_grad():
-            similarities = torch.cat([inner_products(anchors, pool) for pool in (candidates, queue)], dim=1)  # [B, B+Q]
-        drawn, found = draw(sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings))
+            in_batch = inner_products(anchors, candidates)
+            in_memory = inner_products(anchors, queue)
+            similarities = torch.cat([in_batch, in_memory], dim=1)  # [B, B + Q]
+        weights = sampling_weights(
+            similarities,
+            similarities.diagonal(),
+            excluded,
+            gaussians,
+            settings,
+        )
+        drawn, is_drawn = draw(weights)
 
         value = similarities.gather(1, drawn[:, None])
-        hardest = similarities.masked_fill(excluded, float("-inf")).amax(dim=1, keepdim=True)
-        told = {
-            f"hardest_{side}_share": value >= hardest - 1e-5,  # the memory may hold it again, rounded otherwise
-            f"{side}_probability": match_probability(value, gaussians, settings),
-        }
-        for name, each in told.items():  # of the anchors that have a negative
-            self.figures[name] = (each[:, 0] * found).double().sum() / found.sum().clamp(min=1)
+        allowed = similarities.masked_fill(excluded, float("-inf"))
+        hardest = allowed.amax(dim=1, keepdim=True)
+        is_hardest = value >= hardest - 1e-5  # the memory may hold it again, rounded otherwise
+        self.figures[f"hardest_{side}_share"] = _mean_of_drawn(is_hardest, is_drawn)
+        probability = posterior(value, gaussians, settings)
+        self.figures[f"{side}_probability"] = _mean_of_drawn(probability, is_drawn)
         if settings.window and settings.fallback and settings.candidates == "drawn":
-            below = hardest.isfinite() & (hardest <= gaussians.mean[0] - settings.margin)
-            self.figures[f"fallback_{side}_share"] = below.double().mean()
+            is_below = hardest <= gaussians.mean[0] - settings.margin
+            falls_back = hardest.isfinite() & is_below
+            self.figures[f"fallback_{side}_share"] = falls_back.double().mean()
 
         positive = (anchors * candidates).sum(dim=1)
         rows = candidates[drawn.clamp(max=size - 1)]
         if len(queue):
-            rows = torch.where((drawn < size)[:, None], rows, queue[(drawn - size).clamp(min=0)])
-        return torch.where(found, hinge(positive, (anchors * rows).sum(dim=1), settings.margin), 0.0)
+            rows_of_queue = queue[(drawn - size).clamp(min=0)]
+            rows = torch.where((drawn < size)[:, None], rows, rows_of_queue)
+        negative = (anchors * rows).sum(dim=1)
+        return torch.where(is_drawn, hinge(positive, negative, settings.margin), 0.0)
+
+
+def _mean_of_drawn(values: Tensor, is_drawn: Tensor) -> Tensor:
+    """Average values [B, 1] over the anchors [B] that have a negative; 0 without any."""
+    total = (values[:, 0] * is_drawn).double().sum()
+    return total / is_drawn.sum().clamp(min=1)
 
 
 class FneMethod(Method[Fne]):
@@ -276,39 +330,58 @@ class FneMethod(Method[Fne]):
     _state: FneLoss
 
     def attach(self, model: EmbeddingModel) -> FneLoss:
-        """Makes the loss with queues as wide as the model's embeddings, and copies the model."""
+        """Make the loss with queues as wide as the model's embeddings, and copies the model."""
         settings = self.settings
         device = next(model.parameters()).device
         with scoring(model):
             # One caption, for the width of its embedding.
-            one = model.encode_texts(self.data.texts(np.zeros(1, dtype=np.int64)).to(device))
-        self._state = FneLoss(one.embedding.shape[1], settings)
+            texts = self.data.texts(np.zeros(1, dtype=np.int64))
+            encoding = model.encode_texts(texts.to(device))
+        self._state = FneLoss(encoding.embedding.shape[1], settings)
         if settings.momentum_twin:
             self._state.twin = MomentumTwin(model, settings.momentum, settings.momentum_eval)
         return self._state.to(device)
 
     def start_epoch(self, epoch: int) -> None:
-        """Empties the statistics where they are an epoch's own."""
+        """Empty the statistics where they are an epoch's own."""
         if self.settings.reset_each_epoch:
             self._state.statistics.reset()
 
-    def losses(self, model: EmbeddingModel, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """`fne` (Eq. 15), in the first epochs `triplet`, means over the batch; the backbone's `auxiliary` loss / B."""
+    def losses(
+        self,
+        model: EmbeddingModel,
+        batch: Batch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
+        """Return `fne` (Eq. 15), in the first epochs `triplet`, both means over the batch, and `auxiliary` / B."""
         settings = self.settings
         state = self._state
-        images, texts = encoded(model, batch.pairs["positive"])
+        size = len(batch.images)
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         image = images.embedding  # [B, D]
         text = texts.embedding
         if epoch < settings.first_epochs():
             mask = same_image_mask(batch, settings.mask_same_image)
-            size = len(batch.images)
             hardest = epoch >= settings.sum_epochs
-            found = {"triplet": triplet_loss(inner_products(image, text), settings.margin, hardest, mask) / size}
+            loss = triplet_loss(
+                inner_products(image, text),
+                settings.margin,
+                hardest,
+                mask,
+            )
+            terms = {"triplet": loss / size}
         else:
-            slow = () if state.twin is None else state.twin.encode(*batch.pairs["positive"])
-            found = {"fne": state(image, text, batch.images, *slow)}
+            slow = ()
+            if state.twin is not None:
+                slow = state.twin.encode(*batch.pairs["positive"])
+            terms = {"fne": state(image, text, batch.images, *slow)}
             batch.statistics |= state.figures
-        return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight / len(batch.images))
+        return terms | auxiliary_terms(
+            model,
+            images,
+            batch,
+            settings.auxiliary_weight / size,
+        )
 
 
 build = FneMethod

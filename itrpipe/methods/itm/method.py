@@ -22,7 +22,7 @@ from torch import Tensor
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import twin_differences
 from itrpipe.learning.sentences import SentenceBank
-from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, scoring, twin_scores, twins_drawn
+from itrpipe.methods.base import Batch, Method, TrainingSet, draw_twins, encode_pairs, scoring, twin_scores
 from itrpipe.methods.itm.declaration import HardNegatives, Itm
 from itrpipe.models.uniter.network import UniterEncoder
 
@@ -41,9 +41,13 @@ class PairRows:
     captions: Tensor
 
     def at(self, columns: Tensor) -> PairRows:
-        """The match and those of its negatives [2 B, m] that are named by number, from 0."""
-        columns = torch.cat([torch.zeros_like(columns[:, :1]), columns + 1], dim=1)
-        return PairRows(self.images.gather(1, columns), self.captions.gather(1, columns))
+        """Return the matches and those of their negatives [2 B, m] that are named by number, from 0."""
+        first = torch.zeros_like(columns[:, :1])
+        columns = torch.cat([first, columns + 1], dim=1)
+        return PairRows(
+            self.images.gather(1, columns),
+            self.captions.gather(1, columns),
+        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -75,55 +79,80 @@ class HardNegativesMethod(Method[Chosen]):
             )
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ItmBatch:
-        """The captions with candidate images, and as many images with candidate captions."""
+        """Build the batch of the captions with candidate images, and of as many images with candidate captions."""
         owners = self.data.caption_image
         total = len(self.captions_of)
         count = self.settings.sampled_negatives
-        own = owners[captions, None]
-        with_images = np.concatenate([own, draw_others(own == np.arange(total), count, rng)], axis=1)  # [B, 1 + N]
-        images = rng.choice(total, len(captions), replace=len(captions) > total)[:, None]
-        matching = np.array([[rng.choice(self.captions_of[image])] for image in images[:, 0]])
-        with_captions = np.concatenate([matching, draw_others(images == owners, count, rng)], axis=1)
-        sides = np.broadcast_arrays(with_images, captions[:, None]), np.broadcast_arrays(images, with_captions)
-        image_rows, caption_rows = (np.concatenate(rows) for rows in zip(*sides, strict=True))  # [2 B, 1 + N]
-        pool_images, image_at = np.unique(image_rows, return_inverse=True)
-        pool_texts, caption_at = np.unique(caption_rows, return_inverse=True)
-        image_places = torch.from_numpy(image_at.reshape(image_rows.shape))
-        caption_places = torch.from_numpy(caption_at.reshape(image_rows.shape))
-        pool = self.data.images(pool_images), self.data.texts(pool_texts)
-        return ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(image_places, caption_places))
+        own = owners[captions]
+        is_own = own[:, None] == np.arange(total)
+        other_images = draw_others(is_own, count, rng)
+        images = rng.choice(total, len(captions), replace=len(captions) > total)
+        matching = np.array([rng.choice(self.captions_of[image]) for image in images])
+        other_captions = draw_others(images[:, None] == owners, count, rng)
 
-    def pair_scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
-        """Scores [2 B, n] of pairs, of which each image and each caption is embedded once."""
-        images, image_rows = torch.unique(pairs.images, return_inverse=True)
-        texts, text_rows = torch.unique(pairs.captions, return_inverse=True)
+        # Pairs of the captions, and behind them those of the images, [2 B, 1 + N].
+        images_of_captions = np.column_stack([own, other_images])
+        captions_of_images = np.column_stack([matching, other_captions])
+        images_again = np.tile(images[:, None], 1 + count)
+        captions_again = np.tile(captions[:, None], 1 + count)
+        image_rows = np.concatenate([images_of_captions, images_again])
+        caption_rows = np.concatenate([captions_again, captions_of_images])
+        pool_images, image_places = np.unique(image_rows, return_inverse=True)
+        pool_captions, caption_places = np.unique(caption_rows, return_inverse=True)
+        rows = PairRows(
+            torch.from_numpy(image_places.reshape(image_rows.shape)),
+            torch.from_numpy(caption_places.reshape(image_rows.shape)),
+        )
+        pool = self.data.images(pool_images), self.data.texts(pool_captions)
+        return ItmBatch({"pool": pool}, torch.from_numpy(own), rows=rows)
+
+    def pair_scores(
+        self,
+        model: UniterEncoder,
+        batch: ItmBatch,
+        pairs: PairRows,
+    ) -> Tensor:
+        """Return scores [2 B, n] of pairs, of which each image and each caption is embedded once."""
+        image_rows, image_places = torch.unique(pairs.images, return_inverse=True)
+        text_rows, text_places = torch.unique(pairs.captions, return_inverse=True)
         image_batch, text_batch = batch.pairs["pool"]
-        both = encoded(model, (image_batch[images], text_batch[texts]))
-        return model.score_at(*both, image_rows.flatten(), text_rows.flatten()).view(pairs.images.shape)
+        images, texts = encode_pairs(model, (image_batch[image_rows], text_batch[text_rows]))
+        scores = model.score_at(
+            images,
+            texts,
+            image_places.flatten(),
+            text_places.flatten(),
+        )
+        return scores.view(pairs.images.shape)
 
     def ranking_terms(self, scores: Tensor, batch: ItmBatch) -> dict[str, Tensor]:
-        """`text_anchored` and `image_anchored` of the scores [2 B, 1 + M] of the pairs that `hard_rows` gave.
+        """Return `text_anchored` and `image_anchored` of the scores [2 B, 1 + M] of pairs that `hard_rows` gave.
 
         Their hinges are max(0, margin + sigmoid(negative) - sigmoid(positive)), in single precision. Source: UNITER,
         released code; TAGS-DC, Eq. 4 and 5.
         """
         probabilities = scores.float().sigmoid()
-        hinges = (self.settings.margin + probabilities[:, 1:] - probabilities[:, :1]).clamp(min=0)
+        differences = self.settings.margin + probabilities[:, 1:] - probabilities[:, :1]
+        hinges = differences.clamp(min=0)
         batch.statistics["active_negatives"] = (hinges.detach() > 0).float().mean()
         with_images, with_captions = hinges.chunk(2)
         return {"text_anchored": with_images.mean(), "image_anchored": with_captions.mean()}
 
     def hard_rows(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> PairRows:
-        """The pairs that are trained: matches and hard negatives, or the first negatives in the first epochs.
+        """Return the pairs that are trained: matches and hard negatives, or the first negatives in the first epochs.
 
         The model scores in evaluation mode and is put back into the mode it had; that draws no random numbers.
         """
-        hard = self.settings.hard_negatives
+        rows = batch.rows
+        count = self.settings.hard_negatives
         if epoch < self.settings.sum_epochs:
-            return batch.rows.at(torch.arange(hard).expand(len(batch.rows.images), -1))
+            first = torch.arange(count)
+            return rows.at(first.expand(len(rows.images), -1))
+        negatives = PairRows(rows.images[:, 1:], rows.captions[:, 1:])
         with scoring(model):
-            scores = self.pair_scores(model, batch, PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:]))
-        return batch.rows.at(scores.topk(hard, dim=1).indices.cpu())
+            scores = self.pair_scores(model, batch, negatives)
+        hardest = scores.topk(count, dim=1).indices
+        return rows.at(hardest.cpu())
 
 
 class ItmMethod(HardNegativesMethod[Itm]):
@@ -133,33 +162,57 @@ class ItmMethod(HardNegativesMethod[Itm]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(self, settings: Itm, data: TrainingSet, sentences: SentenceBank | None = None) -> None:
+    def __init__(
+        self,
+        settings: Itm,
+        data: TrainingSet,
+        sentences: SentenceBank | None = None,
+    ) -> None:
         super().__init__(settings, data)
         self._sentences = sentences
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ItmBatch:
-        """The captions and images with their candidates, and twins where wanted."""
+        """Build the batch of captions and images with their candidates, and of twins where wanted."""
         batch = super().collate(captions, rng)
         if self.settings.twins:
-            batch.twins = twins_drawn(self.data, self._sentences, self.settings.twins, len(captions), rng)
+            batch.twins = draw_twins(
+                self.data,
+                self._sentences,
+                self.settings.twins,
+                len(captions),
+                rng,
+            )
         return batch
 
-    def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
-        """`text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` by the same hinge."""
-        terms = self.ranking_terms(self.pair_scores(model, batch, self.hard_rows(model, batch, epoch)), batch)
-        if batch.twins is None:
-            return terms
-        hinges = (self.settings.margin + twin_differences(twin_scores(model, batch).sigmoid())).relu()
-        return terms | {"twins": self.settings.twin_weight * hinges.mean()}
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: ItmBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
+        """Return `text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` of that hinge."""
+        rows = self.hard_rows(model, batch, epoch)
+        scores = self.pair_scores(model, batch, rows)
+        terms = self.ranking_terms(scores, batch)
+        if batch.twins is not None:
+            probabilities = twin_scores(model, batch).sigmoid()
+            hinges = (self.settings.margin + twin_differences(probabilities)).relu()
+            terms["twins"] = self.settings.twin_weight * hinges.mean()
+        return terms
 
 
-def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows [B, count] drawn uniformly and without repetition from those not `excluded` bool [B, M], in random order."""
+def draw_others(
+    excluded: np.ndarray,
+    count: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Draw rows [B, count] uniformly and without repetition from those not `excluded` bool [B, M], in random order."""
     keys = rng.random(excluded.shape, dtype=np.float32)
     keys[excluded] = 2.0
     first = np.argpartition(keys, count - 1, axis=1)[:, :count]
     # The partition has no order that chance has made; of equal sets, the keys give a random one.
-    return np.take_along_axis(first, np.take_along_axis(keys, first, axis=1).argsort(axis=1), axis=1)
+    order = np.take_along_axis(keys, first, axis=1).argsort(axis=1)
+    return np.take_along_axis(first, order, axis=1)
 
 
 build = ItmMethod

@@ -41,29 +41,38 @@ class MaskedTexts(Tensors):
 
     @property
     def labelled(self) -> Tensor:
-        """bool [B K, W]."""
+        """Places of masked tokens, bool [B K, W]."""
         return self.labels != UNLABELLED
 
     @property
     def count(self) -> int:
-        """K."""
+        """Copies of a caption, K."""
         return len(self.copies) // len(self.captions.tokens)
 
     def owners(self) -> Tensor:
-        """Number of the caption that each of the M masked positions is of, int64 [M]."""
+        """Return the number of the caption that each of the M masked positions is of, int64 [M]."""
         return self.labelled.nonzero()[:, 0] // self.count
 
 
 def masked_texts(
-    data: TrainingSet, masks: CaptionMasks, captions: np.ndarray, copies: int, noise: bool, rng: np.random.Generator
+    data: TrainingSet,
+    masks: CaptionMasks,
+    captions: np.ndarray,
+    copies: int,
+    noise: bool,
+    rng: np.random.Generator,
 ) -> MaskedTexts:
-    """Masked copies of the captions of the given rows [B]; see `CaptionMasks.draw`."""
+    """Draw masked copies of the captions of the given rows [B]; see `CaptionMasks.draw`."""
     texts = data.texts(captions)
-    drawn = masks.draw(captions, texts.tokens.shape[1], copies, noise, rng)
-    return MaskedTexts(texts, *map(torch.from_numpy, drawn))
+    tokens, labels = masks.draw(captions, texts.tokens.shape[1], copies, noise, rng)
+    return MaskedTexts(texts, torch.from_numpy(tokens), torch.from_numpy(labels))
 
 
-def masked_word_logits(model: UniterEncoder, images: RegionEncoding, texts: MaskedTexts) -> Tensor:
+def masked_word_logits(
+    model: UniterEncoder,
+    images: RegionEncoding,
+    texts: MaskedTexts,
+) -> Tensor:
     """Predict the words at the M masked positions, copy by copy and from left to right.
 
     Args:
@@ -74,15 +83,23 @@ def masked_word_logits(model: UniterEncoder, images: RegionEncoding, texts: Mask
     Returns:
         [M, V].
     """
+    copies = texts.copies
     lengths = texts.captions.lengths.repeat_interleave(texts.count)
-    encoded = model.encode_texts(TextBatch(texts.copies, lengths))
-    rows = torch.arange(len(texts.copies))
-    states = model.read_at(images, encoded, rows // texts.count, rows, texts.copies.shape[1], lambda each: each)
+    encoded = model.encode_texts(TextBatch(copies, lengths))
+    rows = torch.arange(len(copies))
+    states = model.read_at(
+        images,
+        encoded,
+        rows // texts.count,
+        rows,
+        copies.shape[1],
+        lambda each: each,
+    )
     return model.masked_word_logits(states[texts.labelled])
 
 
 def word_loss(logits: Tensor, words: Tensor, owners: Tensor, count: int) -> Tensor:
-    """Cross-entropy of words at some positions of sentences, a mean over captions of the mean inside each.
+    """Compute the cross-entropy of words at some positions of sentences, a mean over captions of the mean inside each.
 
     L_MLM (TAGS-DC, Eq. 1) is that of the words which stood at the masked positions of the copies:
     mean -log p(w | I, T^(k)), where the mean counts words, not sentences. A caption without such a position counts 0.
@@ -93,16 +110,18 @@ def word_loss(logits: Tensor, words: Tensor, owners: Tensor, count: int) -> Tens
         owners: [M] int64, caption of each.
         count: of the captions.
     """
-    return mean_over_captions(F.cross_entropy(logits.float(), words, reduction="none"), owners, count)
+    losses = F.cross_entropy(logits.float(), words, reduction="none")
+    return mean_over_captions(losses, owners, count)
 
 
 def mean_over_captions(losses: Tensor, owners: Tensor, count: int) -> Tensor:
-    """Mean over the captions of the mean of the losses [M] of each; a caption without a loss counts with 0.
+    """Average over captions the mean of the losses [M] of each; a caption without a loss counts with 0.
 
     It is as if there were a step for each caption whose gradients are averaged (TAGS-DC, released code).
     """
     sums = losses.new_zeros(count).index_add_(0, owners, losses)
-    counts = losses.new_zeros(count).index_add_(0, owners, torch.ones_like(losses))
+    ones = torch.ones_like(losses)
+    counts = losses.new_zeros(count).index_add_(0, owners, ones)
     return (sums / counts.clamp(min=1)).mean()
 
 
@@ -126,7 +145,12 @@ class PretrainMethod(Method[Pretrain]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(self, settings: Pretrain, data: TrainingSet, masks: CaptionMasks) -> None:
+    def __init__(
+        self,
+        settings: Pretrain,
+        data: TrainingSet,
+        masks: CaptionMasks,
+    ) -> None:
         super().__init__(settings, data)
         self._masks = masks
         images = len(self.captions_of)
@@ -137,21 +161,47 @@ class PretrainMethod(Method[Pretrain]):
             )
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> PretrainBatch:
-        """The captions, masked and as they are, with their own and with other images."""
+        """Build the batch of the captions, masked and as they are, with their own and with other images."""
         own = self.data.caption_image[captions]
-        others = draw_others(own[:, None] == np.arange(len(self.captions_of)), self.settings.negatives, rng)
-        images, rows = np.unique(np.concatenate([own[:, None], others], axis=1), return_inverse=True)
-        texts = masked_texts(self.data, self._masks, captions, 1, self.settings.noise, rng)
+        is_own = own[:, None] == np.arange(len(self.captions_of))
+        others = draw_others(is_own, self.settings.negatives, rng)
+        images, rows = np.unique(np.column_stack([own, others]), return_inverse=True)
+        texts = masked_texts(
+            self.data,
+            self._masks,
+            captions,
+            1,
+            self.settings.noise,
+            rng,
+        )
         pairs = {"positive": (self.data.images(images), texts.captions)}
-        return PretrainBatch(pairs, torch.from_numpy(own), texts=texts, rows=rows.reshape(len(captions), -1))
+        return PretrainBatch(
+            pairs,
+            torch.from_numpy(own),
+            texts=texts,
+            rows=rows.reshape(len(captions), -1),
+        )
 
-    def losses(self, model: UniterEncoder, batch: PretrainBatch, epoch: int) -> dict[str, Tensor]:
-        """`matching`, of the heads of matching and ranking, and `words` (L_MLM), each with its weight."""
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: PretrainBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
+        """Return `matching`, of the heads of matching and ranking, and `words` (L_MLM), each with its weight."""
+        settings = self.settings
         images = model.encode_images(batch.pairs["positive"][0])
         texts = model.encode_texts(batch.texts.captions)
         pairs = torch.from_numpy(batch.rows)
         rows = torch.arange(len(pairs)).repeat_interleave(pairs.shape[1])
-        states = model.read_at(images, texts, pairs.flatten(), rows, 1, lambda each: each[:, 0])
+        states = model.read_at(
+            images,
+            texts,
+            pairs.flatten(),
+            rows,
+            1,
+            lambda each: each[:, 0],
+        )
         matches = torch.zeros(pairs.shape, dtype=torch.int64, device=states.device)
         matches[:, 0] = 1
         scores = model.rank_score(states).view(pairs.shape)
@@ -164,12 +214,14 @@ class PretrainMethod(Method[Pretrain]):
         word_logits = masked_word_logits(model, own, batch.texts)
         labels = batch.texts.labels[batch.texts.labelled]
         words = word_loss(word_logits, labels, batch.texts.owners(), len(pairs))
+        is_matched = logits.argmax(dim=1) == matches.flatten()
+        is_first = scores.argmax(dim=1) == 0
+        is_right_word = word_logits.argmax(dim=1) == labels
         batch.statistics |= {
-            "matching_accuracy": (logits.argmax(dim=1) == matches.flatten()).float().mean(),
-            "ranking_accuracy": (scores.argmax(dim=1) == 0).float().mean(),
-            "masked_word_accuracy": (word_logits.argmax(dim=1) == labels).float().mean(),
+            "matching_accuracy": is_matched.float().mean(),
+            "ranking_accuracy": is_first.float().mean(),
+            "masked_word_accuracy": is_right_word.float().mean(),
         }
-        settings = self.settings
         return {
             "matching": settings.weight_matching * (matching + ranking),
             "words": settings.weight_words * words,

@@ -46,6 +46,15 @@ class Ssamt(FirstEpochs):
         """Return the options of the other phase."""
         if self.phase == "inter":
             return "sum_epochs", "margin_intra"
-        margins = ("margin_global", "margin_local", "margin_phrase")
-        weights = ("weight_global", "weight_local", "weight_phrase")
-        return (*margins, *weights, "negatives", "temperature", "top_k", "label_stopwords")
+        return (
+            "margin_global",
+            "margin_local",
+            "margin_phrase",
+            "weight_global",
+            "weight_local",
+            "weight_phrase",
+            "negatives",
+            "temperature",
+            "top_k",
+            "label_stopwords",
+        )

@@ -1,9 +1,9 @@
 """Multi-grained supervision: whole pairs, their fragments, and phrases that hold for an image or do not.
 
 Phase `intra` trains the encoders of the two sides with the hardest negatives of the batch (L0, the triplet loss of
-both directions as a mean over the batch). Phase `inter` picks for
-every positive pair (i, i) a negative caption j and a negative image k by the scores of that model, which is frozen now,
-and sends the pairs (i, i), (i, j) and (k, i) through the inter encoder:
+both directions as a mean over the batch). Phase `inter` picks for every positive pair (i, i) a negative caption j and a
+negative image k by the scores of that model, which is frozen now, and sends the pairs (i, i), (i, j) and (k, i) through
+the inter encoder:
 
     L = lambda_1 L1 (pairs) + lambda_2 L2 (fragments) + lambda_3 L3 (phrases of the two negative pairs)
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
-from itrpipe.methods.base import Batch, Method, TrainingSet, encoded, same_image_mask
+from itrpipe.methods.base import Batch, Method, TrainingSet, encode_pairs, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 
@@ -30,8 +30,12 @@ Matching = Callable[[np.ndarray, np.ndarray, int, int], Tensor]
 """Image rows [n], caption rows [n], P and W -> bool [n, P + W], phrases and words of captions that hold for images."""
 
 
-def two_way_loss(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], margin: float) -> Tensor:
-    """Triplet loss of both directions, a mean over the batch:
+def two_way_loss(
+    texts: tuple[Tensor, Tensor],
+    images: tuple[Tensor, Tensor],
+    margin: float,
+) -> Tensor:
+    """Compute the triplet loss of both directions, a mean over the batch:
 
         mean_i [margin - F(i,i) + F(i,j)]+ + [margin - G(i,i) + G(k,i)]+
 
@@ -46,11 +50,17 @@ def two_way_loss(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], ma
     References:
         SSAMT, L1^G and L2^L. L0^G is `triplet_loss` divided by the batch size.
     """
-    return (hinge(*texts, margin) + hinge(*images, margin)).mean()
+    hinges = hinge(*texts, margin) + hinge(*images, margin)
+    return hinges.mean()
 
 
-def phrase_loss(fragments: Tensor, matching: Tensor, real: Tensor, margin: float) -> Tensor:
-    """Triplet loss inside a negative pair: phrases that hold for the image against those that do not:
+def phrase_loss(
+    fragments: Tensor,
+    matching: Tensor,
+    real: Tensor,
+    margin: float,
+) -> Tensor:
+    """Compute the triplet loss inside a negative pair, of phrases that hold for the image and those that do not:
 
         mean [margin - mean_{+} cos(h^I, H^T_k) + mean_{-} cos(h^I, H^T_k)]+
 
@@ -69,12 +79,15 @@ def phrase_loss(fragments: Tensor, matching: Tensor, real: Tensor, margin: float
     fails = ~matching & real
     live = holds.any(dim=1) & fails.any(dim=1)
     violation = hinge(_mean_of(fragments, holds), _mean_of(fragments, fails), margin)
-    return torch.where(live, violation, 0.0).sum() / live.sum().clamp(min=1)
+    total = torch.where(live, violation, 0.0).sum()
+    return total / live.sum().clamp(min=1)
 
 
 def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
-    """Mean [N] over the chosen of [N, M]; 0 where there is none."""
-    return torch.where(chosen, values, 0.0).sum(dim=1) / chosen.sum(dim=1).clamp(min=1)
+    """Average the chosen values of each row of [N, M], 0 where there is none; [N]."""
+    sums = torch.where(chosen, values, 0.0).sum(dim=1)
+    counts = chosen.sum(dim=1).clamp(min=1)
+    return sums / counts
 
 
 class SsamtMethod(Method[Ssamt]):
@@ -84,37 +97,64 @@ class SsamtMethod(Method[Ssamt]):
         super().__init__(settings, data)
         self._matching = matching
 
-    def losses(self, model: SsamtEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """`intra` (L0), or `global`, `local` and `phrase` (L1, L2, L3) with their weights."""
+    def losses(
+        self,
+        model: SsamtEncoder,
+        batch: Batch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
+        """Return `intra` (L0), or `global`, `local` and `phrase` (L1, L2, L3) with their weights."""
         settings = self.settings
-        images, texts = encoded(model, batch.pairs["positive"])
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         scores = model.intra_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
         if settings.phase == "intra":
             hardest = epoch >= settings.sum_epochs
-            return {"intra": triplet_loss(scores, settings.margin_intra, hardest, mask) / len(scores)}
+            loss = triplet_loss(scores, settings.margin_intra, hardest, mask)
+            return {"intra": loss / len(scores)}
         # Positions in the batch of a negative caption for each image, and of a negative image for each caption.
-        candidates = scores.detach().masked_fill(excluded_pairs(scores, mask), float("-inf"))
+        excluded = excluded_pairs(scores, mask)
+        candidates = scores.detach().masked_fill(excluded, float("-inf"))
         text = self._pick(candidates)
         image = self._pick(candidates.T)
         own = model.relevance(images, texts)
         with_text = model.relevance(images, texts[text])
         with_image = model.relevance(images[image], texts)
-        whole = (own.whole, with_text.whole), (own.whole, with_image.whole)
-        parts = (own.text_fragments, with_text.text_fragments), (own.regions, with_image.regions)
-        found = {
-            "global": settings.weight_global * two_way_loss(*whole, settings.margin_global),
-            "local": settings.weight_local * two_way_loss(*parts, settings.margin_local),
+        whole = two_way_loss(
+            (own.whole, with_text.whole),
+            (own.whole, with_image.whole),
+            settings.margin_global,
+        )
+        fragments = two_way_loss(
+            (own.text_fragments, with_text.text_fragments),
+            (own.regions, with_image.regions),
+            settings.margin_local,
+        )
+        terms = {
+            "global": settings.weight_global * whole,
+            "local": settings.weight_local * fragments,
         }
         if settings.weight_phrase:
             rows = np.arange(len(scores))
-            phrases = self._phrase_loss(batch, with_text, texts, rows, text.cpu().numpy())
-            phrases = phrases + self._phrase_loss(batch, with_image, texts, image.cpu().numpy(), rows)
-            found["phrase"] = settings.weight_phrase * phrases
-        return found
+            of_texts = self._phrase_loss(
+                batch,
+                with_text,
+                texts,
+                rows,
+                text.cpu().numpy(),
+            )
+            of_images = self._phrase_loss(
+                batch,
+                with_image,
+                texts,
+                image.cpu().numpy(),
+                rows,
+            )
+            terms["phrase"] = settings.weight_phrase * (of_texts + of_images)
+        return terms
 
     def _pick(self, candidates: Tensor) -> Tensor:
-        """One column for each row [B]; a row without candidates gets its own, where every hinge is constant."""
+        """Pick a column for each row [B]; a row without candidates gets its own, where every hinge is constant."""
         settings = self.settings
         # A score that is NaN is drawn like any other; the loss shows it.
         candidates = candidates.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
@@ -124,24 +164,39 @@ class SsamtMethod(Method[Ssamt]):
         if settings.negatives == "hardest":
             return candidates.argmax(dim=1)
         if settings.negatives == "softmax":
-            return torch.multinomial((candidates / settings.temperature).softmax(dim=1), 1).squeeze(1)
-        best = candidates.topk(min(settings.top_k, candidates.shape[1]), dim=1)
+            weights = (candidates / settings.temperature).softmax(dim=1)
+            return torch.multinomial(weights, 1).squeeze(1)
+        count = min(settings.top_k, candidates.shape[1])
+        best = candidates.topk(count, dim=1)
         place = torch.multinomial(best.values.isfinite().float(), 1)
         return best.indices.gather(1, place).squeeze(1)
 
     def _phrase_loss(
-        self, batch: Batch, pairs: Relevance, texts: SsamtTexts, images: np.ndarray, captions: np.ndarray
+        self,
+        batch: Batch,
+        pairs: Relevance,
+        texts: SsamtTexts,
+        images: np.ndarray,
+        captions: np.ndarray,
     ) -> Tensor:
-        """L3 of pairs of the batch's images and captions at the given positions."""
+        """Compute L3 of pairs of the batch's images and captions at the given positions."""
         assert batch.captions is not None
         members = texts.phrase_tokens  # [B, P, W]
-        rows = self.data.caption_image[batch.captions[images]]
-        matching = self._matching(rows, batch.captions[captions], *members.shape[1:]).to(members.device)
+        _, phrases, words = members.shape
+        image_rows = self.data.caption_image[batch.captions[images]]
+        matching = self._matching(image_rows, batch.captions[captions], phrases, words)
         real = pairs.fragments_real
         if self.settings.label_stopwords == "drop":
-            inside = members[torch.from_numpy(captions).to(members.device)].any(dim=1)
-            real = real & torch.cat([torch.ones_like(real[:, : members.shape[1]]), inside], dim=1)
-        return phrase_loss(pairs.fragments.float(), matching, real, self.settings.margin_phrase)
+            rows = torch.from_numpy(captions).to(members.device)
+            is_in_phrase = members[rows].any(dim=1)
+            every_phrase = torch.ones_like(real[:, :phrases])
+            real = real & torch.cat([every_phrase, is_in_phrase], dim=1)
+        return phrase_loss(
+            pairs.fragments.float(),
+            matching.to(members.device),
+            real,
+            self.settings.margin_phrase,
+        )
 
 
 build = SsamtMethod

@@ -35,10 +35,16 @@ from itrpipe.models.base import ImageBatch, RegionEncoding, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder
 
 ChosenTags = TypeVar("ChosenTags", bound=Tags)
+_QUARTILES = ("gap_lower_quartile", "gap_median", "gap_upper_quartile")
 
 
-def synthetic_triplet_loss(positive: Tensor, negatives: Tensor, real: Tensor, margin: float) -> Tensor:
-    """Triplet loss of an image with its caption and sentences made of it, s being the sigmoid of the model's score:
+def synthetic_triplet_loss(
+    positive: Tensor,
+    negatives: Tensor,
+    real: Tensor,
+    margin: float,
+) -> Tensor:
+    """Compute the triplet loss of an image with its caption and sentences made of it, s being the sigmoid of a score:
 
         L_ISTM = mean_t [margin - s(I, T) + s(I, T_t)]+
 
@@ -51,9 +57,11 @@ def synthetic_triplet_loss(positive: Tensor, negatives: Tensor, real: Tensor, ma
     References:
         TAGS-DC, Eq. 7.
     """
-    violation = hinge(positive.float().sigmoid()[:, None], negatives.float().sigmoid(), margin)
-    counted = torch.where(real, violation, 0.0).sum(dim=1)
-    return (counted / real.sum(dim=1).clamp(min=1)).mean()
+    positive = positive.float().sigmoid()[:, None]
+    hinges = hinge(positive, negatives.float().sigmoid(), margin)
+    sums = torch.where(real, hinges, 0.0).sum(dim=1)
+    counts = real.sum(dim=1).clamp(min=1)
+    return (sums / counts).mean()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,7 +70,7 @@ class TagsBatch(ItmBatch):
 
     Attributes:
         masked: the captions with their masked copies; None for the bank.
-        known: int64 [B, n], tokens of all captions of each image, see `CaptionMasks.known`; likewise.
+        known: int64 [B, n], tokens of all captions of each image, see `CaptionMasks.known`; None for the bank.
     """
 
     masked: MaskedTexts | None = None
@@ -95,50 +103,83 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         self._writer = writer
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> TagsBatch:
-        """Hard negatives of the captions and of as many images, and masked copies of the captions."""
+        """Build the batch of hard negatives of captions and of as many images, and masked copies of the captions."""
         settings = self.settings
-        data = self.data
         batch = TagsBatch(**vars(super().collate(captions, rng)))
         if settings.generator == "bank":
             assert self._bank is not None
             batch.sentences = OwnedTexts(*self._bank.take(captions, settings.keep))
         else:
             assert self._masks is not None
-            batch.masked = masked_texts(data, self._masks, captions, settings.copies, settings.noise, rng)
+            batch.masked = masked_texts(
+                self.data,
+                self._masks,
+                captions,
+                settings.copies,
+                settings.noise,
+                rng,
+            )
             batch.known = self._masks.known(captions)
         return batch
 
-    def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
-        """`text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two with weights."""
-        scores = self.pair_scores(model, batch, self.hard_rows(model, batch, epoch))  # [2 B, 1 + M]
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: TagsBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
+        """Return `text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two weighted."""
+        settings = self.settings
+        count = len(batch.images)
+        rows = self.hard_rows(model, batch, epoch)
+        scores = self.pair_scores(model, batch, rows)  # [2 B, 1 + M]
         terms = self.ranking_terms(scores, batch)
-        positive = scores[: len(batch.images), 0]
-        own_images = batch.pairs["pool"][0][batch.rows.images[: len(positive), 0]]
+        positive = scores[:count, 0]
+        pool, _ = batch.pairs["pool"]
+        own_images = pool[batch.rows.images[:count, 0]]
         images = model.encode_images(own_images)
-        made = batch.sentences
-        if made is None:
-            made = self._write(model, own_images, images, batch, terms)
-        rows = torch.arange(len(made.owners))
-        first = made.texts.tokens.shape[1] if self.reads_words else 1
-        states = images.regions.new_zeros(0, first, images.regions.shape[-1])  # [n, first, d]
-        if len(rows):
-            states = model.read_at(images, model.encode_texts(made.texts), made.owners, rows, first, lambda each: each)
+        sentences = batch.sentences
+        if sentences is None:
+            sentences = self._write(model, own_images, images, batch, terms)
+        owners = sentences.owners
+        width = sentences.texts.tokens.shape[1] if self.reads_words else 1
+        states = images.regions.new_zeros(0, width, images.regions.shape[-1])  # [n, width, d]
+        if len(owners):
+            texts = model.encode_texts(sentences.texts)
+            states = model.read_at(
+                images,
+                texts,
+                owners,
+                torch.arange(len(owners)),
+                width,
+                lambda each: each,
+            )
 
-        scores = model.rank_score(states[:, 0])
-        place = (made.owners, made.places)
-        table = scores.new_zeros(len(positive), self.settings.keep)
-        negatives = table.index_put(place, scores)
-        real = table.index_put(place, torch.ones_like(scores)) > 0
-        loss = synthetic_triplet_loss(positive, negatives, real, self.settings.margin)
-        terms["sentences"] = self.settings.weight_sentences * loss
-        gap = (scores.sigmoid() - positive.sigmoid()[made.owners]).detach().float()
-        batch.statistics["sentences"] = gap.new_tensor(len(gap) / len(positive))
-        if len(gap):  # quartiles of how much better than their captions sentences score
-            batch.statistics |= dict(zip(_QUARTILES, gap.quantile(gap.new_tensor([0.25, 0.5, 0.75])), strict=True))
-        return terms | self.word_terms(model, batch, made, states)
+        sentence_scores = model.rank_score(states[:, 0])
+        place = (owners, sentences.places)
+        table = sentence_scores.new_zeros(count, settings.keep)
+        negatives = table.index_put(place, sentence_scores)
+        real = table.index_put(place, torch.ones_like(sentence_scores)) > 0
+        loss = synthetic_triplet_loss(positive, negatives, real, settings.margin)
+        terms["sentences"] = settings.weight_sentences * loss
 
-    def word_terms(self, model: UniterEncoder, batch: TagsBatch, made: OwnedTexts, states: Tensor) -> dict[str, Tensor]:
-        """Losses of the words of the sentences, whose last states are [n, W, d]: none; see `reads_words`."""
+        # By how much sentences score better than their captions.
+        of_captions = positive.sigmoid()[owners]
+        gap = (sentence_scores.sigmoid() - of_captions).detach().float()
+        batch.statistics["sentences"] = gap.new_tensor(len(gap) / count)
+        if len(gap):
+            quartiles = gap.quantile(gap.new_tensor([0.25, 0.5, 0.75]))
+            batch.statistics |= dict(zip(_QUARTILES, quartiles, strict=True))
+        return terms | self.word_terms(model, batch, sentences, states)
+
+    def word_terms(
+        self,
+        model: UniterEncoder,
+        batch: TagsBatch,
+        sentences: OwnedTexts,
+        states: Tensor,
+    ) -> dict[str, Tensor]:
+        """Return losses of the words of the sentences, whose last states are [n, W, d]: none; see `reads_words`."""
         return {}
 
     def _write(
@@ -149,9 +190,9 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         batch: TagsBatch,
         terms: dict[str, Tensor],
     ) -> OwnedTexts:
-        """The hardest sentences of each caption.
+        """Write the hardest sentences of each caption.
 
-        Its words are among the terms afterwards, unless a frozen model writes and they weigh nothing.
+        The loss of its words is among the terms afterwards, unless a frozen model writes and they weigh nothing.
         """
         assert batch.masked is not None
         assert self._masks is not None
@@ -162,38 +203,53 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         frozen = settings.generator == "static"
         if not frozen or settings.weight_words:
             logits = masked_word_logits(model, images, masked)
-            terms["words"] = settings.weight_words * word_loss(logits, labels, masked.owners(), count)
+            terms["words"] = settings.weight_words * word_loss(
+                logits,
+                labels,
+                masked.owners(),
+                count,
+            )
         if frozen:
             assert self._writer is not None
             with torch.no_grad():
                 writer = self._writer.to(labels.device)
                 logits = masked_word_logits(writer, writer.encode_images(own_images), masked)
-        excluded = self._masks.specials.all if settings.exclude_specials else ()
-        drawn = synthetic.refill(masked.copies, masked.labels, logits, settings.draws, settings.temperature, excluded)
+        drawn = synthetic.refill(
+            masked.copies,
+            masked.labels,
+            logits,
+            settings.draws,
+            settings.temperature,
+            self._masks.specials.all if settings.exclude_specials else (),
+        )
         sentences = drawn.view(count, -1, drawn.shape[-1])  # [B, N, W]
         reasons = synthetic.reject(sentences, masked.captions.tokens, batch.known)
         lengths = masked.captions.lengths
 
-        def score(rows: Tensor, found: Tensor) -> Tensor:
-            places = torch.arange(len(rows))
-            return model.score_at(images, model.encode_texts(TextBatch(found, lengths[rows])), rows.cpu(), places)
+        def score(rows: Tensor, tokens: Tensor) -> Tensor:
+            texts = model.encode_texts(TextBatch(tokens, lengths[rows]))
+            return model.score_at(images, texts, rows.cpu(), torch.arange(len(rows)))
 
         with scoring(model):
-            rows, real = synthetic.select_hardest(synthetic.score_kept(score, sentences, reasons), settings.keep)
+            scores = synthetic.score_kept(score, sentences, reasons)
+            rows, real = synthetic.select_hardest(scores, settings.keep)
+        is_right = logits.argmax(dim=1) == labels
         batch.statistics |= {
-            "masked_word_accuracy": (logits.argmax(dim=1) == labels).float().mean(),
+            "masked_word_accuracy": is_right.float().mean(),
             "identical_share": (reasons == synthetic.IDENTICAL).float().mean(),
             "false_negative_share": (reasons == synthetic.FALSE_NEGATIVE).float().mean(),
             "scored_sentences": (reasons == synthetic.KEPT).sum() / count,
         }
-        owner, place = real.nonzero(as_tuple=True)
-        number = rows[owner, place]
-        texts = TextBatch(sentences[owner, number], lengths[owner])
-        labelled = masked.labelled.view(count, settings.copies, -1)[owner, number // settings.draws]
-        return OwnedTexts(texts, owner, place, labelled)
-
-
-_QUARTILES = ("gap_lower_quartile", "gap_median", "gap_upper_quartile")
+        owners, places = real.nonzero(as_tuple=True)
+        numbers = rows[owners, places]
+        texts = TextBatch(sentences[owners, numbers], lengths[owners])
+        labelled = masked.labelled.view(count, settings.copies, -1)
+        return OwnedTexts(
+            texts,
+            owners,
+            places,
+            labelled[owners, numbers // settings.draws],
+        )
 
 
 build = TagsMethod

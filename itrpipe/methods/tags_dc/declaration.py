@@ -10,7 +10,7 @@ from itrpipe.methods.tags.declaration import Tags
 
 
 class TagsDc(Tags):
-    """The same with discrimination and correction of words. Source: TAGS-DC, section 2.4; its released code.
+    """TAGS with discrimination and correction of the sentences' words. Source: TAGS-DC, section 2.4; its released code.
 
     Attributes:
         weight_discrimination: lambda_WoD.

@@ -23,7 +23,13 @@ SMALLEST = 1e-10
 """Probabilities are not taken for less before their logarithm."""
 
 
-def discrimination_loss(logits: Tensor, equal: Tensor, owners: Tensor, count: int, match_weight: float) -> Tensor:
+def discrimination_loss(
+    logits: Tensor,
+    equal: Tensor,
+    owners: Tensor,
+    count: int,
+    match_weight: float,
+) -> Tensor:
     """Compute the loss of telling which words of synthetic sentences are those of their captions:
 
         L_WoD = mean -w_y log p(y),   y = 1 where the words are equal, else 0
@@ -40,8 +46,11 @@ def discrimination_loss(logits: Tensor, equal: Tensor, owners: Tensor, count: in
     References:
         TAGS-DC, Eq. 8, which has no weights.
     """
-    chances = logits.float().softmax(dim=1).gather(1, equal.long()[:, None])[:, 0]
-    losses = torch.where(equal, match_weight, 1.0) * -chances.clamp(min=SMALLEST).log()
+    probabilities = logits.float().softmax(dim=1)
+    labels = equal.long()[:, None]
+    of_label = probabilities.gather(1, labels)[:, 0]
+    weights = torch.where(equal, match_weight, 1.0)
+    losses = weights * -of_label.clamp(min=SMALLEST).log()
     return mean_over_captions(losses, owners, count)
 
 
@@ -54,50 +63,69 @@ class TagsDcMethod(TagsMethod[TagsDc]):
 
     reads_words = True
 
-    def word_terms(self, model: UniterEncoder, batch: TagsBatch, made: OwnedTexts, states: Tensor) -> dict[str, Tensor]:
-        """`discrimination` and `correction` with their weights; see `TagsMethod.word_terms`.
+    def word_terms(
+        self,
+        model: UniterEncoder,
+        batch: TagsBatch,
+        sentences: OwnedTexts,
+        states: Tensor,
+    ) -> dict[str, Tensor]:
+        """Return `discrimination` and `correction` with their weights; see `TagsMethod.word_terms`.
 
         Words are judged at all positions. They are corrected at those that had been labelled when the sentence was
         made, also where the draw was the caption's own word, or at all (`correct`): the paper reads as all, its code
         takes the first. L_WoC is mean -log p(s_j | I, T_t), s_j being the word of the caption (Eq. 9).
         """
         assert batch.masked is not None
-        assert made.masked is not None
+        assert sentences.masked is not None
         settings = self.settings
         count = len(batch.images)
-        tokens = made.texts.tokens
+        owners = sentences.owners
+        tokens = sentences.texts.tokens
         place = torch.arange(tokens.shape[1], device=tokens.device)
-        end = made.texts.lengths[:, None]
-        inner = (place >= 1) & (place < end - 1)
-        judged = place < end if settings.count_ends else inner  # [n, W]
-        corrected = inner if settings.correct == "all" else made.masked
+        end = sentences.texts.lengths[:, None]
+        inner = (place >= 1) & (place < end - 1)  # [n, W]
+        judged = inner
+        if settings.count_ends:
+            judged = place < end
+        corrected = sentences.masked
+        if settings.correct == "all":
+            corrected = inner
 
-        originals = batch.masked.captions.tokens[made.owners]
-        judged_owners = made.owners[judged.nonzero()[:, 0]]
-        corrected_owners = made.owners[corrected.nonzero()[:, 0]]
+        originals = batch.masked.captions.tokens[owners]
+        judged_owners = owners[judged.nonzero()[:, 0]]
+        corrected_owners = owners[corrected.nonzero()[:, 0]]
         matches = model.word_match_logits(states[judged])
         words = model.correction_logits(states[corrected])
         equal = (tokens == originals)[judged]
-        found = discrimination_loss(matches, equal, judged_owners, count, settings.match_weight)
-        mended = word_loss(words, originals[corrected], corrected_owners, count)
+        targets = originals[corrected]
+        discrimination = discrimination_loss(
+            matches,
+            equal,
+            judged_owners,
+            count,
+            settings.match_weight,
+        )
+        correction = word_loss(words, targets, corrected_owners, count)
 
         right = (matches.argmax(dim=1) == 1) == equal
-        wrong = (tokens != originals)[corrected]
+        wrong = tokens[corrected] != targets
         batch.statistics |= {
             "discrimination_accuracy": _share(right, torch.ones_like(equal)),
             "accuracy_of_right_words": _share(right, equal),
             "accuracy_of_wrong_words": _share(right, ~equal),
-            "correction_accuracy": _share(words.argmax(dim=1) == originals[corrected], wrong),
+            "correction_accuracy": _share(words.argmax(dim=1) == targets, wrong),
         }
         return {
-            "discrimination": settings.weight_discrimination * found,
-            "correction": settings.weight_correction * mended,
+            "discrimination": settings.weight_discrimination * discrimination,
+            "correction": settings.weight_correction * correction,
         }
 
 
 def _share(right: Tensor, among: Tensor) -> Tensor:
-    """Share of the right ones among some; 0 where there are none."""
-    return (right & among).sum() / among.sum().clamp(min=1)
+    """Return the share of the right ones among some; 0 where there are none."""
+    count = among.sum().clamp(min=1)
+    return (right & among).sum() / count
 
 
 build = TagsDcMethod

@@ -34,8 +34,12 @@ class Triplet(WithTwins, FirstEpochs, SameImageMask, AuxiliaryLoss):
 
     def cited(self) -> tuple[Paper, ...]:
         """Return also the papers that further negatives and positives come from."""
-        sentences = (VSE_C,) if self.synthetic_sentences else ()
-        return (*self.papers, *sentences, *((ASCL,) if self.generated_positives != "none" else ()))
+        papers = [*self.papers]
+        if self.synthetic_sentences:
+            papers.append(VSE_C)
+        if self.generated_positives != "none":
+            papers.append(ASCL)
+        return tuple(papers)
 
     def reads_sentences(self) -> bool:
         """Return whether sentences or twins are drawn."""

@@ -21,11 +21,11 @@ from itrpipe.methods.base import (
     TokenLimits,
     TrainingSet,
     auxiliary_terms,
-    encoded,
+    draw_sentences,
+    draw_twins,
+    encode_pairs,
     same_image_mask,
-    sentences_drawn,
     twin_scores,
-    twins_drawn,
 )
 from itrpipe.methods.triplet.declaration import Triplet
 
@@ -36,63 +36,97 @@ class TripletMethod(Method[Triplet]):
     means = False
 
     def __init__(
-        self, settings: Triplet, data: TrainingSet, limits: TokenLimits, sentences: SentenceBank | None = None
+        self,
+        settings: Triplet,
+        data: TrainingSet,
+        limits: TokenLimits,
+        sentences: SentenceBank | None = None,
     ) -> None:
         super().__init__(settings, data)
         self._limits = limits
         self._sentences = sentences
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
-        """The captions and their images, and synthetic sentences and generated positives of each where wanted."""
+        """Build the batch of the captions and their images, with sentences, twins and positives where wanted."""
         settings = self.settings
+        kind = settings.generated_positives
         batch = super().collate(captions, rng)
         if settings.synthetic_sentences:
-            batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
+            batch.sentences = draw_sentences(
+                self._sentences,
+                captions,
+                settings.synthetic_sentences,
+                rng,
+            )
         if settings.twins:
-            batch.twins = twins_drawn(self.data, self._sentences, settings.twins, len(captions), rng)
-        if settings.generated_positives != "none":
-            sides = self.data, self.captions_of, captions
-            batch.generated = generated_positives(settings.generated_positives, *sides, self._limits, rng)
+            batch.twins = draw_twins(
+                self.data,
+                self._sentences,
+                settings.twins,
+                len(captions),
+                rng,
+            )
+        if kind != "none":
+            batch.generated = generated_positives(
+                kind,
+                self.data,
+                self.captions_of,
+                captions,
+                self._limits,
+                rng,
+            )
         return batch
 
     def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """Sums over the batch: `triplet` (Eq. 1 or 2), the backbone's `auxiliary` loss, `synthetic` of sentences.
+        """Return sums over the batch: `triplet` (Eq. 1 or 2), the backbone's `auxiliary` loss, `synthetic` sentences.
 
-        `twins` is the same hinge of the four scores of twins.
+        `twins` is the hinge of the four scores of twins.
 
         With generated positives `triplet` is half of Eq. 1 or 2, and `positives` half of the same with these for the
         captions: each meets the images of the other pairs, and each image the positives of the other pairs.
         """
         settings = self.settings
-        images, texts = encoded(model, batch.pairs["positive"])
+        images, texts = encode_pairs(model, batch.pairs["positive"])
         scores = model.score_matrix(images, texts).float()  # [B, B]
-        terms = {
-            "triplet": self._ranking(scores, batch, epoch),
-            **auxiliary_terms(model, images, batch, settings.auxiliary_weight),
-        }
+        terms = {"triplet": self._ranking(scores, batch, epoch)}
+        terms |= auxiliary_terms(model, images, batch, settings.auxiliary_weight)
         if batch.sentences is not None:
             owners = batch.sentences.owners
-            negatives = model.score_pairs(images[owners], model.encode_texts(batch.sentences.texts)).float()
-            loss = hardest_sentence_loss(scores.diagonal(), negatives, owners, settings.margin)
+            sentences = model.encode_texts(batch.sentences.texts)
+            negatives = model.score_pairs(images[owners], sentences).float()
+            loss = hardest_sentence_loss(
+                scores.diagonal(),
+                negatives,
+                owners,
+                settings.margin,
+            )
             terms["synthetic"] = settings.synthetic_weight * loss
         if batch.twins is not None:
             differences = twin_differences(twin_scores(model, batch))
-            terms["twins"] = settings.twin_weight * (settings.margin + differences).relu().sum()
+            hinges = (settings.margin + differences).relu()
+            terms["twins"] = settings.twin_weight * hinges.sum()
         if batch.generated is not None:
-            longer_or_shorter = model.score_matrix(images, model.encode_texts(batch.generated)).float()  # [B, B]
+            generated = model.encode_texts(batch.generated)
+            scores_of_generated = model.score_matrix(images, generated).float()  # [B, B]
             terms["triplet"] = terms["triplet"] / 2
-            terms["positives"] = self._ranking(longer_or_shorter, batch, epoch) / 2
+            terms["positives"] = self._ranking(scores_of_generated, batch, epoch) / 2
         return terms
 
     def _ranking(self, scores: Tensor, batch: Batch, epoch: int) -> Tensor:
-        """Eq. 1 or 2 of scores [B, B]."""
+        """Compute Eq. 1 or 2 of scores [B, B]."""
         settings = self.settings
         hardest = settings.max_violation and epoch >= settings.sum_epochs
-        return triplet_loss(scores, settings.margin, hardest, same_image_mask(batch, settings.mask_same_image))
+        mask = same_image_mask(batch, settings.mask_same_image)
+        return triplet_loss(scores, settings.margin, hardest, mask)
 
 
-def hardest_sentence_loss(positive: Tensor, negatives: Tensor, owners: Tensor, margin: float) -> Tensor:
-    """Hinge of each pair with the hardest of the sentences that are negatives of its image alone, summed.
+def hardest_sentence_loss(
+    positive: Tensor,
+    negatives: Tensor,
+    owners: Tensor,
+    margin: float,
+) -> Tensor:
+    """Sum the hinges of pairs with the hardest of the sentences that are negatives of their image alone.
 
         L = sum_(i,t) max_(t') [margin - S(i,t) + S(i,t')]+
 
@@ -108,7 +142,8 @@ def hardest_sentence_loss(positive: Tensor, negatives: Tensor, owners: Tensor, m
     References:
         Shi et al. (VSE-C), COLING 2018, section 3.3.
     """
-    hardest = torch.full_like(positive, float("-inf")).scatter_reduce(0, owners, negatives, "amax")
+    nothing = torch.full_like(positive, float("-inf"))
+    hardest = nothing.scatter_reduce(0, owners, negatives, "amax")
     return hinge(positive, hardest, margin).sum()
 
 

@@ -12,7 +12,7 @@ class ZeroShotMethod(Method[ZeroShot]):
     """Has batches, as every method, and no loss."""
 
     def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """None."""
+        """Return no loss."""
         return {}
 
 
