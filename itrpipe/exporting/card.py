@@ -94,7 +94,7 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
     """The card of exported negatives.
 
     Args:
-        facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.TableFiles`),
+        facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.formats.TableFiles`),
             `negatives` and `sentences` of a row at most, the latter by which maker (`synthetic`), the names of their
             `judges`, whether ids and scores are there (`with_scores`), how many `repeats` were left out, and how many
             `right` answers of those `seen`, with a probability above `drop_above`, `image_root`, whether it is a
