@@ -62,7 +62,12 @@ _ROWS_AT_ONCE, _IMAGES_AT_ONCE = 8_192, 256
 # -- Rows of the formats
 
 
-def _write_parquet(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
+def _write_parquet(
+    mined: MinedPairs,
+    direction: str,
+    path: Path,
+    captions: np.ndarray,
+) -> None:
     schema = _parquet_schema(mined, direction)
     at_once = _ROWS_AT_ONCE
     if any(image["image"] is None for image in mined.images):
@@ -76,8 +81,9 @@ def _write_parquet(mined: MinedPairs, direction: str, path: Path, captions: np.n
                 row |= _side_by_side("negative_ids", negatives)
                 for name, document in zip(schema.names, (query, positive, *negatives), strict=False):
                     row[name] = document["text"]
-                    if row[name] is None:
-                        row[name] = _image_cell(mined.root, document)
+                    if document["text"] is None:
+                        content = _photograph(mined.root, document) if document["image"] is None else None
+                        row[name] = {"bytes": content, "path": document["image"]}
                 rows.append(row)
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
@@ -97,17 +103,10 @@ def _parquet_schema(mined: MinedPairs, direction: str) -> pa.Schema:
         fields["positive_id"] = text
         fields["negative_ids"] = pa.list_(text)
         fields["negative_scores"] = pa.list_(pa.float32())
-        if mined.judged:
+        if PROBABILITY in mined.facts["t2i"]:
             fields[PROBABILITY] = pa.list_(pa.float32())
     info = json.dumps({"info": {"features": features}})
     return pa.schema(list(fields.items()), metadata={"huggingface": info})
-
-
-def _image_cell(root: Path, image: Document) -> dict[str, Any]:
-    content = None
-    if image["image"] is None:
-        content = _photograph(root, image)
-    return {"bytes": content, "path": image["image"]}
 
 
 def _side_by_side(ids: str, negatives: list[Document]) -> dict[str, Any]:
@@ -134,7 +133,12 @@ def _rows_of_each_other(mined: MinedPairs, direction: str) -> np.ndarray:
         captions = rest
 
 
-def _write_tsv(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
+def _write_tsv(
+    mined: MinedPairs,
+    direction: str,
+    path: Path,
+    captions: np.ndarray,
+) -> None:
     """Write the table of NegCLIP. The captions of an image point to different captions of the same hard image."""
     owners = mined.owners[captions]
     first_row = np.searchsorted(owners, np.arange(len(mined.images) + 1)).tolist()
@@ -153,7 +157,12 @@ def _write_tsv(mined: MinedPairs, direction: str, path: Path, captions: np.ndarr
             writer.writerow((image["image"], title["text"], json.dumps(texts, ensure_ascii=False), str(numbers)))
 
 
-def _write_jsonl(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
+def _write_jsonl(
+    mined: MinedPairs,
+    direction: str,
+    path: Path,
+    captions: np.ndarray,
+) -> None:
     with _open_lines(path) as stream:
         for caption in captions.tolist():
             query, positive, negatives = mined.row(direction, caption)
@@ -168,16 +177,16 @@ def _write_jsonl(mined: MinedPairs, direction: str, path: Path, captions: np.nda
 
 
 def _passage(document: Document) -> Document:
-    passage = {
-        "docid": document["docid"],
-        "title": "",
-        "text": document["text"] or "",
-        "image": document["image"],
-    }
+    passage = {"docid": document["docid"], "title": "", "text": document["text"] or "", "image": document["image"]}
     return passage | _facts(document)
 
 
-def _write_tevatron(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
+def _write_tevatron(
+    mined: MinedPairs,
+    direction: str,
+    path: Path,
+    captions: np.ndarray,
+) -> None:
     with _open_lines(path) as stream:
         for caption in captions.tolist():
             query, positive, negatives = mined.row(direction, caption)
@@ -209,7 +218,12 @@ def _facts(document: Document) -> Document:
     return {name: document[name] for name in ("source", "score", PROBABILITY) if name in document}
 
 
-def _write_tar(mined: MinedPairs, direction: str, path: Path, captions: np.ndarray) -> None:
+def _write_tar(
+    mined: MinedPairs,
+    direction: str,
+    path: Path,
+    captions: np.ndarray,
+) -> None:
     """Write samples. Their members have nothing in them that depends on when and by whom they were written."""
     # One ending for all images: `datasets` refuses shards whose samples differ in it, and decoders look at the bytes.
     endings = {_ENDINGS.get(PurePosixPath(image["file"]).suffix.lower(), "jpg") for image in mined.images}
@@ -238,11 +252,7 @@ def _write_tar(mined: MinedPairs, direction: str, path: Path, captions: np.ndarr
             title = text["text"]
             if title.endswith("\n"):
                 title += "\n"  # a reader takes one line end at the end for that of the file
-            members = {
-                ending: photograph,
-                "json": _json_line(about).rstrip("\n").encode(),
-                "txt": title.encode(),
-            }
+            members = {ending: photograph, "json": _json_line(about).rstrip("\n").encode(), "txt": title.encode()}
             for suffix, content in members.items():
                 header = tarfile.TarInfo(f"{caption:09}.{suffix}")
                 header.size = len(content)
@@ -307,7 +317,11 @@ class TableFiles:
 
 
 def write_files(
-    folder: Path, tables: Iterable[TableFiles], mined: MinedPairs, shard_rows: int, advance: Callable[[int], object]
+    folder: Path,
+    tables: Iterable[TableFiles],
+    mined: MinedPairs,
+    shard_rows: int,
+    advance: Callable[[int], object],
 ) -> int:
     """Write the files of tables, and the photographs that they name by copies, each once.
 
@@ -379,42 +393,45 @@ class FileFormat:
             images = {image["docid"]: image for image in mined.images}
             texts = [*mined.captions, *itertools.chain.from_iterable(mined.sentences)]
             if "t2i" in directions:
-                tables.append(TableFiles("images", "images/*.jsonl", list(images.values()), 0, _write_documents))
+                tables.append(
+                    TableFiles(
+                        "images",
+                        "images/*.jsonl",
+                        list(images.values()),
+                        0,
+                        _write_documents,
+                    )
+                )
             if "i2t" in directions:
-                tables.append(TableFiles("captions", "captions/*.jsonl", texts, 0, _write_documents))
+                tables.append(
+                    TableFiles(
+                        "captions",
+                        "captions/*.jsonl",
+                        texts,
+                        0,
+                        _write_documents,
+                    )
+                )
         return tables
-
-
-def _full_rows(mined: MinedPairs, direction: str) -> np.ndarray:
-    """Return the captions whose row has all negatives."""
-    return mined.rows_with(direction, mined.width(direction))
-
-
-def _rows_of_either(mined: MinedPairs, _: str) -> np.ndarray:
-    """Return the captions that have a row in one direction at least."""
-    return np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t"))
 
 
 FORMATS = {
     "sentence-transformers": FileFormat(
         _write_parquet,
         "{}/*.parquet",
-        _full_rows,
+        lambda mined, direction: mined.rows_with(direction, mined.width(direction)),
         holds_images=True,
         unread=(),
     ),
     "negclip": FileFormat(
-        _write_tsv,
-        "train.tsv",
-        _rows_of_each_other,
-        unread=("direction", "with_scores", "shard_rows"),
+        _write_tsv, "train.tsv", _rows_of_each_other, unread=("direction", "with_scores", "shard_rows")
     ),
     "jsonl": FileFormat(_write_jsonl),
     "tevatron": FileFormat(_write_tevatron, documents=True),
     "webdataset": FileFormat(
         _write_tar,
         "*.tar",
-        _rows_of_either,
+        lambda mined, _: np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t")),
         holds_images=True,
         unread=("direction", "with_scores", "image_root"),
     ),

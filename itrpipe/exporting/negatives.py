@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -23,16 +23,7 @@ from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
 from itrpipe.mining.filters import DuplicateCaptions
-from itrpipe.mining.lists import (
-    DIRECTIONS,
-    NO_ROW,
-    PROBABILITY,
-    CandidateLists,
-    MinedList,
-    matching,
-    read_list,
-    slices,
-)
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, PROBABILITY, CandidateLists, MinedList, matching, read_list, slices
 from itrpipe.storage.disk import file_digest
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
@@ -44,8 +35,6 @@ Document = dict[str, Any]
 It also has `file` and `sha256`, `copied` where the path names a copy below `COPIES`, and `mirrored` where it is shown
 so. A negative also has `source` (`mined`, or what wrote the sentence), and None of sentences: `score`, and of judged
 lists its probability to be right after all."""
-Row = tuple[Document, Document, list[Document]]
-"""Query and positive, a caption and its image or the other way round, and the negatives, the hardest first."""
 COPIES = "photographs"
 """Folder of an export with copies of photographs."""
 MOST = 8
@@ -102,15 +91,11 @@ class MinedPairs:
     most_sentences: int
     with_scores: bool = False
 
-    @property
-    def judged(self) -> bool:
-        """Tell whether candidates have a probability to be right after all."""
-        return PROBABILITY in self.facts["t2i"]
+    def row(self, direction: str, caption: int) -> tuple[Document, Document, list[Document]]:
+        """Return a caption, its image and the n hardest images, or the image, its caption and n captions, m sentences.
 
-    def row(self, direction: str, caption: int) -> Row:
-        """Return a caption with the n hardest images, or its image with the n hardest captions and m sentences.
-
-        Where the caption has fewer sentences, the next mined captions take their places.
+        The hardest negatives come first. Where the caption has fewer sentences, the next mined captions take their
+        places.
         """
         owner = int(self.owners[caption])
         if direction == "t2i":
@@ -205,9 +190,15 @@ def open_mined(
     images_shown = []
     for row in photographs.select(["image_id", "file", "sha256"]).to_pylist():
         images_shown.append(_image(row, images, image_root, holds_images=holds_images))
-    written: Mapping[str, list[Document]] = defaultdict(list)
+    # The first sentences of every caption; their ids are that of the caption with `/phrases-1`, `/phrases-2` …
+    written: dict[str, list[Document]] = defaultdict(list)
     if sentences is not None:
-        written = _first_sentences(sentences, writer, most_sentences, facts["i2t"])
+        unknown = {"source": writer, **dict.fromkeys(facts["i2t"])}
+        table = SentenceFile(sentences).read(["caption_id", "text"])
+        for caption, text in zip(table["caption_id"].to_pylist(), table["text"].to_pylist(), strict=True):
+            documents = written[caption]
+            if len(documents) < most_sentences:
+                documents.append(_text(f"{caption}/{writer}-{len(documents) + 1}", text) | unknown)
     names = caption_ids.to_pylist()
     return MinedPairs(
         root=images,
@@ -225,7 +216,11 @@ def open_mined(
 
 
 def _first_negatives(
-    direction: str, lists: MinedList, duplicates: DuplicateCaptions, drop_above: float, width: int
+    direction: str,
+    lists: MinedList,
+    duplicates: DuplicateCaptions,
+    drop_above: float,
+    width: int,
 ) -> tuple[np.ndarray, dict[str, np.ndarray], LeftOut]:
     """Return the first candidates of every list without repeats of its positive and likely right answers.
 
@@ -259,20 +254,6 @@ def _first_negatives(
             values_kept = np.take_along_axis(values, places, axis=1)
             facts[name] = np.where(np.isfinite(values_kept), values_kept, np.array(None))
     return rows, facts, LeftOut(repeats, right, seen)
-
-
-def _first_sentences(
-    sentences: Path, writer: str, most: int, facts: Mapping[str, np.ndarray]
-) -> Mapping[str, list[Document]]:
-    """Return the first sentences of every caption; their ids are that of the caption with `/phrases-1`, …"""
-    unknown = {"source": writer, **dict.fromkeys(facts)}
-    table = SentenceFile(sentences).read(["caption_id", "text"])
-    written: Mapping[str, list[Document]] = defaultdict(list)
-    for caption, text in zip(table["caption_id"].to_pylist(), table["text"].to_pylist(), strict=True):
-        documents = written[caption]
-        if len(documents) < most:
-            documents.append(_text(f"{caption}/{writer}-{len(documents) + 1}", text) | unknown)
-    return written
 
 
 def open_twins(
@@ -331,7 +312,13 @@ def _text(docid: str, text: str) -> Document:
     return {"docid": docid, "text": text, "image": None}
 
 
-def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) -> Document:
+def _image(
+    row: Document,
+    root: Path,
+    image_root: str,
+    *,
+    holds_images: bool,
+) -> Document:
     """Return an image of the dataset with the path by which other programs open it, if there is one."""
     file = row["file"]
     document = {"docid": row["image_id"], "text": None, "image": file, **row}

@@ -59,7 +59,7 @@ class ChainArtifact:
         open_artifact(self.folder)
         return self.folder
 
-    @property
+    @cached_property
     def statistics(self) -> dict[str, Any]:
         """Return what a mining or a generator wrote about its result.
 
@@ -80,7 +80,9 @@ class ChainArtifact:
             return inputs
         for name, record in self.manifest.inputs.items():
             folder = self.folder.parent.parent / record.stage / record.name
-            manifest = self._manifest_of(folder)
+            if folder not in self.manifests:
+                self.manifests[folder] = check_artifact(folder) if folder.exists() else None
+            manifest = self.manifests[folder]
             if manifest is not None and record.digest and manifest.digest != record.digest:
                 manifest = None  # made again since: it tells nothing about what was read
             if manifest is not None and manifest.fingerprint != record.fingerprint:
@@ -94,11 +96,6 @@ class ChainArtifact:
                 self.manifests,
             )
         return inputs
-
-    def _manifest_of(self, folder: Path) -> Manifest | None:
-        if folder not in self.manifests:
-            self.manifests[folder] = check_artifact(folder) if folder.exists() else None
-        return self.manifests[folder]
 
     def chain(self) -> Iterator[ChainArtifact]:
         """Yield everything this was made from, then itself; an artifact read twice comes twice."""
@@ -119,5 +116,11 @@ def commands_behind(folders: Iterable[Path]) -> list[str]:
     artifacts = []
     for folder in folders:
         manifest = read_manifest(folder)
-        artifacts += ChainArtifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
+        artifacts += ChainArtifact(
+            manifest.stage,
+            folder.name,
+            manifest.fingerprint,
+            folder,
+            manifest,
+        ).chain()
     return commands_of(artifacts)

@@ -21,12 +21,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, judge_claims
 from itrpipe.evaluation.intervals import Difference, paired_differences
-from itrpipe.evaluation.metrics import (
-    RSUM,
-    random_recalls,
-    reaches_chance,
-    remedy_of_chance,
-)
+from itrpipe.evaluation.metrics import RSUM, random_recalls, reaches_chance, remedy_of_chance
 from itrpipe.evaluation.results import FULL, ORACLE
 from itrpipe.evaluation.tables import Number, mean
 from itrpipe.report.names import join_some, value_text
@@ -100,7 +95,10 @@ class Comparison:
 
 
 def compare_with_baselines(
-    pairs: Sequence[tuple[Series, Series]], split: Split, samples: int, level: float
+    pairs: Sequence[tuple[Series, Series]],
+    split: Split,
+    samples: int,
+    level: float,
 ) -> list[Comparison]:
     """Compare models with their baselines, over the seeds that both have.
 
@@ -131,7 +129,15 @@ def compare_with_baselines(
             at_chance=all(map(is_at_chance, itertools.chain.from_iterable(runs.values()))),
             is_trained=UNTRAINED not in series.first.roles & baseline.first.roles,
         )
-        comparisons.append(Comparison(series, baseline, list(runs), claim, *differences[1:]))
+        comparisons.append(
+            Comparison(
+                series,
+                baseline,
+                list(runs),
+                claim,
+                *differences[1:],
+            )
+        )
     return comparisons
 
 
@@ -163,9 +169,12 @@ def two_compared(series: Sequence[Series], first: Collection[str]) -> tuple[Seri
             sides[1].append(each)
     for side in sides:
         if len(side) > 1:
-            runs = itertools.chain.from_iterable(each.all for each in side)
-            folders = ", ".join(run.evaluation.name for run in runs)
-            raise UsageError(f"--compare: one name means {len(side)} models; name one of the folders {folders}")
+            folders = []
+            for each in side:
+                folders += [run.evaluation.name for run in each.all]
+            raise UsageError(
+                f"--compare: one name means {len(side)} models; name one of the folders {', '.join(folders)}"
+            )
     (before,), (after,) = sides
     if before is after:
         raise UsageError(f"--compare: both are {before.name}, which differ in nothing but their seed")
@@ -192,7 +201,10 @@ def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Evaluated
 
 def score_of(series: Series, metric: str = RSUM) -> Number:
     """Return the mean of a metric over seeds; of one seed with its interval over images."""
-    score = mean([Number.of(run.metrics[FULL][metric]) for run in newest_by_seed(series).values()])
+    scores = []
+    for run in newest_by_seed(series).values():
+        scores.append(Number.of(run.metrics[FULL][metric]))
+    score = mean(scores)
     assert score is not None
     return score
 
@@ -217,15 +229,15 @@ def pairs_with_baselines(series: Sequence[Series], kind: str) -> list[tuple[Seri
         is_baseline = any(DECLARED in member.roles for member in model.first.members)
         if _setting(model) is None or is_baseline or {FIRST, UNTRAINED} & model.first.roles:
             continue
-        best, best_fitness = None, None
+        baselines: dict[int, Series] = {}
         for other in series:
             if other is model or _setting(other) != _setting(model) or not pairs_by_seed(other, model):
                 continue
             fitness = _baseline_fitness(other.first, model.first, kind)
-            if fitness is not None and (best_fitness is None or fitness < best_fitness):
-                best, best_fitness = other, fitness
-        if best is not None:
-            pairs.append((model, best))
+            if fitness is not None:
+                baselines.setdefault(fitness, other)
+        if baselines:
+            pairs.append((model, baselines[min(baselines)]))
     return pairs
 
 
@@ -246,14 +258,14 @@ def _setting(series: Series) -> list[Any] | None:
 
 def _baseline_fitness(baseline: EvaluatedRun, run: EvaluatedRun, kind: str) -> int | None:
     """Return how well a run serves as the baseline of another, 0 best; None where it does not."""
-    baseline_settings, settings = baseline.members[0].settings, run.members[0].settings
+    baseline_settings, settings = baseline.model.settings, run.model.settings
     has_other_method = baseline_settings.get("method") != settings.get("method")
     is_alike = has_other_method or baseline_settings.get("model") == settings.get("model")
     is_as_long = PLAIN not in baseline.roles or baseline_settings.get("epochs", 0) >= settings.get("epochs", 0)
 
     # Declarations name it as baseline of what the run extends, or of all first trainings.
-    roots = {root_conf(_STAGE, run.members[0].method_name)}
-    if not run.members[0].choices:
+    roots = {root_conf(_STAGE, run.model.method_name)}
+    if not run.model.choices:
         roots.add(FIRST_TRAINING)
     is_declared = is_alike and is_as_long
     for model in baseline.members:
@@ -273,13 +285,13 @@ def _baseline_fitness(baseline: EvaluatedRun, run: EvaluatedRun, kind: str) -> i
 
 def _is_plain_twin(baseline: EvaluatedRun, run: EvaluatedRun) -> bool:
     """Tell whether both differ in seed and schedule, and in that the run has learned from more than its batches."""
-    plain, model = baseline.members[0], run.members[0]
+    plain, model = baseline.model, run.model
     if len(baseline.members) > 1 or len(run.members) > 1 or plain.method_name != model.method_name:
         return False
     if PLAIN not in baseline.roles or PLAIN in run.roles or plain.choices[OBJECTIVE] != model.choices[OBJECTIVE]:
         return False
-    others = [key for key in _differing_keys(plain, model) if key not in _OF_SCHEDULE]
-    return all(key.startswith("loss.") for key in others)
+    differing = set(_differing_keys(plain, model)) - _OF_SCHEDULE
+    return all(key.startswith("loss.") for key in differing)
 
 
 # -- What a page says first
@@ -326,11 +338,16 @@ def _differing_keys(baseline: TrainedModel, model: TrainedModel) -> list[str]:
         prefixes.append(MINING)
     one_sided = baseline_values.keys() ^ values.keys()
     skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
-    skipped |= {key for key in one_sided if key.startswith(tuple(prefixes))}
+    for key in one_sided:
+        if key.startswith(tuple(prefixes)):
+            skipped.add(key)
 
     keys = (baseline_values.keys() | values.keys()) - skipped
-    differing = [key for key in keys if baseline_values.get(key) != values.get(key)]
-    return sorted(differing, key=lambda key: (key not in _OPTIONS, key))
+    differing = []
+    for key in sorted(keys, key=lambda key: (key not in _OPTIONS, key)):
+        if baseline_values.get(key) != values.get(key):
+            differing.append(key)
+    return differing
 
 
 def answer(series: Sequence[Series], comparisons: Sequence[Comparison]) -> str:
@@ -380,11 +397,11 @@ def _collapse_warning(collapsed: Sequence[Series], series: Sequence[Series]) -> 
 
 def _repeats(comparison: Comparison, comparisons: Iterable[Comparison]) -> bool:
     """Tell whether its model is that of another comparison, but for judges that marked nothing."""
-    model = comparison.series.first.members[0]
+    model = comparison.series.first.model
     if not model.has_idle_judges:
         return False
     for each in comparisons:
-        other = each.series.first.members[0]
+        other = each.series.first.model
         has_same_negatives = other.choices.get("negatives") == model.choices.get("negatives")
         if has_same_negatives and not other.has_idle_judges and not _differing_keys(other, model):
             return True
@@ -393,15 +410,15 @@ def _repeats(comparison: Comparison, comparisons: Iterable[Comparison]) -> bool:
 
 def _one_verdict(comparison: Comparison) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
-    baseline, model = comparison.baseline.first, comparison.series.first
+    baseline, model = comparison.baseline.first.model, comparison.series.first.model
     for series in (comparison.baseline, comparison.series):
-        is_given = series.first.members[0].artifact.stage != _STAGE
+        is_given = series.first.model.artifact.stage != _STAGE
         if UNTRAINED in series.first.roles or _setting(series) is None or is_given:
             return str(comparison.claim)
     differences = differing_settings(comparison)
     if differences:
         return f"{comparison.claim} They also differ in {join_some(differences, _MOST_NAMED)}."
-    if model.members[0].mining is not None and baseline.members[0].mining is None:
+    if model.mining is not None and baseline.mining is None:
         return str(replace(comparison.claim, model="training with mined negatives"))
     return str(comparison.claim)
 

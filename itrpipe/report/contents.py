@@ -32,7 +32,7 @@ from itrpipe.report.claims import (
 from itrpipe.report.names import Declared, join_departures, join_some, value_text
 from itrpipe.report.negatives import EditedSentences
 from itrpipe.report.pictures import Album, Examples, LikelyPairs, SplitPictures, retrieval_examples
-from itrpipe.report.plots import LineStyle, Panels, Plot, interval_plot, line_styles, training_curves
+from itrpipe.report.plots import Panels, Plot, interval_plot, line_styles, training_curves
 from itrpipe.report.published import ReportSettings
 from itrpipe.report.runs import EvaluatedRun, Series, all_artifacts, contents_of, group_runs, series_of
 from itrpipe.storage.artifact import DISCRIMINATION, Manifest
@@ -95,24 +95,22 @@ class Group:
         series: of the runs.
         claims: of models against their baselines.
         timed: against baselines of as much time.
-        styles: how each series is drawn, by its name.
         answer: what a page says first.
         evidence: drawing of the best models beside their baseline; None of one model alone.
         notes: sentences to know before the answer is used.
         table: all models.
-        prefix: of the names in its drawings.
+        curves: of trainings.
     """
 
     description: str
     series: list[Series]
     claims: list[Comparison]
     timed: list[Comparison]
-    styles: dict[str, LineStyle]
     answer: str
     evidence: Plot | None
     notes: list[str]
     table: Table
-    prefix: str
+    curves: list[Panels]
 
 
 @dataclass(frozen=True)
@@ -192,9 +190,10 @@ def report_of(
     names = set()
     for run in itertools.chain.from_iterable(test_sets):
         names.update(run.names)
-    for name in dict.fromkeys(published.run for published in options.published):
-        if name not in names:
-            warn(f"published scores are given for {name!r}, but no such run is evaluated")
+    for published in options.published:
+        if published.run not in names:
+            names.add(published.run)  # one warning for each
+            warn(f"published scores are given for {published.run!r}, but no such run is evaluated")
 
     data = ShownData(find_root)
     compared = [_compared(runs, data, options) for runs in test_sets]
@@ -207,7 +206,16 @@ def report_of(
     marked = mark_significant([claims for _, claims, _ in compared])
     groups = []
     for number, ((series, _, timed), claims) in enumerate(zip(compared, marked, strict=True)):
-        groups.append(_group(series, claims, timed, data, options, f"set{number}"))
+        groups.append(
+            _group(
+                series,
+                claims,
+                timed,
+                data,
+                options,
+                f"set{number}",
+            )
+        )
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset
@@ -260,7 +268,13 @@ def _group(
     evidence = None
     if len(series) > 1:
         baseline = claims[0].baseline if claims else None
-        evidence = interval_plot(f"{prefix}-evidence", series, styles, baseline, _MOST_SHOWN)
+        evidence = interval_plot(
+            f"{prefix}-evidence",
+            series,
+            styles,
+            baseline,
+            _MOST_SHOWN,
+        )
 
     run = series[0].first
     images, captions = run.size
@@ -274,12 +288,11 @@ def _group(
         series=series,
         claims=claims,
         timed=timed,
-        styles=styles,
         answer=" ".join([*_edits_gained_and_lost(claims), answer(series, claims)]),
         evidence=evidence,
         notes=_notes(series, data, options),
         table=scores.overview_table(series, claims, timed, options.published),
-        prefix=prefix,
+        curves=training_curves(series, styles, prefix),
     )
 
 
@@ -306,7 +319,7 @@ def _notes(series: Sequence[Series], data: ShownData, options: ReportSettings) -
 
     unfinished = []
     for each in series:
-        model = each.first.members[0]
+        model = each.first.model
         if not model.history:
             continue
         gallery = data.gallery(model.artifact, "val")
@@ -323,7 +336,10 @@ def _notes(series: Sequence[Series], data: ShownData, options: ReportSettings) -
 
 
 def _sections(
-    groups: Sequence[Group], data: ShownData, artifacts: Sequence[ChainArtifact], options: ReportSettings
+    groups: Sequence[Group],
+    data: ShownData,
+    artifacts: Sequence[ChainArtifact],
+    options: ReportSettings,
 ) -> Iterator[Section]:
     sentences = negatives.sentence_parts(artifacts, data.gallery, options.examples, options.seed)
     details = _measured(groups, discrimination.SHOWN)
@@ -354,7 +370,7 @@ def _sections(
         all_scores += scores.score_tables(group.series, options.published)
         all_scores += scores.recall_differences(group.claims)
         all_scores += _settings_that_differ(group.series)
-        curves += training_curves(group.series, group.styles, group.prefix)
+        curves += group.curves
         costs.append(scores.cost_table(group.series))
     yield Section("All scores", all_scores)
     others = []
@@ -408,7 +424,10 @@ def _provenance(artifacts: Sequence[ChainArtifact]) -> Iterator[Facts]:
                 paths[text_without_places(message)].append(artifact.path)
     commands = [("", command) for command in commands_of(artifacts)]
     yield Facts("Commands", commands, "In the order in which they finished.", code=True)
-    if paths:
-        yield Facts("Warnings", [(join_some(names, _MOST_NAMED), message) for message, names in paths.items()])
+    warnings = []
+    for message, names in paths.items():
+        warnings.append((join_some(names, _MOST_NAMED), message))
+    if warnings:
+        yield Facts("Warnings", warnings)
     yield Facts("Fingerprints", fingerprints, code=True)
     yield Facts("Versions", [(package, " and ".join(known)) for package, known in sorted(versions.items())])

@@ -91,7 +91,10 @@ class EditedSentences:
 
 
 def mining_parts(
-    artifacts: Iterable[ChainArtifact], names: Mapping[str, str], gallery_of: Galleries, count: int
+    artifacts: Iterable[ChainArtifact],
+    names: Mapping[str, str],
+    gallery_of: Galleries,
+    count: int,
 ) -> tuple[list[Table | Panels | Examples], list[LikelyPairs]]:
     """Tell how hard mined candidates are, with examples of the first lists.
 
@@ -104,45 +107,38 @@ def mining_parts(
     Returns:
         Tables, plots and examples; and the pairs that judges of these lists call likelier right than not.
     """
-    minings = _last_minings(artifacts)
-    if not minings:
-        return [], []
-    titles = _mining_titles(minings, names)
-    statistics = [mining.statistics for mining in minings]
-    parts: list[Table | Panels | Examples] = [_mined_table(titles, statistics)]
-    parts += _rank_tables(titles, statistics)
-    parts += _reliability_panels(titles, statistics)
-    for title, mining in zip(titles, minings, strict=True):
-        settings = mining.settings
-        # A second model has own scores that nobody keeps, and candidates of no dataset have no pictures.
-        if settings.get("rescore_with") or settings.get("candidates") or first_model(mining.inputs).manifest is None:
-            continue
-        gallery = gallery_of(mining, TRAIN)
-        if gallery is not None:
-            examples, likely = _mined_examples(title, mining, gallery, count)
-            return [*parts, *examples], likely
-    return parts, []
-
-
-def _last_minings(artifacts: Iterable[ChainArtifact]) -> list[ChainArtifact]:
-    """Return minings without those whose lists were only searched for another one."""
     minings, searches = [], set()
     for artifact in artifacts:
         if artifact.stage == "mine_negatives" and artifact.manifest is not None:
             minings.append(artifact)
             if artifact.stage in artifact.inputs:
                 searches.add(artifact.inputs[artifact.stage].folder)
-    return [mining for mining in minings if mining.folder not in searches]
+    # Lists that were only searched for others are told by these.
+    minings = [mining for mining in minings if mining.folder not in searches]
+    if not minings:
+        return [], []
 
-
-def _mining_titles(minings: Sequence[ChainArtifact], names: Mapping[str, str]) -> list[str]:
-    """Return names of minings, with as many of their settings as tell them apart."""
-    titles, facts = [], []
+    titles, facts, statistics = [], [], []
     for mining in minings:
         titles.append(mining_name(mining, names))
         facts.append(dict(leaves(mining.settings)) | {"model": first_model(mining.inputs).name})
-    distinguished = zip(titles, distinctions(titles, facts), strict=True)
-    return [", ".join([title, *settings]) for title, (_, settings) in distinguished]
+        statistics.append(mining.statistics)
+    for number, (_, settings) in enumerate(distinctions(list(titles), facts)):
+        titles[number] = ", ".join([titles[number], *settings])
+    parts: list[Table | Panels | Examples] = [_mined_table(titles, statistics)]
+    parts += _rank_tables(titles, statistics)
+    parts += _reliability_panels(titles, statistics)
+    for title, mining in zip(titles, minings, strict=True):
+        # A second model has own scores that nobody keeps, and candidates of no dataset have no pictures.
+        if mining.settings.get("rescore_with") or mining.settings.get("candidates"):
+            continue
+        if first_model(mining.inputs).manifest is None:
+            continue
+        gallery = gallery_of(mining, TRAIN)
+        if gallery is not None:
+            examples, likely = _mined_examples(title, mining, gallery, count)
+            return [*parts, *examples], likely
+    return parts, []
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
@@ -184,7 +180,13 @@ def _mined_table(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]])
             "people judged before they were dropped."
         )
     rows = [Row(row.name, row.cells[: len(columns)]) for row in rows]
-    return Table("What was mined", columns, rows, note, head="mined by")
+    return Table(
+        "What was mined",
+        columns,
+        rows,
+        note,
+        head="mined by",
+    )
 
 
 def _rank_tables(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]]) -> list[Table]:
@@ -212,7 +214,15 @@ def _rank_tables(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]])
         "decisions correct the judge; without one, there are fewer than 20, and the share is the judge's mean "
         "probability, not the share that is likelier right than not."
     )
-    return [Table("Training candidates right after all, by rank", columns, rows, note, head="mined by")]
+    return [
+        Table(
+            "Training candidates right after all, by rank",
+            columns,
+            rows,
+            note,
+            head="mined by",
+        )
+    ]
 
 
 def _reliability_panels(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]]) -> list[Panels]:
@@ -233,7 +243,10 @@ def _reliability_panels(titles: Sequence[str], statistics: Sequence[Mapping[str,
 
 
 def _mined_examples(
-    title: str, mining: ChainArtifact, gallery: SplitPictures, count: int
+    title: str,
+    mining: ChainArtifact,
+    gallery: SplitPictures,
+    count: int,
 ) -> tuple[list[Examples], list[LikelyPairs]]:
     """Return the anchors whose hardest candidate scores nearest to or above their own match, of an image the best one.
 
@@ -252,23 +265,23 @@ def _mined_examples(
 
     of_images = _most_confused(
         gallery,
+        True,
         image_list,
-        anchors=images,
-        others=captions,
-        own=best_captions,
-        own_scores=scores[best_captions],
-        of_images=True,
-        count=count,
+        images,
+        captions,
+        best_captions,
+        scores[best_captions],
+        count,
     )
     of_captions = _most_confused(
         gallery,
+        False,
         caption_list,
-        anchors=captions,
-        others=images,
-        own=owners,
-        own_scores=scores,
-        of_images=False,
-        count=count,
+        captions,
+        images,
+        owners,
+        scores,
+        count,
     )
     note = (
         f"Mined by {title} in the training set. The most confused come first: their hardest candidate scores "
@@ -288,28 +301,33 @@ def _mined_examples(
         image = images[caption_list.candidates[row, place]]
         pairs.append((image, captions[row], float(probabilities[row, place])))
     note = f"Images for captions, mined by {title}, with a probability above one half to be right. {_ABOUT_LIKELY}"
-    return examples, likely_pairs("Mined in the training set", note, gallery, pairs, _LIKELIEST * count)
+    return examples, likely_pairs(
+        "Mined in the training set",
+        note,
+        gallery,
+        pairs,
+        _LIKELIEST * count,
+    )
 
 
 def _most_confused(
     gallery: SplitPictures,
+    of_images: bool,
     lists: MinedList,
-    *,
     anchors: Sequence[int],
     others: Sequence[int],
     own: np.ndarray,
     own_scores: np.ndarray,
-    of_images: bool,
     count: int,
 ) -> list[Example]:
     """Return the anchors whose hardest candidate scores highest beside their own match, with their candidates.
 
     Args:
         gallery: of the training set.
+        of_images: the anchors are images; else captions.
         lists: of the anchors.
         anchors, others: row of each in the gallery; candidates are places among the others.
         own, own_scores: the own match of each anchor among the others, and its score.
-        of_images: the anchors are images; else captions.
         count: of anchors.
     """
     examples = []
@@ -317,7 +335,15 @@ def _most_confused(
     by_lead = np.argsort(own_scores - lists.scores[:, 0], kind="stable")
     for row in by_lead[:count].tolist():
         anchor = anchors[row]
-        candidates = [gallery.candidate(of_images, anchor, others[own[row]], 0, float(own_scores[row]))]
+        candidates = [
+            gallery.candidate(
+                of_images,
+                anchor,
+                others[own[row]],
+                0,
+                float(own_scores[row]),
+            )
+        ]
         for place, other in enumerate(lists.candidates[row, :SHOWN].tolist()):
             if other < 0:
                 continue
@@ -325,7 +351,16 @@ def _most_confused(
             probability = None
             if probabilities is not None:
                 probability = float(probabilities[row, place])
-            candidates.append(gallery.candidate(of_images, anchor, others[other], place + 1, score, probability))
+            candidates.append(
+                gallery.candidate(
+                    of_images,
+                    anchor,
+                    others[other],
+                    place + 1,
+                    score,
+                    probability,
+                )
+            )
         examples.append(gallery.example(of_images, anchor, candidates))
     return examples
 
@@ -353,7 +388,13 @@ def likely_answers(series: Series, gallery: SplitPictures, count: int) -> list[L
             f"have one that is right with a probability above one half. {_ABOUT_LIKELY}"
         )
         title = f"Wrong first {answer}s in the {gallery.split.name} split"
-        parts += likely_pairs(title, note, gallery, pairs, _LIKELIEST * count)
+        parts += likely_pairs(
+            title,
+            note,
+            gallery,
+            pairs,
+            _LIKELIEST * count,
+        )
     return parts
 
 
@@ -363,37 +404,35 @@ def hardness_notes(series: Sequence[Series], names: Mapping[str, str]) -> list[s
     A second sentence says how often the model that mined is wrong on the test set, if it was evaluated there.
     """
     for each in series:
-        minings = [run.members[0].mining for run in newest_by_seed(each).values()]
-        known = [mining for mining in minings if mining and mining.manifest]
-        if len(known) < len(minings):
+        runs = newest_by_seed(each).values()
+        minings, captions, images = [], [], []
+        for run in runs:
+            mining = run.model.mining
+            if mining is not None and mining.manifest is not None:
+                minings.append(mining)
+                captions.append(Number.of(beaten_percent(mining.statistics, "texts_for_images")))
+                images.append(Number.of(beaten_percent(mining.statistics, "images_for_texts")))
+        caption, image = mean(captions), mean(images)
+        if len(minings) < len(runs) or caption is None or image is None:
             continue
-        statistics = [mining.statistics for mining in known]
-        caption = mean([Number.of(beaten_percent(one, "texts_for_images")) for one in statistics])
-        image = mean([Number.of(beaten_percent(one, "images_for_texts")) for one in statistics])
-        if caption is None or image is None:
-            continue
-        name = mining_name(known[0], names)
-        if len(known) > 1:
-            name += f" and its other seeds, mean of {len(known)}"
+        name = mining_name(minings[0], names)
+        if len(minings) > 1:
+            name += f" and its other seeds, mean of {len(minings)}"
         training = (
             f"In the training set, the hardest caption scores at least as high as the own one in {caption.text} % of "
             f"the pairs, the hardest image in {image.text} %, by {name}."
         )
-        return [training, *_test_notes(series, first_model(known[0].inputs).name)]
-    return []
-
-
-def _test_notes(series: Sequence[Series], miner: str) -> list[str]:
-    """Return how often the model that mined is wrong on the test set; nothing if it was not evaluated there."""
-    for each in series:
-        run = each.first
-        if len(run.members) == 1 and run.members[0].artifact.name == miner:
-            note = (
-                f"In the {run.settings['split']} split, from which it did not learn, it ranks a wrong caption "
-                f"first for {100 - score_of(each, 'i2t_r1').value:.1f} % of the images, a wrong image for "
-                f"{100 - score_of(each, 't2i_r1').value:.1f} % of the captions."
-            )
-            return [note]
+        miner = first_model(minings[0].inputs).name
+        for other in series:
+            run = other.first
+            if len(run.members) == 1 and run.model.artifact.name == miner:
+                test = (
+                    f"In the {run.settings['split']} split, from which it did not learn, it ranks a wrong caption "
+                    f"first for {100 - score_of(other, 'i2t_r1').value:.1f} % of the images, a wrong image for "
+                    f"{100 - score_of(other, 't2i_r1').value:.1f} % of the captions."
+                )
+                return [training, test]
+        return [training]
     return []
 
 
@@ -401,7 +440,10 @@ def _test_notes(series: Sequence[Series], miner: str) -> list[str]:
 
 
 def sentence_parts(
-    artifacts: Iterable[ChainArtifact], gallery_of: Galleries, count: int, seed: int
+    artifacts: Iterable[ChainArtifact],
+    gallery_of: Galleries,
+    count: int,
+    seed: int,
 ) -> list[Table | EditedSentences]:
     """Tell what became of the sentences of each generator, with some of the hardest of the first, or twins.
 
@@ -415,7 +457,18 @@ def sentence_parts(
     for artifact in artifacts:
         if artifact.stage != "synthesize" or artifact.manifest is None:
             continue
-        rows.append(Row(generator_name(artifact), _sentence_cells(artifact.statistics)))
+        statistics = artifact.statistics
+        drawn, not_true = statistics["drawn"], statistics.get("true_negatives")
+        total = sum(drawn.values())
+        cells: list[Number | None] = [Number(total, digits=0)]
+        for name in ("kept", *_REJECTED):
+            cells.append(Number(100 * drawn.get(name, 0) / total) if total else None)
+        cells.append(Number.of(statistics["words_changed"]))
+        cells.append(Number.of(statistics["beats_caption_percent"]))
+        still_true = None
+        if not_true and not_true["sentences"]:
+            still_true = Number(100 - not_true["percent"])
+        rows.append(Row(generator_name(artifact), [*cells, still_true]))
         if artifact.settings.get("twins"):
             makers_of_twins.append(artifact)
         else:
@@ -446,25 +499,6 @@ def sentence_parts(
     return [table]
 
 
-def _sentence_cells(statistics: Mapping[str, Any]) -> list[Number | None]:
-    """Return the number of sentences, the shares of those kept and rejected, and what those kept are like."""
-    drawn = statistics["drawn"]
-    total = sum(drawn.values())
-    cells: list[Number | None] = [Number(total, digits=0)]
-    for name in ("kept", *_REJECTED):
-        share = None
-        if total:
-            share = Number(100 * drawn.get(name, 0) / total)
-        cells.append(share)
-    cells.append(Number.of(statistics["words_changed"]))
-    cells.append(Number.of(statistics["beats_caption_percent"]))
-    not_true = statistics.get("true_negatives")
-    still_true = None
-    if not_true and not_true["sentences"]:
-        still_true = Number(100 - not_true["percent"])
-    return [*cells, still_true]
-
-
 def generator_name(artifact: ChainArtifact) -> str:
     """Name a generator for people: what its configuration is shown as, who wrote, and an unusual seed or split."""
     assert artifact.manifest is not None
@@ -482,14 +516,19 @@ def generator_name(artifact: ChainArtifact) -> str:
     return ", ".join(details)
 
 
-def _written_examples(artifact: ChainArtifact, gallery: SplitPictures, count: int, seed: int) -> EditedSentences | None:
+def _written_examples(
+    artifact: ChainArtifact,
+    gallery: SplitPictures,
+    count: int,
+    seed: int,
+) -> EditedSentences | None:
     """Return the hardest sentences of some captions, or their twins; None where there are no sentences."""
     file = SentenceFile(artifact.folder)
     name = generator_name(artifact)
-    caption_ids = file.read(["caption_id"])["caption_id"].unique().to_pylist()
+    caption_ids = file.read(["caption_id"])["caption_id"].unique()
     order = np.random.default_rng([seed, 20]).permutation(len(caption_ids))
-    chosen = [caption_ids[place] for place in order[:count]]
-    if not chosen:
+    chosen = caption_ids.take(order[:count])
+    if len(chosen) == 0:
         return None
     is_chosen = pc.field("caption_id").isin(chosen)
     rows = pa.concat_tables(group.filter(is_chosen) for group in file.row_groups(_SENTENCE)).to_pylist()
@@ -512,7 +551,12 @@ def _written_examples(artifact: ChainArtifact, gallery: SplitPictures, count: in
     return EditedSentences("Captions with the hardest sentences made of them", note, images)
 
 
-def _twins(name: str, rows: list[dict[str, Any]], gallery: SplitPictures, count: int) -> EditedSentences:
+def _twins(
+    name: str,
+    rows: list[dict[str, Any]],
+    gallery: SplitPictures,
+    count: int,
+) -> EditedSentences:
     """Return some twins of each kind, the image before its twin."""
     kinds = {row["kind"] for row in rows}
     most_of_kind = math.ceil(count / len(kinds))

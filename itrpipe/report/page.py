@@ -15,14 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from itrpipe.config import leaves
-from itrpipe.evaluation.tables import (
-    Table,
-    as_json,
-    as_lines,
-    as_markdown,
-    with_minus,
-    wrapped,
-)
+from itrpipe.evaluation.tables import Table, as_json, as_lines, as_markdown, with_minus, wrapped
 from itrpipe.printable import printable_lines
 from itrpipe.report.claims import Comparison
 from itrpipe.report.contents import ReportPage, Section
@@ -82,8 +75,11 @@ def insert_tables(document: str, asked: str, tables: str) -> str | None:
 
 def results(report: ReportPage) -> dict[str, Any]:
     """Return all numbers of a report but times, unrounded: `runs`, `claims` against baselines, and tables."""
+    answers, notes = [], []
     runs, claims, tables = [], [], []
     for group in report.groups:
+        answers.append(group.answer)
+        notes.append(group.notes)
         for series in group.series:
             runs += map(_run_facts, series.all)
         claims += map(_claim_facts, group.claims + group.timed)
@@ -94,8 +90,8 @@ def results(report: ReportPage) -> dict[str, Any]:
         "title": report.title,
         "dataset": report.dataset,
         "interval_level": report.level,
-        "answers": [group.answer for group in report.groups],
-        "notes": [group.notes for group in report.groups],
+        "answers": answers,
+        "notes": notes,
         "runs": runs,
         "claims": claims,
         "tables": tables,
@@ -109,7 +105,7 @@ def _tables(section: Section) -> list[Table]:
 
 def _run_facts(run: EvaluatedRun) -> dict[str, Any]:
     data = run.prepare.manifest
-    trained = run.members[0].settings
+    trained = run.model.settings
     setting: dict[str, Any] = {}
     if data is not None and trained:
         setting = {
@@ -118,6 +114,13 @@ def _run_facts(run: EvaluatedRun) -> dict[str, Any]:
             "training": data.metrics.get("train"),
             "data": {key: value_text(value) for key, value in leaves(data.settings)},
         }
+    not_as_declared = {}
+    for key, departure in run.departures.items():
+        not_as_declared[key] = asdict(departure)
+    epochs, models = [], []
+    for model in run.members:
+        epochs.append(model.epochs)
+        models.append(model.artifact.name)
     facts: dict[str, Any] = {
         "label": run.label,
         "name": run.name,
@@ -129,12 +132,7 @@ def _run_facts(run: EvaluatedRun) -> dict[str, Any]:
     }
     for key in ("method", "backbone", "seed", "features", "split"):
         facts[key] = run.settings[key]
-    facts |= {
-        "not_as_declared": {key: asdict(departure) for key, departure in run.departures.items()},
-        "epochs": [member.epochs for member in run.members],
-        "models": [member.artifact.name for member in run.members],
-        "trained": dict(leaves(trained)),
-    }
+    facts |= {"not_as_declared": not_as_declared, "epochs": epochs, "models": models, "trained": dict(leaves(trained))}
     for file in run.manifest.outputs:
         if file.endswith(".json"):
             facts[Path(file).stem] = run.wrote(file)

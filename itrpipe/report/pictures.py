@@ -183,10 +183,30 @@ class SplitPictures:
         """
         mark = self._mark(of_images, query, row)
         if of_images:
-            return Candidate(self.split.texts[row], None, score, place, mark, probability)
-        return Candidate("", self.picture(row), score, place, mark, probability)
+            return Candidate(
+                self.split.texts[row],
+                None,
+                score,
+                place,
+                mark,
+                probability,
+            )
+        return Candidate(
+            "",
+            self.picture(row),
+            score,
+            place,
+            mark,
+            probability,
+        )
 
-    def example(self, of_images: bool, query: int, candidates: list[Candidate], **ranks: int | None) -> Example:
+    def example(
+        self,
+        of_images: bool,
+        query: int,
+        candidates: list[Candidate],
+        **ranks: int | None,
+    ) -> Example:
         """Return a query with candidates.
 
         Args:
@@ -198,7 +218,13 @@ class SplitPictures:
         caption = int(self.split.captions_of_image[query]) if of_images else query
         return Example(self.split.texts[caption], self.own_picture(caption), candidates, **ranks)
 
-    def first_found(self, run: EvaluatedRun, baseline: EvaluatedRun | None, direction: str, query: int) -> Example:
+    def first_found(
+        self,
+        run: EvaluatedRun,
+        baseline: EvaluatedRun | None,
+        direction: str,
+        query: int,
+    ) -> Example:
         """Return a query of a run with the first that it found, and the best own one if that is still listed.
 
         Args:
@@ -217,7 +243,15 @@ class SplitPictures:
             row = rows[name]
             is_own = self._mark(of_images, query, row) == "own"
             if place <= SHOWN or (is_own and not has_own):
-                candidates.append(self.candidate(of_images, query, row, place, score))
+                candidates.append(
+                    self.candidate(
+                        of_images,
+                        query,
+                        row,
+                        place,
+                        score,
+                    )
+                )
             has_own |= is_own
         baseline_rank = None
         if baseline is not None:
@@ -283,7 +317,11 @@ class LikelyPairs:
 
 
 def likely_pairs(
-    title: str, note: str, gallery: SplitPictures, pairs: Sequence[tuple[int, int, float]], count: int
+    title: str,
+    note: str,
+    gallery: SplitPictures,
+    pairs: Sequence[tuple[int, int, float]],
+    count: int,
 ) -> list[LikelyPairs]:
     """Return the likeliest pairs, if there are any.
 
@@ -324,7 +362,12 @@ def likely_pairs(
     return [LikelyPairs(title, note, items)]
 
 
-def retrieval_examples(series: Series, baseline: Series | None, gallery: SplitPictures, count: int) -> list[Examples]:
+def retrieval_examples(
+    series: Series,
+    baseline: Series | None,
+    gallery: SplitPictures,
+    count: int,
+) -> list[Examples]:
     """Return queries of both directions, captions for images last, by the first run of a series.
 
     With a baseline those whose right answer moved furthest up or down, by the ratio of its ranks; else those whose

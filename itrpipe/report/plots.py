@@ -110,12 +110,15 @@ def line_styles(series: Sequence[Series]) -> dict[str, LineStyle]:
 
     Where there are more methods than colours, dashes tell those of one colour apart, too.
     """
-    backbones = list(dict.fromkeys(each.first.backbone for each in series))
     # Of several first trainings of a backbone, which differ in their settings, one is grey.
+    backbones: list[str] = []
     grey_of_backbone = {}
     for each in series:
+        backbone = each.first.backbone
+        if backbone not in backbones:
+            backbones.append(backbone)
         if FIRST in each.first.roles:
-            grey_of_backbone.setdefault(each.first.backbone, each.name)
+            grey_of_backbone.setdefault(backbone, each.name)
     greys = grey_of_backbone.values()
     methods = list(dict.fromkeys(each.method for each in series if each.name not in greys))
     rounds = max(1, math.ceil(len(methods) / SERIES))  # how often the colours are gone through
@@ -132,7 +135,11 @@ def line_styles(series: Sequence[Series]) -> dict[str, LineStyle]:
 
 
 def interval_plot(
-    name: str, series: Sequence[Series], styles: Mapping[str, LineStyle], baseline: Series | None, most: int
+    name: str,
+    series: Sequence[Series],
+    styles: Mapping[str, LineStyle],
+    baseline: Series | None,
+    most: int,
 ) -> Plot:
     """Draw the RSum of the best models and of the baseline with intervals over images, below each other.
 
@@ -166,7 +173,14 @@ def interval_plot(
         rsum = score_of(each)
         colour = styles[each.name].colour
         axes.plot(_rsum_interval(each), [place, place], color=colour, linewidth=2.2)
-        axes.plot([rsum.value], [place], "o", color=colour, markersize=6.5, markeredgewidth=1.6)
+        axes.plot(
+            [rsum.value],
+            [place],
+            "o",
+            color=colour,
+            markersize=6.5,
+            markeredgewidth=1.6,
+        )
         axes.annotate(
             rsum.text,
             xy=(rsum.value, place),
@@ -177,7 +191,13 @@ def interval_plot(
             horizontalalignment="center",
         )
     if baseline is not None:
-        axes.axvline(rsum_of(baseline), color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        axes.axvline(
+            rsum_of(baseline),
+            color=_MUTED,
+            linewidth=0.9,
+            linestyle=(0, (1, 2)),
+            zorder=1,
+        )
         axes.axvspan(*_rsum_interval(baseline), color=_RULE, alpha=0.5, linewidth=0)
     figure.set_figheight(0.5 + 0.34 * max(bottom, 2))
     axes.set_yticks(places, wrapped_labels)
@@ -204,8 +224,12 @@ def _best(series: Sequence[Series], baseline: Series | None, most: int) -> list[
 
 def _rsum_interval(series: Series) -> tuple[float, float]:
     """Return the ends of the interval of its RSum over images: means of those of its seeds."""
-    scores = [run.metrics[FULL][RSUM] for run in newest_by_seed(series).values()]
-    return fmean(score["low"] for score in scores), fmean(score["high"] for score in scores)
+    lows, highs = [], []
+    for run in newest_by_seed(series).values():
+        rsum = run.metrics[FULL][RSUM]
+        lows.append(rsum["low"])
+        highs.append(rsum["high"])
+    return fmean(lows), fmean(highs)
 
 
 def panel() -> tuple[Any, Axes]:
@@ -269,7 +293,7 @@ def training_curves(series: Sequence[Series], styles: Mapping[str, LineStyle], p
     trained: dict[str, list[TrainedModel]] = {}
     for each in series:
         for run in each.all:
-            model = run.members[0]
+            model = run.model
             if len(run.members) == 1 and not run.rerank and model.history:
                 trained.setdefault(each.name, []).append(model)
     plots = []
@@ -279,7 +303,15 @@ def training_curves(series: Sequence[Series], styles: Mapping[str, LineStyle], p
             if models[0].history[0].get(column) is not None:
                 measured[name] = models
         if measured:
-            plots.append(_curves_by_epoch(f"{prefix}-{column}", title, column, measured, styles))
+            plots.append(
+                _curves_by_epoch(
+                    f"{prefix}-{column}",
+                    title,
+                    column,
+                    measured,
+                    styles,
+                )
+            )
     if not plots:
         return []
     note = (
@@ -300,11 +332,12 @@ def _curves_by_epoch(
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     figure, axes = panel()
-    rows = []
+    last_epoch = 0
+    values = []
     for model in itertools.chain.from_iterable(trained.values()):
-        rows += model.history
-    last_epoch = max(row["epoch"] for row in rows)
-    values = [row[column] for row in rows]
+        for row in model.history:
+            last_epoch = max(last_epoch, row["epoch"])
+            values.append(row[column])
     if min(values) > 0 and max(values) / min(values) > 12:
         title += " (log scale)"
         axes.set_yscale("log")
@@ -323,16 +356,35 @@ def _curves_by_epoch(
             values = [row[column] for row in model.history]
             curves.append(values)
             if len(models) > 1:
-                axes.plot(epochs, values, color=style.colour, linewidth=0.8, alpha=0.6)
-            best = max(number for number, row in enumerate(model.history) if row["best"])
-            axes.plot([epochs[best]], [values[best]], "o", markersize=marker_size, color=style.colour)
+                axes.plot(
+                    epochs,
+                    values,
+                    color=style.colour,
+                    linewidth=0.8,
+                    alpha=0.6,
+                )
+            best = [row for row in model.history if row["best"]][-1]
+            axes.plot(
+                [best["epoch"]],
+                [best[column]],
+                "o",
+                markersize=marker_size,
+                color=style.colour,
+            )
 
         shared = min(map(len, curves))
         middle = np.mean([values[:shared] for values in curves], axis=0)
         epochs = [row["epoch"] for row in models[0].history[:shared]]
         dashes = (0, style.dashes) if style.dashes else "-"
         marker = "o" if shared <= _MOST_MARKED else ""
-        axes.plot(epochs, middle, color=style.colour, linestyle=dashes, marker=marker, markersize=3.2)
+        axes.plot(
+            epochs,
+            middle,
+            color=style.colour,
+            linestyle=dashes,
+            marker=marker,
+            markersize=3.2,
+        )
     # The axis ends a little behind the last epoch. A model that was not trained is validated once, at epoch 0.
     axes.set_xlim(0, max(last_epoch, 1) * 1.03)
     axes.set_xlabel("epoch")

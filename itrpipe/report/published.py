@@ -163,7 +163,11 @@ class RunScores:
 
 
 def compare_published(
-    published: Sequence[Published], evaluations: Mapping[str, Path], tolerance: Tolerance, *, tiny: bool
+    published: Sequence[Published],
+    evaluations: Mapping[str, Path],
+    tolerance: Tolerance,
+    *,
+    tiny: bool,
 ) -> list[RunScores]:
     """Compare what was published with what was measured; runs without an evaluation are `missing`.
 
@@ -185,13 +189,29 @@ def compare_published(
             if folder is not None:
                 measured = _measured(folder, each.protocol, metric)
             recalls = len(RECALLS) if metric == RSUM else 1
-            verdict = _verdict(each, measured, expected, recalls, tolerance)
+            verdict = _verdict(
+                each,
+                measured,
+                expected,
+                recalls,
+                tolerance,
+            )
             scores.append(Score(metric, expected, measured, verdict))
         # RSum where it was published, else the sum of all scores.
         chosen = [score for score in scores if score.metric == RSUM] or scores
         headline = chosen[0]
         if len(chosen) > 1:
-            headline = _sum_of(chosen, each, tolerance)
+            expected = sum(each.scores.values())
+            parts = [score.measured for score in chosen if score.measured is not None]
+            measured = sum(parts) if len(parts) == len(chosen) else None
+            verdict = _verdict(
+                each,
+                measured,
+                expected,
+                len(chosen),
+                tolerance,
+            )
+            headline = Score(f"sum of {len(chosen)} scores", expected, measured, verdict)
         if tiny and folder is not None:
             headline = replace(headline, verdict="tiny")
             scores = [replace(score, verdict="tiny") for score in scores]
@@ -210,18 +230,12 @@ def _measured(folder: Path, protocol: str, metric: str) -> float | None:
     return dict(leaves(read_json(file))).get(path)
 
 
-def _sum_of(scores: Sequence[Score], published: Published, tolerance: Tolerance) -> Score:
-    expected = sum(score.expected for score in scores)
-    measured = None
-    parts = [score.measured for score in scores if score.measured is not None]
-    if len(parts) == len(scores):
-        measured = sum(parts)
-    verdict = _verdict(published, measured, expected, len(scores), tolerance)
-    return Score(f"sum of {len(scores)} scores", expected, measured, verdict)
-
-
 def _verdict(
-    published: Published, measured: float | None, expected: float, recalls: int, tolerance: Tolerance
+    published: Published,
+    measured: float | None,
+    expected: float,
+    recalls: int,
+    tolerance: Tolerance,
 ) -> Verdict:
     if measured is None:
         return "missing"

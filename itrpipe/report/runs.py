@@ -116,8 +116,9 @@ class TrainedModel:
             roles.add(FIRST)
         if baseline_kind("train", self.method_name):
             roles.add(DECLARED)
-        changes = [choice for part, choice in self.choices.items() if part != OBJECTIVE]
-        if self.choices and not any(changes):
+        others = dict(self.choices)
+        others.pop(OBJECTIVE, None)
+        if self.choices and not any(others.values()):
             roles.add(PLAIN)
         if not self.is_trained and not self.is_seed_elsewhere:
             roles.add(UNTRAINED)
@@ -217,9 +218,14 @@ class EvaluatedRun:
         return self.manifest.settings
 
     @property
+    def model(self) -> TrainedModel:
+        """Return the first member, often the only one."""
+        return self.members[0]
+
+    @property
     def seed(self) -> int:
         """Return the seed of the first member."""
-        return self.members[0].seed
+        return self.model.seed
 
     @property
     def rerank(self) -> int:
@@ -338,7 +344,14 @@ def group_runs(
     manifests: dict[Path, Manifest | None] = {}
     labels = Counter(manifest.label for _, manifest in evaluations)
     for folder, manifest in evaluations:
-        artifact = ChainArtifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, manifests)
+        artifact = ChainArtifact(
+            "evaluate",
+            folder.name,
+            manifest.fingerprint,
+            folder,
+            manifest,
+            manifests,
+        )
         label = manifest.label
         if labels[label] > 1:
             label = folder.name
@@ -350,7 +363,7 @@ def group_runs(
     groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
     for run in sorted(runs, key=_sort_key):
         groups.setdefault((run.settings["split"], run.prepare.name), []).append(run)
-    return [group for _, group in sorted(groups.items())]
+    return [groups[key] for key in sorted(groups)]
 
 
 def _trained_model(artifact: ChainArtifact, declared: Declared, names: Mapping[str, str]) -> TrainedModel:
@@ -360,7 +373,15 @@ def _trained_model(artifact: ChainArtifact, declared: Declared, names: Mapping[s
         title = _EMBEDDINGS
         if backbone != GIVEN:
             title = backbone_title(backbone)
-        return TrainedModel(GIVEN, backbone, int(seed or 0), artifact, declared, title, bool(seed))
+        return TrainedModel(
+            GIVEN,
+            backbone,
+            int(seed or 0),
+            artifact,
+            declared,
+            title,
+            bool(seed),
+        )
     match = _ARTIFACT_NAME.fullmatch(artifact.name)  # told by its name even when it was removed
     assert match is not None
     conf, backbone, seed = match.groups()
@@ -370,7 +391,15 @@ def _trained_model(artifact: ChainArtifact, declared: Declared, names: Mapping[s
         repeated = _SEED_ELSEWHERE.fullmatch(name)
     if repeated is not None:
         name, seed = repeated.groups()
-    return TrainedModel(conf, backbone, int(seed or 0), artifact, declared, name, repeated is not None)
+    return TrainedModel(
+        conf,
+        backbone,
+        int(seed or 0),
+        artifact,
+        declared,
+        name,
+        repeated is not None,
+    )
 
 
 def _sort_key(run: EvaluatedRun) -> tuple[str | int, ...]:
@@ -422,13 +451,20 @@ class Series:
 
 def contents_of(runs: Iterable[EvaluatedRun], file: str) -> list[Any]:
     """Return what runs wrote to a file of their evaluations, of those that wrote any."""
-    return list(filter(None, [run.wrote(file) for run in runs]))
+    contents = []
+    for run in runs:
+        content = run.wrote(file)
+        if content:
+            contents.append(content)
+    return contents
 
 
 def newest_by_seed(series: Series) -> dict[int, EvaluatedRun]:
     """Return the newest run of every seed."""
-    ordered = sorted(series.all, key=lambda run: run.manifest.finished)
-    return dict(sorted({run.seed: run for run in ordered}.items()))
+    newest = {}
+    for run in sorted(series.all, key=lambda run: (run.seed, run.manifest.finished)):
+        newest[run.seed] = run
+    return newest
 
 
 def series_of(runs: Sequence[EvaluatedRun]) -> list[Series]:

@@ -25,7 +25,6 @@ _OVERVIEW = {"RSum": RSUM, "R@1 image → text": "i2t_r1", "R@1 text → image":
 """Column of the table of all models -> metric."""
 _AGAINST, _SEEDS, _TIME, _WORD = "against baseline", "over seeds", "same time", "result"
 """Columns of the table of all models that compare them."""
-_SHARES = ("mean_text_match_share", "mean_image_match_share")
 _MOST_SETTINGS = 3
 """Settings of a model below its name."""
 _GLOSSARY = {
@@ -62,14 +61,19 @@ def overview_table(
         columns.append(_WORD)
 
     metrics = [_OVERVIEW.get(column, "") for column in columns]
-    claim_of_model = {claim.series.name: claim for claim in claims}
-    timed_of_model = {claim.series.name: claim for claim in timed}
+    claim_of_model, timed_of_model = {}, {}
+    for claim in claims:
+        claim_of_model[claim.series.name] = claim
+    for claim in timed:
+        timed_of_model[claim.series.name] = claim
     baselines = {claim.baseline.name for claim in claims}
     rows = []
     for each in sorted(series, key=rsum_of, reverse=True):
         name = each.name
         claim = claim_of_model.get(name)
-        cells: dict[str, Cell] = {title: score_of(each, metric) for title, metric in _OVERVIEW.items()}
+        cells: dict[str, Cell] = {}
+        for column, metric in _OVERVIEW.items():
+            cells[column] = score_of(each, metric)
         if name in timed_of_model:
             cells[_TIME] = _rsum_difference(timed_of_model[name])
         if name in baselines:
@@ -83,42 +87,36 @@ def overview_table(
                 name += f", against {claim.baseline.method}"
         if cells.get(_WORD) != AT_CHANCE and all_at_chance(each):
             cells[_WORD] = "learned little"
-        rows.append(Row(name, list(map(cells.get, columns)), _overview_note(each)))
+        notes = [each.first.label]
+        seeds = newest_by_seed(each)
+        if len(seeds) > 1:
+            notes.append(f"{len(seeds)} seeds")
+        if each.first.departures:
+            notes.append(join_departures(each.first.departures, _MOST_SETTINGS))
+        rows.append(Row(name, list(map(cells.get, columns)), "; ".join(notes)))
         for scores in _published_of(each, published, FULL):
             if RSUM in scores.scores:
                 rows.append(_quoted_row("published", scores.scores, metrics, scores.source))
     rows.append(_quoted_row("chance", random_recalls(*series[0].first.size), metrics))
-    return Table("", columns, rows, _overview_caption(series, claims))
+    return Table("", columns, rows, _overview_caption(series, claims, len(baselines)))
 
 
-def _overview_note(series: Series) -> str:
-    """Return what stands below the name of a model: its label, the number of its seeds, and what is not as declared."""
-    notes = [series.first.label]
-    seeds = newest_by_seed(series)
-    if len(seeds) > 1:
-        notes.append(f"{len(seeds)} seeds")
-    if series.first.departures:
-        notes.append(join_departures(series.first.departures, _MOST_SETTINGS))
-    return "; ".join(notes)
-
-
-def _overview_caption(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
+def _overview_caption(series: Sequence[Series], claims: Sequence[Comparison], baselines: int) -> str:
     level = 100 * series[0].first.settings["interval_level"]
     sentences = [
         f"RSum is the sum of six recalls, 600 at best. Below a number its {level:g} % interval over images, or its "
         "standard deviation over seeds."
     ]
-    if len({claim.baseline.name for claim in claims}) > 1:
+    if baselines > 1:
         sentences.append("A difference is to the baseline that its row names.")
-    elif claims:
+    elif baselines:
         sentences.append("A difference is to the row that is marked as baseline.")
     if any(claim.claim.word in TOO_FEW.values() for claim in claims):
         sentences.append(
             "A verdict takes three seeds of both: --seeds 5 of itrpipe run, or --seed 1, --seed 2 of evaluate."
         )
-    names = " ".join(each.name for each in series)
     for word, sentence in _GLOSSARY.items():
-        if word in names:
+        if any(word in each.name for each in series):
             sentences.append(sentence)
     return " ".join(sentences)
 
@@ -145,7 +143,12 @@ def _published_of(series: Series, published: Sequence[Published], protocol: str)
     return [each for each in published if each.run in names and each.protocol == protocol]
 
 
-def _quoted_row(name: str, values: Mapping[str, float], metrics: Iterable[str], source: str = "") -> Row:
+def _quoted_row(
+    name: str,
+    values: Mapping[str, float],
+    metrics: Iterable[str],
+    source: str = "",
+) -> Row:
     """Return a row of numbers that were not measured here; metrics without a number have an empty cell."""
     return Row(name, [Number.of(values.get(metric)) for metric in metrics], source, quoted=True)
 
@@ -215,16 +218,31 @@ def recall_differences(claims: Sequence[Comparison]) -> list[Table]:
                 cells = [_over_images(differences[metric]) for metric in COMPARED]
                 rows.append(Row(claim.series.name, cells, f"against {claim.baseline.name}"))
 
-    spans = [(title, 3) for title in SIDES.values()]
-    spans.append(("", 1))
+    spans = [*zip(SIDES.values(), (3, 3), strict=True), ("", 1)]
     headings = [heading for _, heading in _RECALL_PLACES.values()]
     caption = "In percentage points, mean over seeds, with the interval over images (paired bootstrap)."
     title = "Differences to the baseline"
     tables = []
     if own:
-        tables.append(Table(title, headings, own, caption, spans))
+        tables.append(
+            Table(
+                title,
+                headings,
+                own,
+                caption,
+                spans,
+            )
+        )
     if oracle:
-        tables.append(Table(f"{title}, all correct matches counted", headings, oracle, caption, spans))
+        tables.append(
+            Table(
+                f"{title}, all correct matches counted",
+                headings,
+                oracle,
+                caption,
+                spans,
+            )
+        )
     return tables
 
 
@@ -247,11 +265,12 @@ def cost_table(series: Sequence[Series]) -> Table:
     for each in series:
         epochs, seconds, shares = [], [], []
         for run in newest_by_seed(each).values():
-            epochs.append(Number.of(run.members[0].epochs, digits=0))
+            epochs.append(Number.of(run.model.epochs, digits=0))
             seconds.append(Number.of(run.seconds))
             values = []
-            for row in run.members[0].history:
-                values += [row[name] for name in _SHARES if row.get(name) is not None]
+            for row in run.model.history:
+                values += [row.get("mean_text_match_share"), row.get("mean_image_match_share")]
+            values = [value for value in values if value is not None]
             shares.append(Number(100 * float(np.mean(values))) if values else None)
         time = mean(seconds)
         cells: list[Cell] = [mean(epochs), time, mean(shares)]
