@@ -55,7 +55,7 @@ _MISSING = re.compile(r"|#N/A N/A|#N/A|#NA|-?1\.#IND|-?1\.#QNAN|-?NaN|-?nan|<NA>
 _ENDINGS = {".png": "png", ".webp": "webp"}
 """Ending of a file -> that of its member; else `jpg`."""
 _QUALITY = 95
-"""Of mirrored photographs, which are encoded again."""
+"""JPEG quality of mirrored photographs, which are encoded again."""
 _ROWS_AT_ONCE, _IMAGES_AT_ONCE = 8_192, 256
 
 
@@ -91,9 +91,7 @@ def _write_parquet(
 def _parquet_schema(mined: MinedPairs, direction: str) -> pa.Schema:
     text = pa.string()
     image = pa.struct([("bytes", pa.binary()), ("path", text)])  # what `datasets.Image` stores
-    anchor, other = image, text
-    if direction == "t2i":
-        anchor, other = text, image
+    anchor, other = (text, image) if direction == "t2i" else (image, text)
     fields: dict[str, Any] = {"anchor": anchor, "positive": other}
     for number in range(mined.width(direction)):
         fields[f"negative_{number + 1}"] = other
@@ -145,7 +143,12 @@ def _write_tsv(
     places = (captions - np.searchsorted(mined.owners, owners)).tolist()
     with _open_lines(path) as stream:
         stream.write("filepath\ttitle\tneg_caption\tneg_image\n")
-        writer = csv.writer(stream, delimiter="\t", quoting=csv.QUOTE_ALL, lineterminator="\n")
+        writer = csv.writer(
+            stream,
+            delimiter="\t",
+            quoting=csv.QUOTE_ALL,
+            lineterminator="\n",
+        )
         for caption, place in zip(captions.tolist(), places, strict=True):
             image, title, negatives = mined.row("i2t", caption)
             numbers = []
@@ -157,7 +160,8 @@ def _write_tsv(
             writer.writerow((image["image"], title["text"], json.dumps(texts, ensure_ascii=False), str(numbers)))
 
 
-def _write_jsonl(
+def _write_rows(
+    row_as_json: Callable[[Document, Document, list[Document]], Document],
     mined: MinedPairs,
     direction: str,
     path: Path,
@@ -165,15 +169,17 @@ def _write_jsonl(
 ) -> None:
     with _open_lines(path) as stream:
         for caption in captions.tolist():
-            query, positive, negatives = mined.row(direction, caption)
-            line = {
-                "query_id": query["docid"],
-                "query": query["text"],
-                "query_image": query["image"],
-                "positive_passages": [_passage(positive)],
-                "negative_passages": list(map(_passage, negatives)),
-            }
-            stream.write(_json_line(line))
+            stream.write(_json_line(row_as_json(*mined.row(direction, caption))))
+
+
+def _row_in_full(query: Document, positive: Document, negatives: list[Document]) -> Document:
+    return {
+        "query_id": query["docid"],
+        "query": query["text"],
+        "query_image": query["image"],
+        "positive_passages": [_passage(positive)],
+        "negative_passages": list(map(_passage, negatives)),
+    }
 
 
 def _passage(document: Document) -> Document:
@@ -181,22 +187,14 @@ def _passage(document: Document) -> Document:
     return passage | _facts(document)
 
 
-def _write_tevatron(
-    mined: MinedPairs,
-    direction: str,
-    path: Path,
-    captions: np.ndarray,
-) -> None:
-    with _open_lines(path) as stream:
-        for caption in captions.tolist():
-            query, positive, negatives = mined.row(direction, caption)
-            line = {
-                "query_id": query["docid"],
-                "query_text": query["text"],
-                "query_image": query["image"],
-                "positive_document_ids": [positive["docid"]],
-            }
-            stream.write(_json_line(line | _side_by_side("negative_document_ids", negatives)))
+def _row_by_ids(query: Document, positive: Document, negatives: list[Document]) -> Document:
+    row = {
+        "query_id": query["docid"],
+        "query_text": query["text"],
+        "query_image": query["image"],
+        "positive_document_ids": [positive["docid"]],
+    }
+    return row | _side_by_side("negative_document_ids", negatives)
 
 
 def _write_documents(path: Path, documents: Sequence[Document]) -> None:
@@ -393,25 +391,9 @@ class FileFormat:
             images = {image["docid"]: image for image in mined.images}
             texts = [*mined.captions, *itertools.chain.from_iterable(mined.sentences)]
             if "t2i" in directions:
-                tables.append(
-                    TableFiles(
-                        "images",
-                        "images/*.jsonl",
-                        list(images.values()),
-                        0,
-                        _write_documents,
-                    )
-                )
+                tables.append(TableFiles("images", "images/*.jsonl", list(images.values()), 0, _write_documents))
             if "i2t" in directions:
-                tables.append(
-                    TableFiles(
-                        "captions",
-                        "captions/*.jsonl",
-                        texts,
-                        0,
-                        _write_documents,
-                    )
-                )
+                tables.append(TableFiles("captions", "captions/*.jsonl", texts, 0, _write_documents))
         return tables
 
 
@@ -424,10 +406,13 @@ FORMATS = {
         unread=(),
     ),
     "negclip": FileFormat(
-        _write_tsv, "train.tsv", _rows_of_each_other, unread=("direction", "with_scores", "shard_rows")
+        _write_tsv,
+        "train.tsv",
+        _rows_of_each_other,
+        unread=("direction", "with_scores", "shard_rows"),
     ),
-    "jsonl": FileFormat(_write_jsonl),
-    "tevatron": FileFormat(_write_tevatron, documents=True),
+    "jsonl": FileFormat(partial(_write_rows, _row_in_full)),
+    "tevatron": FileFormat(partial(_write_rows, _row_by_ids), documents=True),
     "webdataset": FileFormat(
         _write_tar,
         "*.tar",

@@ -234,7 +234,12 @@ def _first_negatives(
     for part in slices(len(rows), _ANCHORS_AT_ONCE):
         candidates = lists.candidates[part]
         is_candidate = candidates != NO_ROW
-        is_repeat = matching(duplicates.has, direction, part, CandidateLists(candidates, lists.scores[part]))
+        is_repeat = matching(
+            duplicates.has,
+            direction,
+            part,
+            CandidateLists(candidates, lists.scores[part]),
+        )
         if direction == DIRECTIONS[0]:
             is_repeat |= duplicates.again(candidates) & is_candidate
         is_right = np.zeros_like(is_repeat)
@@ -278,7 +283,12 @@ def open_twins(
     """
     documents = {}
     for row in PreparedDataset.open(prepared, tokens=False).split("train").images.to_pylist():
-        documents[row["image_id"]] = _image(row, images, image_root, holds_images=holds_images)
+        documents[row["image_id"]] = _image(
+            row,
+            images,
+            image_root,
+            holds_images=holds_images,
+        )
     table = SentenceFile(synthesized).read(["image_id", "twin_image_id", "detail", "twin_detail"]).drop_null()
     twins = dict.fromkeys(zip(*table.to_pydict().values(), strict=True))
     images_shown, captions = [], []

@@ -55,7 +55,12 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: str) -> None:
     if form == "parquet":
         owners = split.image_ids[split.caption_image].tolist()
         _write_vectors(folder / "images.parquet", split.images, image_id=image_ids)
-        _write_vectors(folder / "captions.parquet", split.texts, caption_id=caption_ids, image_id=owners)
+        _write_vectors(
+            folder / "captions.parquet",
+            split.texts,
+            caption_id=caption_ids,
+            image_id=owners,
+        )
     else:
         np.save(folder / "images.npy", split.images)
         np.save(folder / "captions.npy", split.texts)
@@ -115,13 +120,23 @@ def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
     table = pq.read_table(pairs, columns=["caption_id", "image_id"])
     captions = table["caption_id"].to_pylist()
     owners = table["image_id"].to_pylist()
-    _write_matches(folder, "qrels", captions, owners)
+    _write_matches(
+        folder,
+        "qrels",
+        captions,
+        owners,
+    )
     images = np.array(list(dict.fromkeys(owners)))
     truth = known_pairs(prepared, images, np.array(captions))
     if truth is not None:
         matching_captions = np.array(captions)[truth.caption_rows].tolist()
         matching_images = images[truth.image_rows].tolist()
-        _write_matches(folder, "qrels.oracle", matching_captions, matching_images)
+        _write_matches(
+            folder,
+            "qrels.oracle",
+            matching_captions,
+            matching_images,
+        )
 
 
 def _write_matches(

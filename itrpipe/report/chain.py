@@ -45,9 +45,7 @@ class ChainArtifact:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that it was made with; none when it was removed."""
-        if self.manifest is None:
-            return {}
-        return self.manifest.settings
+        return {} if self.manifest is None else self.manifest.settings
 
     @cached_property
     def opened(self) -> Path:

@@ -119,25 +119,15 @@ def compare_with_baselines(
             ranks = [(before.ranks(column), after.ranks(column)) for before, after in runs.values()]
             differences.append(paired_differences(ranks, split.caption_image, samples, level))
 
-        baseline_name = baseline.name
-        if baseline.first.backbone == series.first.backbone:
-            baseline_name = baseline.method
+        has_same_backbone = baseline.first.backbone == series.first.backbone
         claim = Claim(
             series.name,
-            baseline_name,
+            baseline.method if has_same_backbone else baseline.name,
             differences[0],
             at_chance=all(map(is_at_chance, itertools.chain.from_iterable(runs.values()))),
             is_trained=UNTRAINED not in series.first.roles & baseline.first.roles,
         )
-        comparisons.append(
-            Comparison(
-                series,
-                baseline,
-                list(runs),
-                claim,
-                *differences[1:],
-            )
-        )
+        comparisons.append(Comparison(series, baseline, list(runs), claim, *differences[1:]))
     return comparisons
 
 
@@ -352,10 +342,8 @@ def _differing_keys(baseline: TrainedModel, model: TrainedModel) -> list[str]:
 
 def answer(series: Sequence[Series], comparisons: Sequence[Comparison]) -> str:
     """Return which models are better than their baselines, or what there is without these, and which collapsed."""
-    collapsed = [each for each in series if all_at_chance(each)]
-    warning = ""
-    if collapsed:
-        warning = _collapse_warning(collapsed, series)
+    collapsed = list(filter(all_at_chance, series))
+    warning = _collapse_warning(collapsed, series) if collapsed else ""
     if len(collapsed) == len(series):
         return warning
 

@@ -196,26 +196,20 @@ def report_of(
             warn(f"published scores are given for {published.run!r}, but no such run is evaluated")
 
     data = ShownData(find_root)
-    compared = [_compared(runs, data, options) for runs in test_sets]
-    runs = []
-    for series, _, _ in compared:
+    runs, models, claims, timed = [], [], [], []
+    for test_set in test_sets:
+        series, of_updates, of_time = _compared(test_set, data, options)
+        models.append(series)
+        claims.append(of_updates)
+        timed.append(of_time)
         for each in series:
             runs += each.all
     artifacts = all_artifacts(runs)
     # Significance is corrected over all comparisons of the page.
-    marked = mark_significant([claims for _, claims, _ in compared])
+    compared = zip(models, mark_significant(claims), timed, strict=True)
     groups = []
-    for number, ((series, _, timed), claims) in enumerate(zip(compared, marked, strict=True)):
-        groups.append(
-            _group(
-                series,
-                claims,
-                timed,
-                data,
-                options,
-                f"set{number}",
-            )
-        )
+    for number, (series, of_updates, of_time) in enumerate(compared):
+        groups.append(_group(series, of_updates, of_time, data, options, f"set{number}"))
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset

@@ -60,17 +60,13 @@ def loss_of(settings: Mapping[str, Any]) -> MethodSettings | None:
         settings: of the trained model; empty when it was removed.
     """
     method = methods().get(settings.get("method", ""))  # given embeddings have none
-    if method is None:
-        return None
-    return method.model_construct(**settings.get("loss", {}))
+    return None if method is None else method.model_construct(**settings.get("loss", {}))
 
 
 def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return what the method of a trained model was put together from, see `Contrastive.choices`; often nothing."""
     loss = loss_of(settings)
-    if isinstance(loss, Contrastive):
-        return loss.choices()
-    return {}
+    return loss.choices() if isinstance(loss, Contrastive) else {}
 
 
 def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
@@ -114,10 +110,7 @@ def departures(model: ChainArtifact, declared: Declared) -> dict[str, Departure]
         artifacts nothing.
     """
     of_model = _departures_of(model, declared)
-    collected = {}
-    if "epochs" in of_model:
-        collected["epochs"] = of_model["epochs"]
-    collected |= of_model
+    collected = dict(sorted(of_model.items(), key=lambda item: item[0] != "epochs"))
     for artifact in reversed(list(model.chain())):
         prefix = _key_prefix(artifact, model)
         if artifact.path == model.path or prefix is None:
@@ -138,7 +131,8 @@ def _departures_of(artifact: ChainArtifact, declared: Declared) -> dict[str, Dep
         skipped |= unread(manifest.settings)
         loss = loss_of(manifest.settings)
         if isinstance(loss, Contrastive) and title_by_choices(manifest.conf, manifest.settings):
-            skipped.update(f"loss.{key}" for key in CHOICES)  # the title tells them
+            for key in CHOICES:  # the title tells them
+                skipped.add(f"loss.{key}")
 
     values = dict(leaves(manifest.settings))
     found = {}

@@ -252,7 +252,8 @@ def _mined_examples(
 
     Pairs follow that a judge calls likelier right than not, if there are any.
     """
-    image_list, caption_list = (read_list(mining.opened, direction) for direction in _LISTS)
+    image_list = read_list(mining.opened, "texts_for_images")
+    caption_list = read_list(mining.opened, "images_for_texts")
     # Candidates are rows of the split without the images that have no features, so ids lead to those of the gallery.
     images = [gallery.image_row[image_id] for image_id in image_list.anchor_ids.tolist()]
     captions = [gallery.caption_row[caption_id] for caption_id in caption_list.anchor_ids.tolist()]
@@ -351,16 +352,7 @@ def _most_confused(
             probability = None
             if probabilities is not None:
                 probability = float(probabilities[row, place])
-            candidates.append(
-                gallery.candidate(
-                    of_images,
-                    anchor,
-                    others[other],
-                    place + 1,
-                    score,
-                    probability,
-                )
-            )
+            candidates.append(gallery.candidate(of_images, anchor, others[other], place + 1, score, probability))
         examples.append(gallery.example(of_images, anchor, candidates))
     return examples
 
@@ -576,7 +568,8 @@ def _twins(
 
 def edit_parts(caption: str, sentence: str) -> list[tuple[str, str] | str]:
     """Cut a sentence into what it shares with its caption, and what was changed: the caption's words, and its own."""
-    old, new = (re.findall(r"\w+|\W", text) for text in (caption, sentence))
+    old = re.findall(r"\w+|\W", caption)
+    new = re.findall(r"\w+|\W", sentence)
     parts: list[tuple[str, str] | str] = []
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for kind, old_start, old_stop, new_start, new_stop in matcher.get_opcodes():

@@ -68,9 +68,7 @@ def insert_tables(document: str, asked: str, tables: str) -> str | None:
     begin = BEGIN.format(asked=asked)
     block = re.compile(f"^{re.escape(begin)}$.*?^{re.escape(END)}$", re.MULTILINE | re.DOTALL)
     changed, count = block.subn(lambda _: f"{begin}\n\n{tables.strip()}\n\n{END}", document)
-    if count == 0:
-        return None
-    return changed
+    return changed if count else None
 
 
 def results(report: ReportPage) -> dict[str, Any]:
@@ -112,8 +110,10 @@ def _run_facts(run: EvaluatedRun) -> dict[str, Any]:
             "train_share": trained.get("train_share"),
             "batch_size": trained.get("batch_size"),
             "training": data.metrics.get("train"),
-            "data": {key: value_text(value) for key, value in leaves(data.settings)},
+            "data": {},
         }
+        for key, value in leaves(data.settings):
+            setting["data"][key] = value_text(value)
     not_as_declared = {}
     for key, departure in run.departures.items():
         not_as_declared[key] = asdict(departure)
@@ -173,9 +173,7 @@ def page_environment(templates: Path = Path(__file__).parent / "templates") -> E
 
 def _printable(value: Any) -> Any:
     """Return a value as `printable_lines`; what is safe HTML stays safe HTML."""
-    if isinstance(value, str):
-        return type(value)(printable_lines(value))
-    return value
+    return type(value)(printable_lines(value)) if isinstance(value, str) else value
 
 
 def percent(share: float) -> str:

@@ -243,15 +243,7 @@ class SplitPictures:
             row = rows[name]
             is_own = self._mark(of_images, query, row) == "own"
             if place <= SHOWN or (is_own and not has_own):
-                candidates.append(
-                    self.candidate(
-                        of_images,
-                        query,
-                        row,
-                        place,
-                        score,
-                    )
-                )
+                candidates.append(self.candidate(of_images, query, row, place, score))
             has_own |= is_own
         baseline_rank = None
         if baseline is not None:

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 SERIES = 6
 """Distinguishable colours beside the grey of the first training; more than that start over."""
 _INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
-_COLOURS = [f"#05050{index}" for index in range(SERIES + 1)]
-"""The first is the grey of the first training."""
 _VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule"}
-_VARIABLES |= {colour: f"series-{index}" for index, colour in enumerate(_COLOURS)}
+_COLOURS = []
+"""The first is the grey of the first training."""
+for _index in range(SERIES + 1):
+    _COLOURS.append(f"#05050{_index}")
+    _VARIABLES[f"#05050{_index}"] = f"series-{_index}"
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
 _TICKS = 6
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
@@ -160,9 +162,7 @@ def interval_plot(
     places, labels, wrapped_labels = [], [], []
     bottom = 0.0
     for each in _best(series, baseline, most):
-        label = each.name
-        if has_one_backbone:
-            label = each.method
+        label = each.method if has_one_backbone else each.name
         lines = textwrap.wrap(label, _LABEL_LENGTH)
         height = 1 + _LABEL_LINE * (len(lines) - 1)
         place = bottom + height / 2
@@ -209,9 +209,7 @@ def interval_plot(
 
 def _best(series: Sequence[Series], baseline: Series | None, most: int) -> list[Series]:
     """Return the models of the highest RSum, the best first, and the baseline among them however it ranks."""
-    room = most
-    if baseline is not None:
-        room -= 1
+    room = most if baseline is None else most - 1
     best = []
     for each in sorted(series, key=rsum_of, reverse=True):
         if each is baseline:
@@ -303,15 +301,7 @@ def training_curves(series: Sequence[Series], styles: Mapping[str, LineStyle], p
             if models[0].history[0].get(column) is not None:
                 measured[name] = models
         if measured:
-            plots.append(
-                _curves_by_epoch(
-                    f"{prefix}-{column}",
-                    title,
-                    column,
-                    measured,
-                    styles,
-                )
-            )
+            plots.append(_curves_by_epoch(f"{prefix}-{column}", title, column, measured, styles))
     if not plots:
         return []
     note = (
@@ -348,9 +338,7 @@ def _curves_by_epoch(
     for series_name, models in trained.items():
         style = styles[series_name]
         curves = []
-        marker_size = 7
-        if len(models) > 1:
-            marker_size = 4
+        marker_size = 4 if len(models) > 1 else 7
         for model in models:
             epochs = [row["epoch"] for row in model.history]
             values = [row[column] for row in model.history]

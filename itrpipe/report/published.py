@@ -98,9 +98,7 @@ class Published(Settings):
     @property
     def source(self) -> str:
         """Return the table and what has to be known about it."""
-        if self.note:
-            return f"{self.where}; {self.note}"
-        return self.where
+        return f"{self.where}; {self.note}" if self.note else self.where
 
     @property
     def name(self) -> str:
@@ -185,9 +183,7 @@ def compare_published(
         folder = evaluations.get(each.run)
         scores = []
         for metric, expected in each.scores.items():
-            measured = None
-            if folder is not None:
-                measured = _measured(folder, each.protocol, metric)
+            measured = None if folder is None else _measured(folder, each.protocol, metric)
             recalls = len(RECALLS) if metric == RSUM else 1
             verdict = _verdict(
                 each,
@@ -246,18 +242,17 @@ def _verdict(
 
 def table_lines(compared: Sequence[RunScores]) -> list[str]:
     """Return verdict, run, and both numbers of each as a line; the runs are aligned."""
-    lengths = [len(each.published.name) for each in compared]
-    # Names longer than 40 characters stand out, so that the others stay near their numbers.
-    width = max((length for length in lengths if length <= 40), default=0)
+    width = 0
+    for each in compared:
+        if len(each.published.name) <= 40:  # longer ones stick out, so that the others stay near their numbers
+            width = max(width, len(each.published.name))
     lines = []
     for each in compared:
         published, headline = each.published, each.headline
         metric = headline.metric.removesuffix(".value").removesuffix(".percent")
         if published.protocol != "full":
             metric = f"{published.protocol} {metric}"
-        measured = "not measured"
-        if headline.measured is not None:
-            measured = f"got {headline.measured:.1f}"
+        measured = "not measured" if headline.measured is None else f"got {headline.measured:.1f}"
         numbers = f"expected {headline.expected:.1f}, {measured}"
         lines.append(f"{headline.verdict:<7}  {published.name:<{width}}  {metric} {numbers} ({published.source})")
     return lines

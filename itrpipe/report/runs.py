@@ -152,9 +152,7 @@ class TrainedModel:
     @cached_property
     def departures(self) -> dict[str, Departure]:
         """Return settings that are not as declared; none of a training elsewhere, which its name tells."""
-        if self.is_seed_elsewhere:
-            return {}
-        return departures(self.artifact, self.declared)
+        return {} if self.is_seed_elsewhere else departures(self.artifact, self.declared)
 
     @cached_property
     def epochs(self) -> float | None:
@@ -181,9 +179,7 @@ def _history(artifact: ChainArtifact) -> list[dict[str, Any]]:
 
 def _member_prefix(number: int) -> str:
     """Return what stands before the settings of a member of an ensemble, counted from 1; nothing before the first's."""
-    if number == 1:
-        return ""
-    return f"model {number} "
+    return "" if number == 1 else f"model {number} "
 
 
 @dataclass(frozen=True)
@@ -306,7 +302,10 @@ class EvaluatedRun:
     def rankings(self) -> dict[str, pa.Table]:
         """Return direction -> rankings of all its queries, see `itrpipe.evaluation.rankings.write_rankings`."""
         table = read_table(self.evaluation.folder / RANKINGS, (), _REMEDY)
-        return {side: table.filter(pc.field("direction") == side) for side in SIDES}
+        rankings = {}
+        for side in SIDES:
+            rankings[side] = table.filter(pc.field("direction") == side)
+        return rankings
 
     @property
     def size(self) -> tuple[int, int]:
@@ -352,9 +351,7 @@ def group_runs(
             manifest,
             manifests,
         )
-        label = manifest.label
-        if labels[label] > 1:
-            label = folder.name
+        label = manifest.label if labels[manifest.label] == 1 else folder.name
         models = []
         for name in model_inputs(manifest.inputs):
             models.append(_trained_model(artifact.inputs[name], declared, names))
@@ -370,9 +367,7 @@ def _trained_model(artifact: ChainArtifact, declared: Declared, names: Mapping[s
     """Return what an evaluation read as a model; see `group_runs`."""
     if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
         backbone, _, seed = artifact.name.partition(".")[0].partition("@")
-        title = _EMBEDDINGS
-        if backbone != GIVEN:
-            title = backbone_title(backbone)
+        title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
         return TrainedModel(
             GIVEN,
             backbone,
@@ -406,9 +401,7 @@ def _sort_key(run: EvaluatedRun) -> tuple[str | int, ...]:
     """Return the place of a run in its set: baselines that others may begin with come first, further ones last."""
     place = 1
     if run.roles:
-        place = 2
-        if FIRST in run.roles or len(run.members) == 1:
-            place = 0
+        place = 0 if FIRST in run.roles or len(run.members) == 1 else 2
     settings = run.settings
     return settings["backbone"], place, settings["method"], len(run.members), run.rerank, run.seed, run.label
 

@@ -175,7 +175,10 @@ def _cells(protocol: str, places: Mapping[str, tuple[str, str]], metrics: Mappin
     """Return the metrics that have a place in a table, as a protocol gives them."""
     if protocol not in metrics:
         return {}
-    return {place: Number.of(metrics[protocol][name]) for name, place in places.items()}
+    cells = {}
+    for name, place in places.items():
+        cells[place] = Number.of(metrics[protocol][name])
+    return cells
 
 
 _PRECISIONS = Measured(
@@ -221,28 +224,10 @@ def recall_differences(claims: Sequence[Comparison]) -> list[Table]:
     spans = [*zip(SIDES.values(), (3, 3), strict=True), ("", 1)]
     headings = [heading for _, heading in _RECALL_PLACES.values()]
     caption = "In percentage points, mean over seeds, with the interval over images (paired bootstrap)."
-    title = "Differences to the baseline"
     tables = []
-    if own:
-        tables.append(
-            Table(
-                title,
-                headings,
-                own,
-                caption,
-                spans,
-            )
-        )
-    if oracle:
-        tables.append(
-            Table(
-                f"{title}, all correct matches counted",
-                headings,
-                oracle,
-                caption,
-                spans,
-            )
-        )
+    for suffix, rows in (("", own), (", all correct matches counted", oracle)):
+        if rows:
+            tables.append(Table(f"Differences to the baseline{suffix}", headings, rows, caption, spans))
     return tables
 
 
