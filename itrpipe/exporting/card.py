@@ -60,11 +60,12 @@ def model_card(facts: Mapping[str, Any]) -> str:
                     metric_value=round(metrics[name]["value"], 4),
                 )
                 evaluated.append(result)
+    tags = (TASK, LIBRARY, *facts["libraries"], facts["backbone"], facts["conf"])
     data = ModelCardData(
         license=facts["license"],
         library_name=LIBRARY,
         pipeline_tag="feature-extraction" if facts["embeds"] else "zero-shot-image-classification",
-        tags=list(dict.fromkeys((TASK, LIBRARY, *facts["libraries"], facts["backbone"], facts["conf"]))),
+        tags=list(dict.fromkeys(tags)),
         base_model=facts["base"] if "/" in facts["base"] else None,
         datasets=[dataset],
         metrics=["recall"],
@@ -78,7 +79,10 @@ def model_card(facts: Mapping[str, Any]) -> str:
     rows = []
     for name, title in TITLES.items():
         if any(name in metrics for metrics in results.values()):
-            rows.append(Row(title, [Number.of(metrics.get(name)) for metrics in columns.values()]))
+            cells = []
+            for metrics in columns.values():
+                cells.append(Number.of(metrics.get(name)))
+            rows.append(Row(title, cells))
     protocols = {}
     for name in results:
         if name == ORACLE:
@@ -116,7 +120,11 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
     return f"{card}\n"
 
 
-def _configs(patterns: Mapping[str, str], split: str, made_from: str) -> dict[str, Any]:
+def _configs(
+    patterns: Mapping[str, str],
+    split: str,
+    made_from: str,
+) -> dict[str, Any]:
     """Return tables for `datasets.load_dataset`, the first by default.
 
     It caches what it reads by the name of the folder and these settings, not by what the files hold, so they differ

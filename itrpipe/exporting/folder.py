@@ -15,7 +15,12 @@ from itrpipe.storage.artifact import EXPORT
 from itrpipe.storage.disk import file_digest, make_folder, on_disk, read_json, require_writable, sync, write_json
 
 
-def open_target(root: Path, to: Path, *, force: bool) -> Path:
+def open_target(
+    root: Path,
+    to: Path,
+    *,
+    force: bool,
+) -> Path:
     """Return the folder that `--to` names, absolute, if it can be made; call before anything is computed.
 
     Args:
@@ -69,7 +74,12 @@ def _not_an_export(target: Path) -> str:
 
 
 @contextlib.contextmanager
-def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterator[Path]:
+def new_folder(
+    target: Path,
+    facts: Mapping[str, Any],
+    *,
+    force: bool,
+) -> Iterator[Path]:
     """Yield an empty folder beside the target and, when its content was written, put it in the target's place.
 
     Whatever goes wrong before leaves the target as it is and nothing else behind. What a killed export left there is

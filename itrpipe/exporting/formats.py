@@ -156,8 +156,8 @@ def _write_tsv(
                 count = first_row[other + 1] - first_row[other]
                 if other != NO_ROW and count:
                     numbers.append(first_row[other] + place % count)
-            texts = [negative["text"] for negative in negatives]
-            writer.writerow((image["image"], title["text"], json.dumps(texts, ensure_ascii=False), str(numbers)))
+            texts = json.dumps([negative["text"] for negative in negatives], ensure_ascii=False)
+            writer.writerow((image["image"], title["text"], texts, str(numbers)))
 
 
 def _write_rows(
@@ -172,7 +172,11 @@ def _write_rows(
             stream.write(_json_line(row_as_json(*mined.row(direction, caption))))
 
 
-def _row_in_full(query: Document, positive: Document, negatives: list[Document]) -> Document:
+def _row_in_full(
+    query: Document,
+    positive: Document,
+    negatives: list[Document],
+) -> Document:
     return {
         "query_id": query["docid"],
         "query": query["text"],
@@ -183,11 +187,20 @@ def _row_in_full(query: Document, positive: Document, negatives: list[Document])
 
 
 def _passage(document: Document) -> Document:
-    passage = {"docid": document["docid"], "title": "", "text": document["text"] or "", "image": document["image"]}
+    passage = {
+        "docid": document["docid"],
+        "title": "",
+        "text": document["text"] or "",
+        "image": document["image"],
+    }
     return passage | _facts(document)
 
 
-def _row_by_ids(query: Document, positive: Document, negatives: list[Document]) -> Document:
+def _row_by_ids(
+    query: Document,
+    positive: Document,
+    negatives: list[Document],
+) -> Document:
     row = {
         "query_id": query["docid"],
         "query_text": query["text"],
@@ -200,7 +213,11 @@ def _row_by_ids(query: Document, positive: Document, negatives: list[Document]) 
 def _write_documents(path: Path, documents: Sequence[Document]) -> None:
     with _open_lines(path) as stream:
         for document in documents:
-            line = {"docid": document["docid"], "text": document["text"], "image": document["image"]}
+            line = {
+                "docid": document["docid"],
+                "text": document["text"],
+                "image": document["image"],
+            }
             stream.write(_json_line(line))
 
 
@@ -229,7 +246,10 @@ def _write_tar(
     if len(endings) == 1:
         (ending,) = endings
     last_id, photograph = "", b""
-    with path.open("wb") as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    with (
+        path.open("wb") as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
         for caption in captions.tolist():
             text, image, hard_images = mined.row("t2i", caption)
             _, _, hard_captions = mined.row("i2t", caption)
@@ -250,7 +270,11 @@ def _write_tar(
             title = text["text"]
             if title.endswith("\n"):
                 title += "\n"  # a reader takes one line end at the end for that of the file
-            members = {ending: photograph, "json": _json_line(about).rstrip("\n").encode(), "txt": title.encode()}
+            members = {
+                ending: photograph,
+                "json": _json_line(about).rstrip("\n").encode(),
+                "txt": title.encode(),
+            }
             for suffix, content in members.items():
                 header = tarfile.TarInfo(f"{caption:09}.{suffix}")
                 header.size = len(content)

@@ -81,7 +81,11 @@ def is_of_anywhere(extracted: Manifest) -> bool:
     return without_places(extracted.settings) == extracted.settings and not is_imported
 
 
-def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> None:
+def write_model(
+    work: Path,
+    trained: Path,
+    joint: JointModel | None = None,
+) -> None:
     """Write what `itrpipe.training.saved.load_model` opens, and of a joint model transformers, too.
 
     Args:
@@ -138,7 +142,11 @@ def write_adapters(work: Path, trained: Path) -> None:
         write_json(path, without_places(read_json(path)))
 
 
-def facts_of_model(work: Path, trained: Path, evaluated: Path) -> dict[str, Any]:
+def facts_of_model(
+    work: Path,
+    trained: Path,
+    evaluated: Path,
+) -> dict[str, Any]:
     """Return what the card says of a model that its artifacts tell, see `itrpipe.exporting.card.model_card`.
 
     Args:

@@ -177,7 +177,9 @@ def open_mined(
     owners = rows_of(captions["image_id"], image_ids)
     texts = captions["text"].to_pylist()
     duplicates = DuplicateCaptions(texts, owners)
-    rows, facts, left_out = {}, {}, {}
+    rows = {}
+    facts = {}
+    left_out = {}
     for direction, mined_list in lists.items():
         rows[direction], facts[direction], left_out[direction] = _first_negatives(
             LISTS[direction],
@@ -291,13 +293,18 @@ def open_twins(
         )
     table = SentenceFile(synthesized).read(["image_id", "twin_image_id", "detail", "twin_detail"]).drop_null()
     twins = dict.fromkeys(zip(*table.to_pydict().values(), strict=True))
-    images_shown, captions = [], []
+    images_shown = []
+    captions = []
     for number, (image_id, twin_id, detail, twin_detail) in enumerate(twins):
         twin = documents[twin_id]
         if image_id == twin_id:
             if not holds_images:
                 continue
-            twin = twin | {"docid": f"{image_id}/mirrored", "image": None, "mirrored": True}
+            twin = twin | {
+                "docid": f"{image_id}/mirrored",
+                "image": None,
+                "mirrored": True,
+            }
         images_shown += [documents[image_id], twin]
         captions += [_text(f"twin-{number}", detail), _text(f"twin-{number}/twin", twin_detail)]
 
@@ -319,7 +326,11 @@ def open_twins(
 
 
 def _text(docid: str, text: str) -> Document:
-    return {"docid": docid, "text": text, "image": None}
+    return {
+        "docid": docid,
+        "text": text,
+        "image": None,
+    }
 
 
 def _image(

@@ -35,7 +35,11 @@ _QUERIES = 4_096
 _UNSAFE = re.compile(r"[\s%]")
 
 
-def write_embeddings(folder: Path, split: SplitEmbeddings, form: str) -> None:
+def write_embeddings(
+    folder: Path,
+    split: SplitEmbeddings,
+    form: str,
+) -> None:
     """Write the embeddings of all images and captions with their ids.
 
     `parquet`: a table each with `image_id` (of captions `caption_id`, `image_id`) and `embedding`, a list of D float32.
@@ -68,7 +72,11 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: str) -> None:
         write_json(folder / "captions.ids.json", caption_ids)
 
 
-def _write_vectors(path: Path, vectors: np.ndarray, **ids: list[str]) -> None:
+def _write_vectors(
+    path: Path,
+    vectors: np.ndarray,
+    **ids: list[str],
+) -> None:
     columns: dict[str, Any] = {}
     for name, values in ids.items():
         columns[name] = pa.array(values, pa.string())
@@ -85,7 +93,11 @@ def _write_vectors(path: Path, vectors: np.ndarray, **ids: list[str]) -> None:
     )
 
 
-def write_runs(folder: Path, rankings: Path, tag: str) -> None:
+def write_runs(
+    folder: Path,
+    rankings: Path,
+    tag: str,
+) -> None:
     """Write `run.i2t.trec` and `run.t2i.trec`.
 
     Args:
@@ -106,7 +118,11 @@ def write_runs(folder: Path, rankings: Path, tag: str) -> None:
                         stream.write(f"{escape(query)} Q0 {escape(candidate)} {rank} {next(scores)} {escape(tag)}\n")
 
 
-def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
+def write_qrels(
+    folder: Path,
+    pairs: Path,
+    prepared: Path,
+) -> None:
     """Write `qrels.i2t.trec` and `qrels.t2i.trec`, of own pairs; where the dataset knows all matches `qrels.oracle.…`.
 
     Args:

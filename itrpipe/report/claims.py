@@ -161,7 +161,8 @@ def two_compared(series: Sequence[Series], first: Collection[str]) -> tuple[Seri
         if len(side) > 1:
             folders = []
             for each in side:
-                folders += [run.evaluation.name for run in each.all]
+                for run in each.all:
+                    folders.append(run.evaluation.name)
             raise UsageError(
                 f"--compare: one name means {len(side)} models; name one of the folders {', '.join(folders)}"
             )
@@ -246,7 +247,11 @@ def _setting(series: Series) -> list[Any] | None:
     return [sorted(backbones), run.settings["features"], run.rerank, shares]
 
 
-def _baseline_fitness(baseline: EvaluatedRun, run: EvaluatedRun, kind: str) -> int | None:
+def _baseline_fitness(
+    baseline: EvaluatedRun,
+    run: EvaluatedRun,
+    kind: str,
+) -> int | None:
     """Return how well a run serves as the baseline of another, 0 best; None where it does not."""
     baseline_settings, settings = baseline.model.settings, run.model.settings
     has_other_method = baseline_settings.get("method") != settings.get("method")

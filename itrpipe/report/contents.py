@@ -231,7 +231,9 @@ def report_of(
 
 
 def _compared(
-    runs: Sequence[EvaluatedRun], data: ShownData, options: ReportSettings
+    runs: Sequence[EvaluatedRun],
+    data: ShownData,
+    options: ReportSettings,
 ) -> tuple[list[Series], list[Comparison], list[Comparison]]:
     """Return the models on one test set, and their differences to baselines of as many updates, and of as much time."""
     series = series_of(runs)
@@ -304,7 +306,11 @@ def _edits_gained_and_lost(claims: Iterable[Comparison]) -> list[str]:
     return sentences
 
 
-def _notes(series: Sequence[Series], data: ShownData, options: ReportSettings) -> list[str]:
+def _notes(
+    series: Sequence[Series],
+    data: ShownData,
+    options: ReportSettings,
+) -> list[str]:
     """Return sentences to know before the answer is used: leaks, models that were stopped early, hard negatives."""
     notes = []
     prepare = series[0].first.prepare

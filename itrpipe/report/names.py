@@ -189,7 +189,11 @@ def distinctions(
         yield differing, parts
 
 
-def join_some(items: Sequence[str], most: int, separator: str = ", ") -> str:
+def join_some(
+    items: Sequence[str],
+    most: int,
+    separator: str = ", ",
+) -> str:
     """Join the first of some items, and say how many more there are."""
     named = list(items[:most])
     if len(items) > most:

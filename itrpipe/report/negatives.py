@@ -357,7 +357,11 @@ def _most_confused(
     return examples
 
 
-def likely_answers(series: Series, gallery: SplitPictures, count: int) -> list[LikelyPairs]:
+def likely_answers(
+    series: Series,
+    gallery: SplitPictures,
+    count: int,
+) -> list[LikelyPairs]:
     """Return the wrong first answers of a model that judges call likelier right than not, in both directions.
 
     Args:

@@ -57,7 +57,11 @@ def markdown(report: ReportPage) -> str:
     return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
-def insert_tables(document: str, asked: str, tables: str) -> str | None:
+def insert_tables(
+    document: str,
+    asked: str,
+    tables: str,
+) -> str | None:
     """Return a document with the tables between the two lines that ask for them; None where it has no such lines.
 
     Args:
@@ -132,7 +136,12 @@ def _run_facts(run: EvaluatedRun) -> dict[str, Any]:
     }
     for key in ("method", "backbone", "seed", "features", "split"):
         facts[key] = run.settings[key]
-    facts |= {"not_as_declared": not_as_declared, "epochs": epochs, "models": models, "trained": dict(leaves(trained))}
+    facts |= {
+        "not_as_declared": not_as_declared,
+        "epochs": epochs,
+        "models": models,
+        "trained": dict(leaves(trained)),
+    }
     for file in run.manifest.outputs:
         if file.endswith(".json"):
             facts[Path(file).stem] = run.wrote(file)
@@ -165,7 +174,11 @@ def page_environment(templates: Path = Path(__file__).parent / "templates") -> E
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"score": with_minus, "percent": percent, "kind": lambda part: type(part).__name__}
+    environment.filters |= {
+        "score": with_minus,
+        "percent": percent,
+        "kind": lambda part: type(part).__name__,
+    }
     numbers = itertools.count(1)
     environment.globals["numbered"] = lambda: f"photo-{next(numbers)}"  # what links to an opened photograph lead to
     return environment

@@ -148,7 +148,12 @@ class SplitPictures:
         folder: of the dataset.
     """
 
-    def __init__(self, split: Split, album: Album, folder: Path) -> None:
+    def __init__(
+        self,
+        split: Split,
+        album: Album,
+        folder: Path,
+    ) -> None:
         self.split = split
         self._album = album
         self.truth = known_pairs(folder, split.image_ids, split.caption_ids)
@@ -256,7 +261,12 @@ class SplitPictures:
             baseline_rank=baseline_rank,
         )
 
-    def _mark(self, of_images: bool, query: int, row: int) -> Mark:
+    def _mark(
+        self,
+        of_images: bool,
+        query: int,
+        row: int,
+    ) -> Mark:
         image, caption = (query, row) if of_images else (row, query)
         if self.split.caption_image[caption] == image:
             return "own"
@@ -391,7 +401,11 @@ def retrieval_examples(
     return examples
 
 
-def most_moved(before: np.ndarray, after: np.ndarray, count: int) -> list[int]:
+def most_moved(
+    before: np.ndarray,
+    after: np.ndarray,
+    count: int,
+) -> list[int]:
     """Return rows of `count` queries, half of them those whose rank fell most as a ratio, then those that rose most."""
     gains = np.log((before + 1.0) / (after + 1.0))
     order = np.argsort(-gains, kind="stable")

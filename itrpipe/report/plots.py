@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 SERIES = 6
 """Distinguishable colours beside the grey of the first training; more than that start over."""
 _INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule"}
+_VARIABLES = {
+    _INK: "ink",
+    _MUTED: "muted",
+    _RULE: "rule",
+}
 _COLOURS = []
 """The first is the grey of the first training."""
 for _index in range(SERIES + 1):
@@ -207,7 +211,11 @@ def interval_plot(
     return Plot(title, svg(figure, name, f"{title}: {', '.join(labels)}"))
 
 
-def _best(series: Sequence[Series], baseline: Series | None, most: int) -> list[Series]:
+def _best(
+    series: Sequence[Series],
+    baseline: Series | None,
+    most: int,
+) -> list[Series]:
     """Return the models of the highest RSum, the best first, and the baseline among them however it ranks."""
     room = most if baseline is None else most - 1
     best = []
@@ -242,7 +250,11 @@ def panel() -> tuple[Any, Axes]:
         return figure, axes
 
 
-def svg(figure: Any, name: str, description: str) -> str:
+def svg(
+    figure: Any,
+    name: str,
+    description: str,
+) -> str:
     """Draw a figure as part of a page: no header, no background, ids of its own, colours by CSS."""
     from markupsafe import escape
     from matplotlib import style
@@ -280,7 +292,11 @@ _MOST_MARKED = 40
 """Validations that bear a point each, which says that nothing was measured between them."""
 
 
-def training_curves(series: Sequence[Series], styles: Mapping[str, LineStyle], prefix: str) -> list[Panels]:
+def training_curves(
+    series: Sequence[Series],
+    styles: Mapping[str, LineStyle],
+    prefix: str,
+) -> list[Panels]:
     """Draw the curves of models that were trained and are still there, without panels that have none.
 
     Args:
@@ -380,7 +396,11 @@ def _curves_by_epoch(
     return Plot(title, svg(figure, name, f"{title} by epoch"))
 
 
-def reliability_plot(title: str, bins: Sequence[Sequence[float]], name: str) -> Plot:
+def reliability_plot(
+    title: str,
+    bins: Sequence[Sequence[float]],
+    name: str,
+) -> Plot:
     """Draw probabilities against the shares that people found right.
 
     Args:

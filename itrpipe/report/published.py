@@ -215,7 +215,11 @@ def compare_published(
     return compared
 
 
-def _measured(folder: Path, protocol: str, metric: str) -> float | None:
+def _measured(
+    folder: Path,
+    protocol: str,
+    metric: str,
+) -> float | None:
     """Return a number of an evaluation; None if it was not measured, as under a protocol that needs more images."""
     stem, _, path = metric.partition(".")
     if not path:
@@ -258,7 +262,12 @@ def table_lines(compared: Sequence[RunScores]) -> list[str]:
     return lines
 
 
-def expected_json(compared: Sequence[RunScores], tolerance: Tolerance, *, tiny: bool) -> dict[str, Any]:
+def expected_json(
+    compared: Sequence[RunScores],
+    tolerance: Tolerance,
+    *,
+    tiny: bool,
+) -> dict[str, Any]:
     """Return the content of `expected.json`."""
     runs = []
     for each in compared:
@@ -268,4 +277,8 @@ def expected_json(compared: Sequence[RunScores], tolerance: Tolerance, *, tiny: 
         run["headline"] = asdict(each.headline)
         run["scores"] = list(map(asdict, each.scores))
         runs.append(run)
-    return {"tolerance": tolerance.model_dump(), "tiny": tiny, "runs": runs}
+    return {
+        "tolerance": tolerance.model_dump(),
+        "tiny": tiny,
+        "runs": runs,
+    }

@@ -328,7 +328,9 @@ class EvaluatedRun:
 
 
 def group_runs(
-    evaluations: Iterable[tuple[Path, Manifest]], declared: Declared, names: Mapping[str, str]
+    evaluations: Iterable[tuple[Path, Manifest]],
+    declared: Declared,
+    names: Mapping[str, str],
 ) -> list[list[EvaluatedRun]]:
     """Group runs by the images that they were evaluated on, since only those compare, whatever order they come in.
 
@@ -363,7 +365,11 @@ def group_runs(
     return [groups[key] for key in sorted(groups)]
 
 
-def _trained_model(artifact: ChainArtifact, declared: Declared, names: Mapping[str, str]) -> TrainedModel:
+def _trained_model(
+    artifact: ChainArtifact,
+    declared: Declared,
+    names: Mapping[str, str],
+) -> TrainedModel:
     """Return what an evaluation read as a model; see `group_runs`."""
     if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
         backbone, _, seed = artifact.name.partition(".")[0].partition("@")

@@ -21,7 +21,11 @@ from itrpipe.report.published import Published
 from itrpipe.report.runs import Series, contents_of, newest_by_seed
 from itrpipe.storage.artifact import METRICS
 
-_OVERVIEW = {"RSum": RSUM, "R@1 image → text": "i2t_r1", "R@1 text → image": "t2i_r1"}
+_OVERVIEW = {
+    "RSum": RSUM,
+    "R@1 image → text": "i2t_r1",
+    "R@1 text → image": "t2i_r1",
+}
 """Column of the table of all models -> metric."""
 _AGAINST, _SEEDS, _TIME, _WORD = "against baseline", "over seeds", "same time", "result"
 """Columns of the table of all models that compare them."""
@@ -101,7 +105,11 @@ def overview_table(
     return Table("", columns, rows, _overview_caption(series, claims, len(baselines)))
 
 
-def _overview_caption(series: Sequence[Series], claims: Sequence[Comparison], baselines: int) -> str:
+def _overview_caption(
+    series: Sequence[Series],
+    claims: Sequence[Comparison],
+    baselines: int,
+) -> str:
     level = 100 * series[0].first.settings["interval_level"]
     sentences = [
         f"RSum is the sum of six recalls, 600 at best. Below a number its {level:g} % interval over images, or its "
@@ -135,7 +143,11 @@ def _rsum_difference(comparison: Comparison) -> Number:
     return replace(_over_images(comparison.rsum), unit=unit, marked=comparison.claim.significant)
 
 
-def _published_of(series: Series, published: Sequence[Published], protocol: str) -> list[Published]:
+def _published_of(
+    series: Series,
+    published: Sequence[Published],
+    protocol: str,
+) -> list[Published]:
     """Return what was published of the runs of a series under a protocol."""
     names = set()
     for run in series.all:
@@ -171,7 +183,11 @@ _MEANINGS = {
 }
 
 
-def _cells(protocol: str, places: Mapping[str, tuple[str, str]], metrics: Mapping[str, Any]) -> Cells:
+def _cells(
+    protocol: str,
+    places: Mapping[str, tuple[str, str]],
+    metrics: Mapping[str, Any],
+) -> Cells:
     """Return the metrics that have a place in a table, as a protocol gives them."""
     if protocol not in metrics:
         return {}
@@ -254,8 +270,9 @@ def cost_table(series: Sequence[Series]) -> Table:
             seconds.append(Number.of(run.seconds))
             values = []
             for row in run.model.history:
-                values += [row.get("mean_text_match_share"), row.get("mean_image_match_share")]
-            values = [value for value in values if value is not None]
+                for name in ("mean_text_match_share", "mean_image_match_share"):
+                    if row.get(name) is not None:
+                        values.append(row[name])
             shares.append(Number(100 * float(np.mean(values))) if values else None)
         time = mean(seconds)
         cells: list[Cell] = [mean(epochs), time, mean(shares)]
