@@ -73,7 +73,7 @@ class ChainArtifact:
         Raises:
             DataError: one is damaged, or its folder holds another artifact.
         """
-        inputs: dict[str, ChainArtifact] = {}
+        inputs = {}
         if self.manifest is None:
             return inputs
         for name, record in self.manifest.inputs.items():

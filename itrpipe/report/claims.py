@@ -220,7 +220,7 @@ def pairs_with_baselines(series: Sequence[Series], kind: str) -> list[tuple[Seri
         is_baseline = any(DECLARED in member.roles for member in model.first.members)
         if _setting(model) is None or is_baseline or {FIRST, UNTRAINED} & model.first.roles:
             continue
-        baselines: dict[int, Series] = {}
+        baselines = {}
         for other in series:
             if other is model or _setting(other) != _setting(model) or not pairs_by_seed(other, model):
                 continue
@@ -310,7 +310,7 @@ def differing_settings(comparison: Comparison) -> list[str]:
     baselines, models = comparison.baseline.first.members, comparison.series.first.members
     if len(baselines) != len(models):
         return [f"models ({len(baselines)}, {len(models)})"]
-    differences: dict[str, None] = {}
+    differences = {}
     for baseline, model in zip(baselines, models, strict=True):
         for key in _differing_keys(baseline, model):
             before = value_text(baseline.values.get(key))

@@ -364,8 +364,7 @@ def _sections(
     yield Section("What it finds", found, open=True)
     yield Section("The hardest negatives", hardest, open=True)
 
-    all_scores: list[Part] = []
-    curves, costs = [], []
+    all_scores, curves, costs = [], [], []
     for group in groups:
         all_scores += scores.score_tables(group.series, options.published)
         all_scores += scores.recall_differences(group.claims)

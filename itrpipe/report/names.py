@@ -6,6 +6,7 @@ unlike with like, the report says of every model what differs from `stages/*.tom
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,12 +172,12 @@ def distinctions(
         titles: of the things.
         facts: of the things.
     """
-    facts_by_title: dict[str, list[Mapping[str, Any]]] = {}
+    facts_by_title = defaultdict(list)
     for title, facts_of_one in zip(titles, facts, strict=True):
         if facts_of_one:
-            facts_by_title.setdefault(title, []).append(facts_of_one)
+            facts_by_title[title].append(facts_of_one)
     for title, facts_of_one in zip(titles, facts, strict=True):
-        rivals = facts_by_title.get(title, [])  # itself is one of them
+        rivals = facts_by_title[title]  # itself is one of them
         differing = {}
         for key, value in facts_of_one.items():
             if len({str(rival.get(key)) for rival in rivals}) > 1:

@@ -192,7 +192,7 @@ def _mined_table(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]])
 def _rank_tables(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]]) -> list[Table]:
     """Return a table of how many candidates are right after all at each rank; none where no judge was asked."""
     rows = []
-    judges: dict[str, None] = {}
+    judges = {}
     for title, measured in zip(titles, statistics, strict=True):
         if "judged" not in measured:
             continue
@@ -266,23 +266,23 @@ def _mined_examples(
 
     of_images = _most_confused(
         gallery,
-        True,
         image_list,
         images,
         captions,
-        best_captions,
+        best_captions.tolist(),
         scores[best_captions],
         count,
+        of_images=True,
     )
     of_captions = _most_confused(
         gallery,
-        False,
         caption_list,
         captions,
         images,
-        owners,
+        owners.tolist(),
         scores,
         count,
+        of_images=False,
     )
     note = (
         f"Mined by {title} in the training set. The most confused come first: their hardest candidate scores "
@@ -313,23 +313,24 @@ def _mined_examples(
 
 def _most_confused(
     gallery: SplitPictures,
-    of_images: bool,
     lists: MinedList,
     anchors: Sequence[int],
     others: Sequence[int],
-    own: np.ndarray,
+    own: Sequence[int],
     own_scores: np.ndarray,
     count: int,
+    *,
+    of_images: bool,
 ) -> list[Example]:
     """Return the anchors whose hardest candidate scores highest beside their own match, with their candidates.
 
     Args:
         gallery: of the training set.
-        of_images: the anchors are images; else captions.
         lists: of the anchors.
         anchors, others: row of each in the gallery; candidates are places among the others.
         own, own_scores: the own match of each anchor among the others, and its score.
         count: of anchors.
+        of_images: the anchors are images; else captions.
     """
     examples = []
     probabilities = lists.false_negative_probability

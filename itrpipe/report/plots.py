@@ -12,6 +12,7 @@ import itertools
 import math
 import re
 import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -117,7 +118,7 @@ def line_styles(series: Sequence[Series]) -> dict[str, LineStyle]:
     Where there are more methods than colours, dashes tell those of one colour apart, too.
     """
     # Of several first trainings of a backbone, which differ in their settings, one is grey.
-    backbones: list[str] = []
+    backbones = []
     grey_of_backbone = {}
     for each in series:
         backbone = each.first.backbone
@@ -304,12 +305,12 @@ def training_curves(
         styles: of a series, by its name.
         prefix: of the ids inside the drawings.
     """
-    trained: dict[str, list[TrainedModel]] = {}
+    trained = defaultdict(list)
     for each in series:
         for run in each.all:
             model = run.model
             if len(run.members) == 1 and not run.rerank and model.history:
-                trained.setdefault(each.name, []).append(model)
+                trained[each.name].append(model)
     plots = []
     for column, title in _BY_EPOCH.items():
         measured = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -276,7 +276,7 @@ class EvaluatedRun:
     @property
     def seconds(self) -> float | None:
         """Return the seconds of training with the models, lists and sentences that it read; None if one was removed."""
-        artifacts: dict[str, ChainArtifact] = {}
+        artifacts = {}
         for model in self.members:
             for artifact in model.artifact.chain():
                 artifacts[artifact.path] = artifact
@@ -341,7 +341,7 @@ def group_runs(
         declared: settings by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
     """
-    runs: list[EvaluatedRun] = []
+    runs = []
     manifests: dict[Path, Manifest | None] = {}
     labels = Counter(manifest.label for _, manifest in evaluations)
     for folder, manifest in evaluations:
@@ -359,9 +359,9 @@ def group_runs(
             models.append(_trained_model(artifact.inputs[name], declared, names))
         runs.append(EvaluatedRun(label, artifact, tuple(models)))
 
-    groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
+    groups = defaultdict(list)
     for run in sorted(runs, key=_sort_key):
-        groups.setdefault((run.settings["split"], run.prepare.name), []).append(run)
+        groups[run.settings["split"], run.prepare.name].append(run)
     return [groups[key] for key in sorted(groups)]
 
 
@@ -415,7 +415,7 @@ def _sort_key(run: EvaluatedRun) -> tuple[str | int, ...]:
 def all_artifacts(runs: Iterable[EvaluatedRun]) -> list[ChainArtifact]:
     """Return everything the runs were made from, each once, in the order of the stages."""
     order = list(declared_stages())
-    artifacts: dict[str, ChainArtifact] = {}
+    artifacts = {}
     for run in runs:
         for artifact in run.evaluation.chain():
             artifacts[artifact.path] = artifact

@@ -277,7 +277,7 @@ def test_a_removed_model_and_without_the_dataset_any_has_no_baseline(seeded: Toy
 def trained(settings: dict[str, Any] | None, seed: int = 0, mining: Any = None, name: str = "") -> TrainedModel:
     """A model by its settings, and those of the lists that it was trained with."""
     usual = {"adapter": "none", "method": "aoq", "seed": seed}
-    manifests = [each and SimpleNamespace(settings={**usual, **each}) for each in (settings, mining)]
+    manifests: list[Any] = [each and SimpleNamespace(settings={**usual, **each}) for each in (settings, mining)]
     model, lists = (ChainArtifact("", "", "", Path(), manifest) for manifest in manifests)
     vars(model)["inputs"] = {"mine_negatives": lists} if mining else {}
     return TrainedModel("aoq", "vsrn", seed, model, lambda _: {}, name)
