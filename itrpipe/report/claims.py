@@ -348,7 +348,18 @@ def _differing_keys(baseline: TrainedModel, model: TrainedModel) -> list[str]:
 def answer(series: Sequence[Series], comparisons: Sequence[Comparison]) -> str:
     """Return which models are better than their baselines, or what there is without these, and which collapsed."""
     collapsed = list(filter(all_at_chance, series))
-    warning = _collapse_warning(collapsed, series) if collapsed else ""
+    warning = ""
+    if collapsed:
+        reasons = []
+        for each in collapsed:
+            rsum = each.first.metrics[FULL][RSUM]["value"]
+            chance = random_recalls(*each.first.size)[RSUM]
+            reasons.append(f"{each.name} (its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f})")
+        verdict = AT_CHANCE.capitalize() if len(collapsed) == len(series) == 2 else "Learned little"
+        warning = f"{verdict}: {join_some(reasons, _MOST_NAMED, '; ')}."
+        if any(UNTRAINED not in each.first.roles for each in series):
+            images, _ = series[0].first.size
+            warning += f" {remedy_of_chance(images).capitalize()}."
     if len(collapsed) == len(series):
         return warning
 
@@ -369,23 +380,6 @@ def answer(series: Sequence[Series], comparisons: Sequence[Comparison]) -> str:
             "No baseline was evaluated."
         )
     return f"{verdict} {warning}".rstrip()
-
-
-def _collapse_warning(collapsed: Sequence[Series], series: Sequence[Series]) -> str:
-    """Return which of some models are at chance, and what to do about it."""
-    reasons = []
-    for each in collapsed:
-        rsum = each.first.metrics[FULL][RSUM]["value"]
-        chance = random_recalls(*each.first.size)[RSUM]
-        reasons.append(f"{each.name} (its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f})")
-    verdict = "Learned little"
-    if len(collapsed) == len(series) == 2:
-        verdict = AT_CHANCE.capitalize()
-    warning = f"{verdict}: {join_some(reasons, _MOST_NAMED, '; ')}."
-    if any(UNTRAINED not in each.first.roles for each in series):
-        images, _ = series[0].first.size
-        warning += f" {remedy_of_chance(images).capitalize()}."
-    return warning
 
 
 def _repeats(comparison: Comparison, comparisons: Iterable[Comparison]) -> bool:

@@ -260,6 +260,18 @@ def _group(
     prefix: str,
 ) -> Group:
     """Return what the page says first of a test set."""
+    # Kinds of edits that a model tells from captions more, or less often, than its baseline.
+    sentences = []
+    for claim in claims:
+        of_model = contents_of(claim.series.all, DISCRIMINATION)
+        of_baseline = contents_of(claim.baseline.all, DISCRIMINATION)
+        gained, lost = discrimination.gained_and_lost(of_model, of_baseline)
+        if gained:
+            sentences.append(f"{claim.series.name} prefers captions to edits of {'; '.join(gained)}.")
+        if lost:
+            sentences.append(f"{claim.series.name} prefers captions less often to edits of {'; '.join(lost)}.")
+    sentences.append(answer(series, claims))
+
     styles = line_styles(series)
     evidence = None
     if len(series) > 1:
@@ -284,26 +296,12 @@ def _group(
         series=series,
         claims=claims,
         timed=timed,
-        answer=" ".join([*_edits_gained_and_lost(claims), answer(series, claims)]),
+        answer=" ".join(sentences),
         evidence=evidence,
         notes=_notes(series, data, options),
         table=scores.overview_table(series, claims, timed, options.published),
         curves=training_curves(series, styles, prefix),
     )
-
-
-def _edits_gained_and_lost(claims: Iterable[Comparison]) -> list[str]:
-    """Return sentences on the kinds of edits that models tell from captions more, or less often, than baselines."""
-    sentences = []
-    for claim in claims:
-        of_model = contents_of(claim.series.all, DISCRIMINATION)
-        of_baseline = contents_of(claim.baseline.all, DISCRIMINATION)
-        gained, lost = discrimination.gained_and_lost(of_model, of_baseline)
-        if gained:
-            sentences.append(f"{claim.series.name} prefers captions to edits of {'; '.join(gained)}.")
-        if lost:
-            sentences.append(f"{claim.series.name} prefers captions less often to edits of {'; '.join(lost)}.")
-    return sentences
 
 
 def _notes(

@@ -125,9 +125,7 @@ def mining_parts(
         statistics.append(mining.statistics)
     for number, (_, settings) in enumerate(distinctions(list(titles), facts)):
         titles[number] = ", ".join([titles[number], *settings])
-    parts: list[Table | Panels | Examples] = [_mined_table(titles, statistics)]
-    parts += _rank_tables(titles, statistics)
-    parts += _reliability_panels(titles, statistics)
+    parts = _statistics_parts(titles, statistics)
     for title, mining in zip(titles, minings, strict=True):
         # A second model has own scores that nobody keeps, and candidates of no dataset have no pictures.
         if mining.settings.get("rescore_with") or mining.settings.get("candidates"):
@@ -138,7 +136,7 @@ def mining_parts(
         if gallery is not None:
             examples, likely = _mined_examples(title, mining, gallery, count)
             return [*parts, *examples], likely
-    return parts, []
+    return [*parts], []
 
 
 def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
@@ -155,18 +153,31 @@ def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
     return name
 
 
-def _mined_table(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of how hard mined candidates are, a row for each mining and direction."""
-    rows = []
+def _statistics_parts(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]]) -> list[Table | Panels]:
+    """Return how hard mined candidates are, how many are right after all, and how far judges can be relied on."""
+    rows, rank_rows, judges, plots = [], [], [], []
     for title, measured in zip(titles, statistics, strict=True):
+        judged = measured.get("judged")
         for direction, candidates in _LISTS.items():
+            name = f"{title}: {candidates}"
             cells = []
             for distribution in (measured["positive_score"], measured[direction]):
                 cells.append(Number.of(distribution and distribution["median"], digits=3))
             cells.append(Number.of(beaten_percent(measured, direction)))
             for top in TOPS:
                 cells.append(Number.of(measured["right_after_all"][direction][f"top_{top}"]["percent"]))
-            rows.append(Row(f"{title}: {candidates}", cells))
+            rows.append(Row(name, cells))
+            if judged is not None:
+                cells = []
+                for span in RANKS:
+                    share = judged[direction]["by_rank"].get(span)
+                    cells.append(Number.of(share and Share(**share).percent(), digits=0))
+                rank_rows.append(Row(name, cells))
+        if judged is not None:
+            judges += map(judge_without_place, judged["judges"])
+            if judged.get("reliability"):
+                name = f"reliability-{len(plots)}"
+                plots.append(reliability_plot(f"{title}: probabilities checked", judged["reliability"], name))
 
     columns = ["median own score", "median mined score", "hardest beats own, %"]
     note = (
@@ -180,66 +191,32 @@ def _mined_table(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]])
             "people judged before they were dropped."
         )
     rows = [Row(row.name, row.cells[: len(columns)]) for row in rows]
-    return Table(
-        "What was mined",
-        columns,
-        rows,
-        note,
-        head="mined by",
-    )
-
-
-def _rank_tables(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return a table of how many candidates are right after all at each rank; none where no judge was asked."""
-    rows = []
-    judges = {}
-    for title, measured in zip(titles, statistics, strict=True):
-        if "judged" not in measured:
-            continue
-        judged = measured["judged"]
-        judges |= dict.fromkeys(map(judge_without_place, judged["judges"]))
-        for direction, candidates in _LISTS.items():
-            by_rank = judged[direction]["by_rank"]
-            cells = []
-            for span in RANKS:
-                share = by_rank.get(span)
-                cells.append(Number.of(share and Share(**share).percent(), digits=0))
-            rows.append(Row(f"{title}: {candidates}", cells))
-    if not rows:
-        return []
-    columns = [f"{span.replace('-', DASH)}, %" for span in RANKS]
-    note = (
-        "Of all mined candidates at these ranks, whether or not they beat the own one, the share that matches "
-        f"though it counts as negative, by {' and '.join(judges)}. With an interval, people's "
-        "decisions correct the judge; without one, there are fewer than 20, and the share is the judge's mean "
-        "probability, not the share that is likelier right than not."
-    )
-    return [
+    parts: list[Table | Panels] = [
         Table(
-            "Training candidates right after all, by rank",
+            "What was mined",
             columns,
             rows,
             note,
             head="mined by",
         )
     ]
-
-
-def _reliability_panels(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]]) -> list[Panels]:
-    """Return plots of the probabilities of judges against people's decisions; none where people decided nothing."""
-    plots = []
-    for title, measured in zip(titles, statistics, strict=True):
-        bins = measured.get("judged", {}).get("reliability")
-        if bins:
-            name = f"reliability-{len(plots)}"
-            plots.append(reliability_plot(f"{title}: probabilities checked", bins, name))
-    if not plots:
-        return []
-    note = (
-        "Decisions by the probability that the judge gave them before it saw them; a larger point is more of them. "
-        "On the line, as many are right as the judge says."
-    )
-    return [Panels(plots, {}, note)]
+    if rank_rows:
+        columns = [f"{span.replace('-', DASH)}, %" for span in RANKS]
+        note = (
+            "Of all mined candidates at these ranks, whether or not they beat the own one, the share that matches "
+            f"though it counts as negative, by {' and '.join(dict.fromkeys(judges))}. With an interval, people's "
+            "decisions correct the judge; without one, there are fewer than 20, and the share is the judge's mean "
+            "probability, not the share that is likelier right than not."
+        )
+        title = "Training candidates right after all, by rank"
+        parts.append(Table(title, columns, rank_rows, note, head="mined by"))
+    if plots:
+        note = (
+            "Decisions by the probability that the judge gave them before it saw them; a larger point is more of them. "
+            "On the line, as many are right as the judge says."
+        )
+        parts.append(Panels(plots, {}, note))
+    return parts
 
 
 def _mined_examples(
