@@ -106,7 +106,7 @@ class ExportNegatives(AskingOptions):
 
     def _refuse_unlike(self) -> None:
         """Refuse choices that the format does not have."""
-        from itrpipe.exporting.negatives import FORMATS
+        from itrpipe.exporting.formats import FORMATS
 
         for name in FORMATS[self.form].unread:
             if getattr(self, name) not in ("both", False, ""):
@@ -143,7 +143,8 @@ class ExportNegatives(AskingOptions):
     def _write(self, asked: Asked, made: list[Artifact], target: Path) -> None:
         """Write the files and their card."""
         from itrpipe.exporting.card import dataset_card
-        from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_files
+        from itrpipe.exporting.formats import FORMATS, write_files
+        from itrpipe.exporting.negatives import MOST, open_mined, open_twins, refuse_wrong_root
 
         reporter = asked.reporter
         form, directions = FORMATS[self.form], DIRECTIONS[self.direction]

@@ -77,7 +77,7 @@ class Report(PlanOptions):
 
 def _with_tables(path: Path, asked: str, tables: str) -> str:
     """Return a document with these tables for those that it has of a dataset, or of one backbone on it."""
-    from itrpipe.report.page import BEGIN, END, inserted
+    from itrpipe.report.page import BEGIN, END, insert_tables
 
     if not path.is_file():
         raise MissingInputError(f"--into {path} is not there; name a Markdown file")
@@ -85,7 +85,7 @@ def _with_tables(path: Path, asked: str, tables: str) -> str:
         document = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"--into {path} is not UTF-8 at byte {error.start}; name a Markdown file") from None
-    found = inserted(document, asked, tables)
+    found = insert_tables(document, asked, tables)
     if found is None:
         raise DataError(
             f"--into {path} does not say where the table belongs; write two lines into it: {BEGIN.format(asked=asked)} "

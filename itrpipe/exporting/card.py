@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.evaluation.metrics import PROTOCOLS, random_recalls
+from itrpipe.evaluation.results import ORACLE
 from itrpipe.evaluation.tables import Number, Row, Table, as_markdown
 from itrpipe.papers import Paper
 
@@ -20,19 +21,16 @@ _METRICS = {
     "map_at_r": "mAP@R",
     "r_precision": "R-Precision",
 }
-TITLES = {
-    f"{side}_{name}": f"{direction} {title}"
-    for side, direction in {"i2t": "Image to text", "t2i": "Text to image"}.items()
-    for name, title in _METRICS.items()
-} | {"rsum": "RSum"}
+TITLES = {}
 """Metric -> for people, in the order of the card."""
-_PROTOCOLS = {name: each.description for name, each in PROTOCOLS.items()} | {
-    "oracle": "as `full`, with all correct matches counted"
-}
+for _side, _direction in {"i2t": "Image to text", "t2i": "Text to image"}.items():
+    for _name, _title in _METRICS.items():
+        TITLES[f"{_side}_{_name}"] = f"{_direction} {_title}"
+TITLES["rsum"] = "RSum"
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
-    """The card of an exported model.
+    """Return the card of an exported model.
 
     Args:
         facts: what `model.md.j2` names. Besides texts: `license` (None leaves it to whoever publishes), `embeds` (it
@@ -62,11 +60,12 @@ def model_card(facts: Mapping[str, Any]) -> str:
                     metric_value=round(metrics[name]["value"], 4),
                 )
                 evaluated.append(result)
+    tags = (TASK, LIBRARY, *facts["libraries"], facts["backbone"], facts["conf"])
     data = ModelCardData(
         license=facts["license"],
         library_name=LIBRARY,
         pipeline_tag="feature-extraction" if facts["embeds"] else "zero-shot-image-classification",
-        tags=list(dict.fromkeys((TASK, LIBRARY, *facts["libraries"], facts["backbone"], facts["conf"]))),
+        tags=list(dict.fromkeys(tags)),
         base_model=facts["base"] if "/" in facts["base"] else None,
         datasets=[dataset],
         metrics=["recall"],
@@ -77,24 +76,35 @@ def model_card(facts: Mapping[str, Any]) -> str:
     columns = dict(results)
     if "full" in results:
         columns["chance"] = random_recalls(*facts["counts"][split])
-    names = dict.fromkeys(each.metric_type for each in evaluated)
     rows = []
     for name, title in TITLES.items():
-        if name in names:
-            rows.append(Row(title, [Number.of(metrics.get(name)) for metrics in columns.values()]))
-    shown = {
-        "scores": as_markdown(Table("", list(columns), rows, head="metric")),
-        "protocols": {name: _PROTOCOLS[name] for name in results},
-        "bibtex": bibliography(facts["papers"]),
-    }
-    return f"{ModelCard.from_template(data, template_str=_template('model'), **facts, **shown)}\n"
+        if any(name in metrics for metrics in results.values()):
+            cells = []
+            for metrics in columns.values():
+                cells.append(Number.of(metrics.get(name)))
+            rows.append(Row(title, cells))
+    protocols = {}
+    for name in results:
+        if name == ORACLE:
+            protocols[name] = "as `full`, with all correct matches counted"
+        else:
+            protocols[name] = PROTOCOLS[name].description
+    card = ModelCard.from_template(
+        data,
+        template_str=_template("model"),
+        scores=as_markdown(Table("", list(columns), rows, head="metric")),
+        protocols=protocols,
+        bibtex=bibliography(facts["papers"]),
+        **facts,
+    )
+    return f"{card}\n"
 
 
 def dataset_card(facts: Mapping[str, Any]) -> str:
-    """The card of exported negatives.
+    """Return the card of exported negatives.
 
     Args:
-        facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.TableFiles`),
+        facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.formats.TableFiles`),
             `negatives` and `sentences` of a row at most, the latter by which maker (`synthetic`), the names of their
             `judges`, whether ids and scores are there (`with_scores`), how many `repeats` were left out, and how many
             `right` answers of those `seen`, with a probability above `drop_above`, `image_root`, whether it is a
@@ -104,13 +114,18 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 
-    patterns = {each.config: each.pattern for each in facts["tables"]}
+    patterns = {table.config: table.pattern for table in facts["tables"]}
     data = DatasetCardData(tags=[LIBRARY, "hard-negatives"], **_configs(patterns, "train", facts["made_from"]))
-    return f"{DatasetCard.from_template(data, template_str=_template('negatives'), **facts)}\n"
+    card = DatasetCard.from_template(data, template_str=_template("negatives"), **facts)
+    return f"{card}\n"
 
 
-def _configs(patterns: Mapping[str, str], split: str, made_from: str) -> dict[str, Any]:
-    """Tables for `datasets.load_dataset`, the first by default.
+def _configs(
+    patterns: Mapping[str, str],
+    split: str,
+    made_from: str,
+) -> dict[str, Any]:
+    """Return tables for `datasets.load_dataset`, the first by default.
 
     It caches what it reads by the name of the folder and these settings, not by what the files hold, so they differ
     where the files do.
@@ -136,5 +151,5 @@ def _template(name: str) -> str:
 
 
 def bibliography(papers: Sequence[Paper]) -> str:
-    """Entries of BibTeX with an empty line between them, each once."""
+    """Return entries of BibTeX with an empty line between them, each once."""
     return "\n\n".join({paper.key: paper.bibtex for paper in papers}.values())

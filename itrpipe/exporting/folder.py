@@ -15,8 +15,13 @@ from itrpipe.storage.artifact import EXPORT
 from itrpipe.storage.disk import file_digest, make_folder, on_disk, read_json, require_writable, sync, write_json
 
 
-def open_target(root: Path, to: Path, *, force: bool) -> Path:
-    """The folder that `--to` names, absolute, once it is clear that it can be made; call before anything is computed.
+def open_target(
+    root: Path,
+    to: Path,
+    *,
+    force: bool,
+) -> Path:
+    """Return the folder that `--to` names, absolute, if it can be made; call before anything is computed.
 
     Args:
         root: the data folder.
@@ -58,19 +63,24 @@ def _not_an_export(target: Path) -> str:
     if not (target / EXPORT).is_file():
         return "was not made by itrpipe export"
     try:
-        known = dict(read_json(target / EXPORT)["files"])
+        recorded = dict(read_json(target / EXPORT)["files"])
     except (DataError, KeyError, TypeError, ValueError):
         return f"has a damaged {EXPORT}"
     for path in sorted(target.rglob("*")):
         name = path.relative_to(target).as_posix()
-        if not path.is_dir() and name != EXPORT and known.get(name) != _facts(path):
+        if not path.is_dir() and name != EXPORT and recorded.get(name) != _facts(path):
             return f"holds {name}, which itrpipe export did not write, or not like this"
     return ""
 
 
 @contextlib.contextmanager
-def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterator[Path]:
-    """Yields an empty folder beside the target and, when its content was written, puts it in the target's place.
+def new_folder(
+    target: Path,
+    facts: Mapping[str, Any],
+    *,
+    force: bool,
+) -> Iterator[Path]:
+    """Yield an empty folder beside the target and, when its content was written, put it in the target's place.
 
     Whatever goes wrong before leaves the target as it is and nothing else behind. What a killed export left there is
     removed by the next one.
@@ -84,13 +94,14 @@ def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterat
         UsageError: another process makes this export, or see `open_target`.
         DiskFullError: no space is left.
     """
-    work, earlier = (target.with_name(f".{target.name}.{end}") for end in ("exporting", "replaced"))
-    with on_disk(target), _alone(work):
-        for left in work.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
+    work = target.with_name(f".{target.name}.exporting")
+    earlier = target.with_name(f".{target.name}.replaced")
+    with on_disk(target), _locked(work):
+        for path in work.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
             else:
-                left.unlink()
+                path.unlink()
         try:
             yield work
             files = {}
@@ -112,8 +123,8 @@ def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterat
 
 
 @contextlib.contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """Makes a folder that no other process writes to meanwhile."""
+def _locked(work: Path) -> Iterator[None]:
+    """Make a folder that no other process writes to meanwhile."""
     make_folder(work)
     folder = os.open(work, os.O_RDONLY)
     try:

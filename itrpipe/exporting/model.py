@@ -76,12 +76,16 @@ def described_inputs(trained: Path) -> dict[str, Any]:
 
 def is_of_anywhere(extracted: Manifest) -> bool:
     """Tell whether others can make these features of photographs: none was imported, no weights lie here alone."""
-    parts = recorded_passes(extracted.conf, extracted.settings)
-    is_imported = any(each.imported for each in parts.values())
+    passes = recorded_passes(extracted.conf, extracted.settings)
+    is_imported = any(each.imported for each in passes.values())
     return without_places(extracted.settings) == extracted.settings and not is_imported
 
 
-def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> None:
+def write_model(
+    work: Path,
+    trained: Path,
+    joint: JointModel | None = None,
+) -> None:
     """Write what `itrpipe.training.saved.load_model` opens, and of a joint model transformers, too.
 
     Args:
@@ -99,8 +103,12 @@ def write_model(work: Path, trained: Path, joint: JointModel | None = None) -> N
     if joint is not None:
         joint.write(work)
     else:
-        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith(_OF_MODEL)}
-        require_space(work, sum(each.bytes for each in outputs.values()), "the copy of the model")
+        outputs, size = {}, 0
+        for name, output in manifest.outputs.items():
+            if name.startswith(_OF_MODEL):
+                outputs[name] = output
+                size += output.bytes
+        require_space(work, size, "the copy of the model")
         for name, output in outputs.items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(trained / name, work / name)
@@ -134,7 +142,11 @@ def write_adapters(work: Path, trained: Path) -> None:
         write_json(path, without_places(read_json(path)))
 
 
-def facts_of_model(work: Path, trained: Path, evaluated: Path) -> dict[str, Any]:
+def facts_of_model(
+    work: Path,
+    trained: Path,
+    evaluated: Path,
+) -> dict[str, Any]:
     """Return what the card says of a model that its artifacts tell, see `itrpipe.exporting.card.model_card`.
 
     Args:
@@ -154,11 +166,15 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path) -> dict[str, Any]
         extracted = read_manifest(existing_input(trained, training, "extract"))
         reads = f"its features by `{extracted.conf}` (`itrpipe extract`), with the settings in `config.json`"
         of_photographs = is_of_anywhere(extracted)
-        parts = recorded_passes(extracted.conf, extracted.settings)
-        is_drawn = any(each.imported or each.drawings_only for each in parts.values())
+        passes = recorded_passes(extracted.conf, extracted.settings)
+        is_drawn = any(each.imported or each.drawings_only for each in passes.values())
     # mteb compares embeddings of photographs by inner product.
     is_for_mteb = declared.embeds and training.settings["model"].get("measure") != "order" and not is_drawn
-    files = {name: about for name, about in FILES.items() if any(work.glob(name))}
+    files = {}
+    for name, about in FILES.items():
+        if any(work.glob(name)):
+            files[name] = about
+    files[EXPORT] = "size and sha256 of every file, and the fingerprints of what they were made from"
     prepared = PreparedDataset.open(open_input(evaluated, evaluation, "prepare"))
     return {
         "run": training.label,
@@ -175,10 +191,7 @@ def facts_of_model(work: Path, trained: Path, evaluated: Path) -> dict[str, Any]
         "counts": prepared.counts(),
         "trained": training.finished,
         "versions": training.versions,
-        "files": {
-            **files,
-            EXPORT: "size and sha256 of every file, and the fingerprints of what they were made from",
-        },
+        "files": files,
         "papers": [*loss.cited(), *model.cited(), *cited(training.settings)],
         "mteb": is_for_mteb,
     }

@@ -18,7 +18,7 @@ _IN_TEXT = re.compile(rf"(?<![\w.:/~\\-]){_ELSEWHERE}(?=[^\s/])[^\s'\"<>|(),;:]*
 
 
 def without_places(value: Any) -> Any:
-    """Settings with the name of every file and folder instead of its place.
+    """Return settings with the name of every file and folder instead of its place.
 
     Args:
         value: text, or what JSON has, with text anywhere in it.
@@ -26,19 +26,19 @@ def without_places(value: Any) -> Any:
     if isinstance(value, str):
         return _PLACE.sub(_name, value)
     if isinstance(value, Mapping):
-        return {key: without_places(each) for key, each in value.items()}
+        return {key: without_places(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_places(each) for each in value]
+        return list(map(without_places, value))
     return value
 
 
 def command_without_places(command: str) -> str:
-    """A command line, as `shlex` joins it, with names instead of places: `--data=/mnt/data` becomes `--data=data`."""
+    """Return a command line with names instead of places: `--data=/mnt/data` becomes `--data=data`."""
     return shlex.join(map(_argument, shlex.split(command)))
 
 
 def text_without_places(text: str) -> str:
-    """A message with names instead of places; of a path with spaces only the part before the first is seen as one."""
+    """Return a message with names instead of places; a path ends at its first space."""
     return _IN_TEXT.sub(_name, text)
 
 

@@ -35,8 +35,12 @@ _QUERIES = 4_096
 _UNSAFE = re.compile(r"[\s%]")
 
 
-def write_embeddings(folder: Path, split: SplitEmbeddings, form: str) -> None:
-    """Writes the embeddings of all images and captions with their ids.
+def write_embeddings(
+    folder: Path,
+    split: SplitEmbeddings,
+    form: str,
+) -> None:
+    """Write the embeddings of all images and captions with their ids.
 
     `parquet`: a table each with `image_id` (of captions `caption_id`, `image_id`) and `embedding`, a list of D float32.
     `npy`: an array [K, D] each, and the ids of its rows as a JSON list.
@@ -49,26 +53,52 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: str) -> None:
     Raises:
         DiskFullError: the disk cannot hold them.
     """
-    owners = split.image_ids[split.caption_image]
     require_space(folder, split.images.nbytes + split.texts.nbytes, "the embeddings")
-    for name, vectors, ids in (
-        ("images", split.images, {"image_id": split.image_ids}),
-        ("captions", split.texts, {"caption_id": split.caption_ids, "image_id": owners}),
-    ):
-        if form == "parquet":
-            columns: dict[str, Any] = {key: pa.array(each.tolist(), pa.string()) for key, each in ids.items()}
-            values = pa.array(np.asarray(vectors).reshape(-1), pa.float32())
-            columns["embedding"] = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
-            # Embeddings do not compress, and dictionaries of their values only cost room.
-            how: dict[str, Any] = {"compression": "none", "use_dictionary": False, "version": "2.6"}
-            pq.write_table(pa.table(columns), folder / f"{name}.parquet", row_group_size=_ROW_GROUP, **how)
-        else:
-            np.save(folder / f"{name}.npy", vectors)
-            write_json(folder / f"{name}.ids.json", next(iter(ids.values())).tolist())
+    image_ids = split.image_ids.tolist()
+    caption_ids = split.caption_ids.tolist()
+    if form == "parquet":
+        owners = split.image_ids[split.caption_image].tolist()
+        _write_vectors(folder / "images.parquet", split.images, image_id=image_ids)
+        _write_vectors(
+            folder / "captions.parquet",
+            split.texts,
+            caption_id=caption_ids,
+            image_id=owners,
+        )
+    else:
+        np.save(folder / "images.npy", split.images)
+        np.save(folder / "captions.npy", split.texts)
+        write_json(folder / "images.ids.json", image_ids)
+        write_json(folder / "captions.ids.json", caption_ids)
 
 
-def write_runs(folder: Path, rankings: Path, tag: str) -> None:
-    """Writes `run.i2t.trec` and `run.t2i.trec`.
+def _write_vectors(
+    path: Path,
+    vectors: np.ndarray,
+    **ids: list[str],
+) -> None:
+    columns: dict[str, Any] = {}
+    for name, values in ids.items():
+        columns[name] = pa.array(values, pa.string())
+    flat = pa.array(np.asarray(vectors).reshape(-1), pa.float32())
+    columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    # Embeddings do not compress, and dictionaries of their values only cost room.
+    pq.write_table(
+        pa.table(columns),
+        path,
+        row_group_size=_ROW_GROUP,
+        compression="none",
+        use_dictionary=False,
+        version="2.6",
+    )
+
+
+def write_runs(
+    folder: Path,
+    rankings: Path,
+    tag: str,
+) -> None:
+    """Write `run.i2t.trec` and `run.t2i.trec`.
 
     Args:
         folder: exists.
@@ -81,14 +111,19 @@ def write_runs(folder: Path, rankings: Path, tag: str) -> None:
                 queries = batch.filter(pc.field("direction") == direction)
                 # Arrow writes the shortest text that is read as the same float32: equal scores stay equal.
                 scores = iter(queries["scores"].flatten().cast(pa.string()).to_pylist())
-                lists = zip(queries["query_id"].to_pylist(), queries["candidate_ids"].to_pylist(), strict=True)
-                for query, candidates in lists:
+                query_ids = queries["query_id"].to_pylist()
+                candidate_ids = queries["candidate_ids"].to_pylist()
+                for query, candidates in zip(query_ids, candidate_ids, strict=True):
                     for rank, candidate in enumerate(candidates, 1):
                         stream.write(f"{escape(query)} Q0 {escape(candidate)} {rank} {next(scores)} {escape(tag)}\n")
 
 
-def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
-    """Writes `qrels.i2t.trec` and `qrels.t2i.trec`, of own pairs; where the dataset knows all matches `qrels.oracle.…`.
+def write_qrels(
+    folder: Path,
+    pairs: Path,
+    prepared: Path,
+) -> None:
+    """Write `qrels.i2t.trec` and `qrels.t2i.trec`, of own pairs; where the dataset knows all matches `qrels.oracle.…`.
 
     Args:
         folder: exists.
@@ -99,23 +134,42 @@ def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
         DataError: the dataset's truth is damaged.
     """
     table = pq.read_table(pairs, columns=["caption_id", "image_id"])
-    captions, owners = (column.to_pylist() for column in table.columns)
-    images = list(dict.fromkeys(owners))
-    matches = {"qrels": zip(captions, owners, strict=True)}
-    truth = known_pairs(prepared, np.array(images), np.array(captions))
+    captions = table["caption_id"].to_pylist()
+    owners = table["image_id"].to_pylist()
+    _write_matches(
+        folder,
+        "qrels",
+        captions,
+        owners,
+    )
+    images = np.array(list(dict.fromkeys(owners)))
+    truth = known_pairs(prepared, images, np.array(captions))
     if truth is not None:
-        sides = np.array(captions)[truth.caption_rows], np.array(images)[truth.image_rows]
-        matches["qrels.oracle"] = zip(*(side.tolist() for side in sides), strict=True)
-    for name, found in matches.items():
-        of_images, of_captions = [], []
-        for caption, image in found:
-            of_images.append(f"{escape(image)} 0 {escape(caption)} 1\n")
-            of_captions.append(f"{escape(caption)} 0 {escape(image)} 1\n")
-        for direction, lines in zip(SIDES, (of_images, of_captions), strict=True):
-            (folder / f"{name}.{direction}.trec").write_text("".join(lines), encoding="utf-8")
+        matching_captions = np.array(captions)[truth.caption_rows].tolist()
+        matching_images = images[truth.image_rows].tolist()
+        _write_matches(
+            folder,
+            "qrels.oracle",
+            matching_captions,
+            matching_images,
+        )
+
+
+def _write_matches(
+    folder: Path,
+    name: str,
+    captions: list[str],
+    images: list[str],
+) -> None:
+    of_images, of_captions = [], []
+    for caption, image in zip(captions, images, strict=True):
+        of_images.append(f"{escape(image)} 0 {escape(caption)} 1\n")
+        of_captions.append(f"{escape(caption)} 0 {escape(image)} 1\n")
+    (folder / f"{name}.i2t.trec").write_text("".join(of_images), encoding="utf-8")
+    (folder / f"{name}.t2i.trec").write_text("".join(of_captions), encoding="utf-8")
 
 
 @cache
 def escape(name: str) -> str:
-    """A name without whitespace, which `urllib.parse.unquote` turns back."""
-    return _UNSAFE.sub(lambda found: quote(found[0], safe=""), name)
+    """Return a name without whitespace, which `urllib.parse.unquote` turns back."""
+    return _UNSAFE.sub(lambda match: quote(match[0], safe=""), name)

@@ -27,7 +27,7 @@ from itrpipe.pipeline.recipes import (
 )
 from itrpipe.pipeline.run import run
 from itrpipe.progress import Reporter
-from itrpipe.report.published import Published, reproductions, table_lines
+from itrpipe.report.published import Published, compare_published, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.storage.artifact import STATISTICS, DigestCache, open_artifact, read_manifest
 from itrpipe.storage.disk import read_json
@@ -331,7 +331,7 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         open_artifact(step.location.folder)
         evaluations[step.location.name] = step.location.folder
     published = [score for each in planned for score in each.published]
-    compared = reproductions(published, evaluations, recipe.tolerance, tiny=options.tiny)
+    compared = compare_published(published, evaluations, recipe.tolerance, tiny=options.tiny)
     if compared:
         limits = f"OK within {recipe.tolerance.ok:g}, close within {recipe.tolerance.close:g} points of RSum"
         whole.reporter.say(f"published and measured ({'toy models' if options.tiny else limits})", style="bold")

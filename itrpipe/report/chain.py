@@ -6,14 +6,16 @@ folder. An artifact that was removed since stays in the chain as a name without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from itrpipe.errors import DataError
 from itrpipe.exporting.places import command_without_places
-from itrpipe.storage.artifact import Manifest, check_artifact, open_artifact, read_manifest
+from itrpipe.storage.artifact import STATISTICS, Manifest, check_artifact, open_artifact, read_manifest
+from itrpipe.storage.disk import read_json
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class ChainArtifact:
         stage, name, fingerprint: as the manifest of what was made from it says.
         folder: where it lies or lay.
         manifest: None when the folder was removed, or made again with another result.
-        found: folder -> its manifest, or None where there is no folder. Artifacts that share it look at the files of
-            each folder once.
+        manifests: folder -> its manifest, or None where there is no folder. Artifacts that share it look at the files
+            of each folder once.
     """
 
     stage: str
@@ -33,16 +35,21 @@ class ChainArtifact:
     fingerprint: str
     folder: Path
     manifest: Manifest | None
-    found: dict[Path, Manifest | None] = field(default_factory=dict, compare=False, repr=False)
+    manifests: dict[Path, Manifest | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def path(self) -> str:
-        """Stage and name, as messages write it."""
+        """Return stage and name, as messages write it."""
         return f"{self.stage}/{self.name}"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Return the settings that it was made with; none when it was removed."""
+        return {} if self.manifest is None else self.manifest.settings
 
     @cached_property
     def opened(self) -> Path:
-        """The folder, once its files are as its manifest says.
+        """Return the folder, once its files are as its manifest says.
 
         Raises:
             DataError: one of them is damaged.
@@ -51,27 +58,45 @@ class ChainArtifact:
         return self.folder
 
     @cached_property
+    def statistics(self) -> dict[str, Any]:
+        """Return what a mining or a generator wrote about its result.
+
+        Raises:
+            DataError: a file of it is damaged.
+        """
+        return read_json(self.opened / STATISTICS)
+
+    @cached_property
     def inputs(self) -> dict[str, ChainArtifact]:
-        """The artifacts that it was made from, by the names of its inputs; empty where nothing is known any more.
+        """Return the artifacts that it was made from, by the names of its inputs; none where it was removed.
 
         Raises:
             DataError: one is damaged, or its folder holds another artifact.
         """
-        inputs: dict[str, ChainArtifact] = {}
-        for name, record in (self.manifest.inputs if self.manifest else {}).items():
+        inputs = {}
+        if self.manifest is None:
+            return inputs
+        for name, record in self.manifest.inputs.items():
             folder = self.folder.parent.parent / record.stage / record.name
-            if folder not in self.found:
-                self.found[folder] = check_artifact(folder) if folder.exists() else None
-            manifest = self.found[folder]
+            if folder not in self.manifests:
+                self.manifests[folder] = check_artifact(folder) if folder.exists() else None
+            manifest = self.manifests[folder]
             if manifest is not None and record.digest and manifest.digest != record.digest:
                 manifest = None  # made again since: it tells nothing about what was read
             if manifest is not None and manifest.fingerprint != record.fingerprint:
                 raise DataError(f"{folder} is another artifact than {self.path} was made from; remove it and rerun")
-            inputs[name] = ChainArtifact(record.stage, record.name, record.fingerprint, folder, manifest, self.found)
+            inputs[name] = ChainArtifact(
+                record.stage,
+                record.name,
+                record.fingerprint,
+                folder,
+                manifest,
+                self.manifests,
+            )
         return inputs
 
     def chain(self) -> Iterator[ChainArtifact]:
-        """Yields everything this was made from, then itself; an artifact read twice comes twice."""
+        """Yield everything this was made from, then itself; an artifact read twice comes twice."""
         for upstream in self.inputs.values():
             yield from upstream.chain()
         yield self
@@ -79,7 +104,7 @@ class ChainArtifact:
 
 def commands_of(artifacts: Iterable[ChainArtifact]) -> list[str]:
     """Return the command lines that made artifacts, each once, in the order in which they finished, without places."""
-    manifests = [each.manifest for each in artifacts if each.manifest is not None]
+    manifests = [artifact.manifest for artifact in artifacts if artifact.manifest is not None]
     manifests.sort(key=lambda manifest: manifest.finished)
     return list(dict.fromkeys(command_without_places(manifest.command) for manifest in manifests))
 
@@ -89,5 +114,11 @@ def commands_behind(folders: Iterable[Path]) -> list[str]:
     artifacts = []
     for folder in folders:
         manifest = read_manifest(folder)
-        artifacts += ChainArtifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
+        artifacts += ChainArtifact(
+            manifest.stage,
+            folder.name,
+            manifest.fingerprint,
+            folder,
+            manifest,
+        ).chain()
     return commands_of(artifacts)

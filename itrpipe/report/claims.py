@@ -12,7 +12,7 @@ the baseline that trained for as much time (`baseline = "time"`), where it was r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,15 +21,10 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, judge_claims
 from itrpipe.evaluation.intervals import Difference, paired_differences
-from itrpipe.evaluation.metrics import (
-    RSUM,
-    random_recalls,
-    reaches_chance,
-    remedy_of_chance,
-)
+from itrpipe.evaluation.metrics import RSUM, random_recalls, reaches_chance, remedy_of_chance
 from itrpipe.evaluation.results import FULL, ORACLE
 from itrpipe.evaluation.tables import Number, mean
-from itrpipe.report.names import shown, some
+from itrpipe.report.names import join_some, value_text
 from itrpipe.report.runs import (
     DECLARED,
     FIRST,
@@ -37,24 +32,41 @@ from itrpipe.report.runs import (
     OBJECTIVE,
     PLAIN,
     UNTRAINED,
-    Model,
-    Run,
+    EvaluatedRun,
     Series,
-    by_seed,
+    TrainedModel,
+    newest_by_seed,
 )
 from itrpipe.training.settings import FIRST_TRAINING, began_with, unread
 
 UPDATES, TIME = "updates", "time"
+"""Kinds of baselines: trained for as many updates, or for as much time."""
 _STAGE = "train"
-_OF_SCHEDULE = {"epochs", "schedule", "warmup_updates", "max_updates", "patience"}
-_OF_SCHEDULE |= {"decay_at", "decay_every", "decay_factor"}
+_OF_SCHEDULE = {
+    "epochs",
+    "schedule",
+    "warmup_updates",
+    "max_updates",
+    "patience",
+    "decay_at",
+    "decay_every",
+    "decay_factor",
+}
 """Settings in which a training and its twin on in-batch negatives may differ, beside the loss."""
-_OF_NEGATIVES = {"sentences", "loss.negatives", "loss.teacher", "loss.twins"}
-_OF_NEGATIVES |= {"loss.judged", "loss.drop_above", "loss.judges", f"{MINING}judges"}
+_OF_NEGATIVES = {
+    "sentences",
+    "loss.negatives",
+    "loss.teacher",
+    "loss.twins",
+    "loss.judged",
+    "loss.drop_above",
+    "loss.judges",
+    f"{MINING}judges",
+}
 """Settings that say which negatives a training has, and what it does with those that judges mark."""
 _OPTIONS = {"method": "loss.", "backbone": "model."}
 """Settings whose value decides which options there are -> what the keys of these begin with."""
-_NAMED = 3
+_MOST_NAMED = 3
 """Models, or settings, that a sentence names."""
 
 
@@ -82,48 +94,53 @@ class Comparison:
         return self.claim.differences[RSUM]
 
 
-def claims_of(
-    series: Sequence[Series], split: Split | None, samples: int, level: float, kind: str | Series = UPDATES
+def compare_with_baselines(
+    pairs: Sequence[tuple[Series, Series]],
+    split: Split,
+    samples: int,
+    level: float,
 ) -> list[Comparison]:
-    """Compare every model on a test set with its baseline, where there is one, over the seeds that both have.
+    """Compare models with their baselines, over the seeds that both have.
 
     Args:
-        series: of all runs on one test set.
-        split: they were evaluated on; None when the dataset was removed, and then nothing can be paired.
+        pairs: models on one test set, each with its baseline.
+        split: they were evaluated on.
         samples: resampled test sets behind an interval over images.
         level: share of seeds, or of test sets, that an interval holds.
-        kind: of baseline, `updates` or `time`; or the series that all are compared with.
     """
-    if split is None:
-        return []
-    columns = ["rank"]
-    if ORACLE in series[0].first.metrics:
-        columns.append("oracle_rank")
-    compared = []
-    for each in series:
-        baseline = kind if isinstance(kind, Series) else baseline_of(each, series, kind)
-        if baseline is None:
-            continue
-        runs = pairs_by_seed(baseline, each)
-        found = []
+    comparisons = []
+    for series, baseline in pairs:
+        runs = pairs_by_seed(baseline, series)
+        columns = ["rank"]
+        if ORACLE in series.first.metrics:
+            columns.append("oracle_rank")
+        differences = []
         for column in columns:
-            pairs = [(before.ranks(column), after.ranks(column)) for before, after in runs.values()]
-            found.append(paired_differences(pairs, split.caption_image, samples, level))
-        name = baseline.method if baseline.first.backbone == each.first.backbone else baseline.name
-        at_chance = all(map(is_at_chance, itertools.chain.from_iterable(runs.values())))
-        is_trained = UNTRAINED not in each.first.roles & baseline.first.roles
-        claim = Claim(each.name, name, found[0], at_chance, is_trained)
-        compared.append(Comparison(each, baseline, [*runs], claim, *found[1:]))
-    return compared
+            ranks = [(before.ranks(column), after.ranks(column)) for before, after in runs.values()]
+            differences.append(paired_differences(ranks, split.caption_image, samples, level))
+
+        has_same_backbone = baseline.first.backbone == series.first.backbone
+        claim = Claim(
+            series.name,
+            baseline.method if has_same_backbone else baseline.name,
+            differences[0],
+            at_chance=all(map(is_at_chance, itertools.chain.from_iterable(runs.values()))),
+            is_trained=UNTRAINED not in series.first.roles & baseline.first.roles,
+        )
+        comparisons.append(Comparison(series, baseline, list(runs), claim, *differences[1:]))
+    return comparisons
 
 
-def judged(groups: Sequence[Sequence[Comparison]]) -> list[list[Comparison]]:
+def mark_significant(groups: Sequence[Sequence[Comparison]]) -> list[list[Comparison]]:
     """Mark the claims that are significant among all that the page makes, over all of its test sets."""
     claims = iter(judge_claims([each.claim for each in itertools.chain.from_iterable(groups)]))
-    return [[replace(each, claim=next(claims)) for each in group] for group in groups]
+    marked = []
+    for group in groups:
+        marked.append([replace(each, claim=next(claims)) for each in group])
+    return marked
 
 
-def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Series]:
+def two_compared(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Series]:
     """Return the two models that a user compares, with no other runs than those that are compared.
 
     Args:
@@ -142,33 +159,43 @@ def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Serie
             sides[1].append(each)
     for side in sides:
         if len(side) > 1:
-            folders = ", ".join(run.evaluation.name for each in side for run in each.all)
-            raise UsageError(f"--compare: one name means {len(side)} models; name one of the folders {folders}")
+            folders = []
+            for each in side:
+                for run in each.all:
+                    folders.append(run.evaluation.name)
+            raise UsageError(
+                f"--compare: one name means {len(side)} models; name one of the folders {', '.join(folders)}"
+            )
     (before,), (after,) = sides
     if before is after:
         raise UsageError(f"--compare: both are {before.name}, which differ in nothing but their seed")
+
     pairs = pairs_by_seed(before, after)
     if not pairs:
         raise UsageError(f"--compare: {before.name} and {after.name} share no seed; evaluate both with one")
-    compared = [*itertools.chain.from_iterable(pairs.values())]
-    first_runs = tuple(run for run in before.all if run in compared)
-    second_runs = tuple(run for run in after.all if run in compared)
-    return replace(before, all=first_runs), replace(after, all=second_runs)
+    compared = list(itertools.chain.from_iterable(pairs.values()))
+    runs_before = tuple(run for run in before.all if run in compared)
+    runs_after = tuple(run for run in after.all if run in compared)
+    return replace(before, all=runs_before), replace(after, all=runs_after)
 
 
-def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Run, Run]]:
+def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[EvaluatedRun, EvaluatedRun]]:
     """Return runs of both by the seed that they share; what was not trained is the same beside each seed."""
-    first, second = by_seed(baseline), by_seed(series)
-    if UNTRAINED in baseline.first.roles and len(first) == 1:
-        first = dict.fromkeys(second, *first.values())
-    if UNTRAINED in series.first.roles and len(second) == 1:
-        second = dict.fromkeys(first, *second.values())
-    return {seed: (first[seed], second[seed]) for seed in first if seed in second}
+    baselines = newest_by_seed(baseline)
+    runs = newest_by_seed(series)
+    if UNTRAINED in baseline.first.roles and len(baselines) == 1:
+        baselines = dict.fromkeys(runs, *baselines.values())
+    if UNTRAINED in series.first.roles and len(runs) == 1:
+        runs = dict.fromkeys(baselines, *runs.values())
+    return {seed: (baselines[seed], runs[seed]) for seed in baselines if seed in runs}
 
 
 def score_of(series: Series, metric: str = RSUM) -> Number:
     """Return the mean of a metric over seeds; of one seed with its interval over images."""
-    score = mean([Number.of(run.metrics[FULL][metric]) for run in by_seed(series).values()])
+    scores = []
+    for run in newest_by_seed(series).values():
+        scores.append(Number.of(run.metrics[FULL][metric]))
+    score = mean(scores)
     assert score is not None
     return score
 
@@ -181,20 +208,28 @@ def rsum_of(series: Series) -> float:
 # -- Which baseline
 
 
-def baseline_of(series: Series, others: Sequence[Series], kind: str = UPDATES) -> Series | None:
-    """Return what a series is compared with; see above."""
-    run = series.first
-    setting = _setting(series)
-    is_baseline = any(DECLARED in each.roles for each in run.members)
-    if setting is None or is_baseline or {FIRST, UNTRAINED} & run.roles:
-        return None
-    places = []
-    for number, each in enumerate(others):
-        if each is not series and _setting(each) == setting and pairs_by_seed(each, series):
-            place = _place(each.first, run, kind)
-            if place is not None:
-                places.append((place, number))
-    return others[min(places)[1]] if places else None
+def pairs_with_baselines(series: Sequence[Series], kind: str) -> list[tuple[Series, Series]]:
+    """Return each model on a test set that has a baseline with it, as the top of this file defines it.
+
+    Args:
+        series: of all runs on the test set.
+        kind: of baseline, `updates` or `time`.
+    """
+    pairs = []
+    for model in series:
+        is_baseline = any(DECLARED in member.roles for member in model.first.members)
+        if _setting(model) is None or is_baseline or {FIRST, UNTRAINED} & model.first.roles:
+            continue
+        baselines = {}
+        for other in series:
+            if other is model or _setting(other) != _setting(model) or not pairs_by_seed(other, model):
+                continue
+            fitness = _baseline_fitness(other.first, model.first, kind)
+            if fitness is not None:
+                baselines.setdefault(fitness, other)
+        if baselines:
+            pairs.append((model, baselines[min(baselines)]))
+    return pairs
 
 
 def _setting(series: Series) -> list[Any] | None:
@@ -203,155 +238,187 @@ def _setting(series: Series) -> list[Any] | None:
     These are backbones with the encoders that they began with, features, share of the training set, and re-ranking.
     """
     run = series.first
-    if not all(each.settings for each in run.members):
-        return None
-    kinds = sorted((each.backbone_name, *began_with(each.settings)) for each in run.members)
-    return [
-        kinds,
-        run.settings["features"],
-        run.rerank,
-        [each.settings.get("train_share", 1.0) for each in run.members],
-    ]
+    backbones, shares = [], []
+    for model in run.members:
+        if not model.settings:
+            return None
+        backbones.append((model.backbone_name, *began_with(model.settings)))
+        shares.append(model.settings.get("train_share", 1.0))
+    return [sorted(backbones), run.settings["features"], run.rerank, shares]
 
 
-def _place(reference: Run, run: Run, kind: str) -> int | None:
-    """Return how well a run serves as baseline of another, 0 best; None where it does not."""
-    one, other = reference.members[0].settings, run.members[0].settings
-    alike = one.get("method") != other.get("method") or one.get("model") == other.get("model")
-    as_long = PLAIN not in reference.roles or one.get("epochs", 0) >= other.get("epochs", 0)
-    # Whether declarations name it as baseline of what the run extends, or of all first trainings.
-    roots = {root_conf(_STAGE, run.members[0].method_name)}
-    if not run.members[0].choices:
+def _baseline_fitness(
+    baseline: EvaluatedRun,
+    run: EvaluatedRun,
+    kind: str,
+) -> int | None:
+    """Return how well a run serves as the baseline of another, 0 best; None where it does not."""
+    baseline_settings, settings = baseline.model.settings, run.model.settings
+    has_other_method = baseline_settings.get("method") != settings.get("method")
+    is_alike = has_other_method or baseline_settings.get("model") == settings.get("model")
+    is_as_long = PLAIN not in baseline.roles or baseline_settings.get("epochs", 0) >= settings.get("epochs", 0)
+
+    # Declarations name it as baseline of what the run extends, or of all first trainings.
+    roots = {root_conf(_STAGE, run.model.method_name)}
+    if not run.model.choices:
         roots.add(FIRST_TRAINING)
-    named = True
-    for each in reference.members:
-        named &= baseline_kind(_STAGE, each.method_name) == kind and root_conf(_STAGE, each.method_name) in roots
-    declared = alike and as_long and named
-    serves = [declared]
-    if kind == UPDATES:
-        is_twin = as_long and _is_plain_twin(reference, run)
-        serves = [is_twin, declared, alike and FIRST in reference.roles, UNTRAINED in reference.roles]
-    return serves.index(True) if True in serves else None
+    is_declared = is_alike and is_as_long
+    for model in baseline.members:
+        name = model.method_name
+        is_declared &= baseline_kind(_STAGE, name) == kind and root_conf(_STAGE, name) in roots
+
+    if kind != UPDATES:
+        return 0 if is_declared else None
+    if is_as_long and _is_plain_twin(baseline, run):
+        return 0
+    if is_declared:
+        return 1
+    if is_alike and FIRST in baseline.roles:
+        return 2
+    return 3 if UNTRAINED in baseline.roles else None
 
 
-def _is_plain_twin(reference: Run, run: Run) -> bool:
+def _is_plain_twin(baseline: EvaluatedRun, run: EvaluatedRun) -> bool:
     """Tell whether both differ in seed and schedule, and in that the run has learned from more than its batches."""
-    plain, model = reference.members[0], run.members[0]
-    if not len(reference.members) == len(run.members) == 1 or plain.method_name != model.method_name:
+    plain, model = baseline.model, run.model
+    if len(baseline.members) > 1 or len(run.members) > 1 or plain.method_name != model.method_name:
         return False
-    if PLAIN not in reference.roles or PLAIN in run.roles or plain.choices[OBJECTIVE] != model.choices[OBJECTIVE]:
+    if PLAIN not in baseline.roles or PLAIN in run.roles or plain.choices[OBJECTIVE] != model.choices[OBJECTIVE]:
         return False
-    return all(key in _OF_SCHEDULE or key.startswith(_OPTIONS["method"]) for key in _differing(plain, model))
+    differing = set(_differing_keys(plain, model)) - _OF_SCHEDULE
+    return all(key.startswith("loss.") for key in differing)
 
 
 # -- What a page says first
 
 
-def is_at_chance(run: Run) -> bool:
+def is_at_chance(run: EvaluatedRun) -> bool:
     """Tell whether chance lies within or above the interval of its RSum."""
     return reaches_chance(run.metrics[FULL], random_recalls(*run.size))
 
 
-def differing_settings(claim: Comparison) -> list[str]:
-    """Return the settings in which the trainings of a claim differ, apart from negatives and seed.
+def all_at_chance(series: Series) -> bool:
+    """Tell whether all runs of a series are at chance."""
+    return all(map(is_at_chance, series.all))
+
+
+def differing_settings(comparison: Comparison) -> list[str]:
+    """Return the settings in which two trainings that are compared differ, apart from negatives and seed.
 
     Each reads "key (the baseline's value, the model's value)".
     """
-    baselines, models = claim.baseline.first.members, claim.series.first.members
+    baselines, models = comparison.baseline.first.members, comparison.series.first.members
     if len(baselines) != len(models):
         return [f"models ({len(baselines)}, {len(models)})"]
-    differences = []
+    differences = {}
     for baseline, model in zip(baselines, models, strict=True):
-        for key in _differing(baseline, model):
-            difference = f"{key} ({shown(baseline.values.get(key))}, {shown(model.values.get(key))})"
-            if difference not in differences:
-                differences.append(difference)
-    return differences
+        for key in _differing_keys(baseline, model):
+            before = value_text(baseline.values.get(key))
+            after = value_text(model.values.get(key))
+            differences[f"{key} ({before}, {after})"] = None
+    return list(differences)
 
 
-def _differing(baseline: Model, model: Model) -> list[str]:
+def _differing_keys(baseline: TrainedModel, model: TrainedModel) -> list[str]:
     """Return the keys of settings in which two trainings differ apart from negatives and seed, the method's first.
 
     Options that only one of two methods, or of two backbones, has are told by the method and the backbone.
     """
     baseline_values, values = baseline.values, model.values
-    skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
-
-    one_sided = baseline_values.keys() ^ values.keys()
+    prefixes = []
     for owner, prefix in _OPTIONS.items():
         if baseline_values.get(owner) != values.get(owner):
-            skipped |= {key for key in one_sided if key.startswith(prefix)}
+            prefixes.append(prefix)
     if baseline.mining is None or model.mining is None:
-        skipped |= {key for key in one_sided if key.startswith(MINING)}
+        prefixes.append(MINING)
+    one_sided = baseline_values.keys() ^ values.keys()
+    skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
+    for key in one_sided:
+        if key.startswith(tuple(prefixes)):
+            skipped.add(key)
 
     keys = (baseline_values.keys() | values.keys()) - skipped
-    differing = [key for key in keys if baseline_values.get(key) != values.get(key)]
-    return sorted(differing, key=lambda key: (key not in _OPTIONS, key))
+    differing = []
+    for key in sorted(keys, key=lambda key: (key not in _OPTIONS, key)):
+        if baseline_values.get(key) != values.get(key):
+            differing.append(key)
+    return differing
 
 
-def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
-    """Return which models are better than their baselines, or what there is in place of that, and which collapsed."""
-    lost = [each for each in series if all(map(is_at_chance, each.all))]
-    collapsed = ""
-    if lost:
+def answer(series: Sequence[Series], comparisons: Sequence[Comparison]) -> str:
+    """Return which models are better than their baselines, or what there is without these, and which collapsed."""
+    collapsed = list(filter(all_at_chance, series))
+    warning = ""
+    if collapsed:
         reasons = []
-        for each in lost:
-            rsum, chance = each.first.metrics[FULL][RSUM]["value"], random_recalls(*each.first.size)[RSUM]
+        for each in collapsed:
+            rsum = each.first.metrics[FULL][RSUM]["value"]
+            chance = random_recalls(*each.first.size)[RSUM]
             reasons.append(f"{each.name} (its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f})")
-        verdict = AT_CHANCE.capitalize() if len(lost) == len(series) == 2 else "Learned little"
-        collapsed = f"{verdict}: {some(reasons, _NAMED, '; ')}."
+        verdict = AT_CHANCE.capitalize() if len(collapsed) == len(series) == 2 else "Learned little"
+        warning = f"{verdict}: {join_some(reasons, _MOST_NAMED, '; ')}."
         if any(UNTRAINED not in each.first.roles for each in series):
-            collapsed += f" {remedy_of_chance(series[0].first.size[0]).capitalize()}."
-    if len(lost) == len(series):
-        return collapsed
-    asked = [each for each in claims if PLAIN not in each.series.first.roles and not _repeats(each, claims)]
-    asked = asked or list(claims)
-    if len(asked) == 1:
-        said = _one(asked[0])
-    elif asked:
-        said = _several(asked)
+            images, _ = series[0].first.size
+            warning += f" {remedy_of_chance(images).capitalize()}."
+    if len(collapsed) == len(series):
+        return warning
+
+    of_interest = []
+    for comparison in comparisons:
+        if PLAIN not in comparison.series.first.roles and not _repeats(comparison, comparisons):
+            of_interest.append(comparison)
+    of_interest = of_interest or list(comparisons)
+    if len(of_interest) == 1:
+        verdict = _one_verdict(of_interest[0])
+    elif of_interest:
+        verdict = _several_verdicts(of_interest)
     else:
-        first = max(series, key=rsum_of)
-        chance = random_recalls(*first.first.size)[RSUM]
-        said = f"{first.name} reaches an RSum of {rsum_of(first):.1f} of 600; chance gives {chance:.1f}."
-        said += " No baseline was evaluated."
-    return f"{said} {collapsed}".rstrip()
+        best = max(series, key=rsum_of)
+        chance = random_recalls(*best.first.size)[RSUM]
+        verdict = (
+            f"{best.name} reaches an RSum of {rsum_of(best):.1f} of 600; chance gives {chance:.1f}. "
+            "No baseline was evaluated."
+        )
+    return f"{verdict} {warning}".rstrip()
 
 
-def _repeats(claim: Comparison, claims: Sequence[Comparison]) -> bool:
-    """Tell whether the model of a claim is that of another one, but for judges that marked nothing."""
-    model = claim.series.first.members[0]
+def _repeats(comparison: Comparison, comparisons: Iterable[Comparison]) -> bool:
+    """Tell whether its model is that of another comparison, but for judges that marked nothing."""
+    model = comparison.series.first.model
     if not model.has_idle_judges:
         return False
-    for each in claims:
-        other = each.series.first.members[0]
+    for each in comparisons:
+        other = each.series.first.model
         has_same_negatives = other.choices.get("negatives") == model.choices.get("negatives")
-        if has_same_negatives and not other.has_idle_judges and not _differing(other, model):
+        if has_same_negatives and not other.has_idle_judges and not _differing_keys(other, model):
             return True
     return False
 
 
-def _one(comparison: Comparison) -> str:
+def _one_verdict(comparison: Comparison) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
-    baseline, model = comparison.baseline.first, comparison.series.first
+    baseline, model = comparison.baseline.first.model, comparison.series.first.model
     for series in (comparison.baseline, comparison.series):
-        is_given = series.first.members[0].artifact.stage != _STAGE
+        is_given = series.first.model.artifact.stage != _STAGE
         if UNTRAINED in series.first.roles or _setting(series) is None or is_given:
             return str(comparison.claim)
-    if differences := differing_settings(comparison):
-        return f"{comparison.claim} They also differ in {some(differences, _NAMED)}."
-    if model.members[0].mining is not None and baseline.members[0].mining is None:
+    differences = differing_settings(comparison)
+    if differences:
+        return f"{comparison.claim} They also differ in {join_some(differences, _MOST_NAMED)}."
+    if model.mining is not None and baseline.mining is None:
         return str(replace(comparison.claim, model="training with mined negatives"))
     return str(comparison.claim)
 
 
-def _several(claims: Sequence[Comparison]) -> str:
+def _several_verdicts(comparisons: Sequence[Comparison]) -> str:
     """Return the verdicts on all models before what the best of them reaches, which the choice flatters."""
     verdicts = []
     for word in WORDS:
-        names = [each.series.name for each in claims if each.claim.word == word]
+        names = [each.series.name for each in comparisons if each.claim.word == word]
         if names:
-            verdicts.append(f"{word}: {some(names, _NAMED)}")
-    best = max(claims, key=lambda each: rsum_of(each.series))
-    verdict = f"Of {len(claims)} models against their baselines, {'; '.join(verdicts)}."
-    return f"{verdict} The highest RSum, flattered by the choice: {best.claim}"
+            verdicts.append(f"{word}: {join_some(names, _MOST_NAMED)}")
+    best = max(comparisons, key=lambda each: rsum_of(each.series))
+    return (
+        f"Of {len(comparisons)} models against their baselines, {'; '.join(verdicts)}. "
+        f"The highest RSum, flattered by the choice: {best.claim}"
+    )

@@ -18,13 +18,23 @@ from itrpipe.evaluation.tables import Measured, Table
 from itrpipe.exporting.places import text_without_places
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import ChainArtifact, commands_of
-from itrpipe.report.claims import TIME, Comparison, answer, claims_of, judged, rsum_of, two
-from itrpipe.report.names import Declared, listed, shown, some
+from itrpipe.report.claims import (
+    TIME,
+    UPDATES,
+    Comparison,
+    answer,
+    compare_with_baselines,
+    mark_significant,
+    pairs_with_baselines,
+    rsum_of,
+    two_compared,
+)
+from itrpipe.report.names import Declared, join_departures, join_some, value_text
 from itrpipe.report.negatives import EditedSentences
 from itrpipe.report.pictures import Album, Examples, LikelyPairs, SplitPictures, retrieval_examples
-from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
+from itrpipe.report.plots import Panels, Plot, interval_plot, line_styles, training_curves
 from itrpipe.report.published import ReportSettings
-from itrpipe.report.runs import Run, Series, all_artifacts, collect, contents_of, series_of
+from itrpipe.report.runs import EvaluatedRun, Series, all_artifacts, contents_of, group_runs, series_of
 from itrpipe.storage.artifact import DISCRIMINATION, Manifest
 from itrpipe.training.checks import why_longer
 
@@ -85,24 +95,22 @@ class Group:
         series: of the runs.
         claims: of models against their baselines.
         timed: against baselines of as much time.
-        looks: how each series is drawn, by its name.
         answer: what a page says first.
         evidence: drawing of the best models beside their baseline; None of one model alone.
         notes: sentences to know before the answer is used.
         table: all models.
-        prefix: of the names in its drawings.
+        curves: of trainings.
     """
 
     description: str
     series: list[Series]
     claims: list[Comparison]
     timed: list[Comparison]
-    looks: dict[str, Look]
     answer: str
     evidence: Plot | None
     notes: list[str]
     table: Table
-    prefix: str
+    curves: list[Panels]
 
 
 @dataclass(frozen=True)
@@ -176,25 +184,32 @@ def report_of(
         MissingInputError: there is no evaluation.
         DataError: an artifact is damaged.
     """
-    names = dict(options.names)
-    sets = collect(evaluations, declared, names)
-    if not sets:
+    test_sets = group_runs(evaluations, declared, dict(options.names))
+    if not test_sets:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
-    known = set(itertools.chain.from_iterable(run.names for run in itertools.chain.from_iterable(sets)))
-    for name in dict.fromkeys(each.run for each in options.published):
-        if name not in known:
-            warn(f"published scores are given for {name!r}, but no such run is evaluated")
+    names = set()
+    for run in itertools.chain.from_iterable(test_sets):
+        names.update(run.names)
+    for published in options.published:
+        if published.run not in names:
+            names.add(published.run)  # one warning for each
+            warn(f"published scores are given for {published.run!r}, but no such run is evaluated")
+
     data = ShownData(find_root)
-    compared = [_compared(members, data, options) for members in sets]
-    runs = []
-    for series, _, _ in compared:
-        runs += itertools.chain.from_iterable(each.all for each in series)
+    runs, models, claims, timed = [], [], [], []
+    for test_set in test_sets:
+        series, of_updates, of_time = _compared(test_set, data, options)
+        models.append(series)
+        claims.append(of_updates)
+        timed.append(of_time)
+        for each in series:
+            runs += each.all
     artifacts = all_artifacts(runs)
     # Significance is corrected over all comparisons of the page.
-    marked = judged([claims for _, claims, _ in compared])
+    compared = zip(models, mark_significant(claims), timed, strict=True)
     groups = []
-    for number, ((series, _, timed), claims) in enumerate(zip(compared, marked, strict=True)):
-        groups.append(_group(series, claims, timed, data, options, f"set{number}"))
+    for number, (series, of_updates, of_time) in enumerate(compared):
+        groups.append(_group(series, of_updates, of_time, data, options, f"set{number}"))
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset
@@ -207,24 +222,33 @@ def report_of(
         sections=[section for section in _sections(groups, data, artifacts, options) if section.parts],
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
     )
-    problems = [problem for _, album in data.datasets.values() for problem in album.problems]
+    problems = []
+    for _, album in data.datasets.values():
+        problems += album.problems
     if problems:
         warn(f"{len(problems)} images cannot be read and are shown as placeholders ({problems[0]})")
     return report
 
 
 def _compared(
-    runs: Sequence[Run], data: ShownData, options: ReportSettings
+    runs: Sequence[EvaluatedRun],
+    data: ShownData,
+    options: ReportSettings,
 ) -> tuple[list[Series], list[Comparison], list[Comparison]]:
     """Return the models on one test set, and their differences to baselines of as many updates, and of as much time."""
     series = series_of(runs)
     gallery = data.gallery(runs[0].evaluation, runs[0].settings["split"])
-    chances = gallery and gallery.split, options.bootstrap_samples, options.interval_level
     if options.compare:
-        first, second = two(series, options.compare)
-        return [first, second], claims_of([second], *chances, first), []
-    timed = judged([claims_of(series, *chances, TIME)])
-    return series, claims_of(series, *chances), timed[0]
+        series = list(two_compared(series, options.compare))
+    if gallery is None:
+        return series, [], []
+    how = gallery.split, options.bootstrap_samples, options.interval_level
+    if options.compare:
+        baseline, model = series
+        return series, compare_with_baselines([(model, baseline)], *how), []
+    of_updates = compare_with_baselines(pairs_with_baselines(series, UPDATES), *how)
+    (of_time,) = mark_significant([compare_with_baselines(pairs_with_baselines(series, TIME), *how)])
+    return series, of_updates, of_time
 
 
 def _group(
@@ -235,91 +259,126 @@ def _group(
     options: ReportSettings,
     prefix: str,
 ) -> Group:
-    said = []
-    for each in claims:
-        sides = [contents_of(side.all, DISCRIMINATION) for side in (each.series, each.baseline)]
-        for often, kinds in zip(("", "less often "), discrimination.gained_and_lost(*sides), strict=True):
-            if kinds:
-                said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
+    """Return what the page says first of a test set."""
+    # Kinds of edits that a model tells from captions more, or less often, than its baseline.
+    sentences = []
+    for claim in claims:
+        of_model = contents_of(claim.series.all, DISCRIMINATION)
+        of_baseline = contents_of(claim.baseline.all, DISCRIMINATION)
+        gained, lost = discrimination.gained_and_lost(of_model, of_baseline)
+        if gained:
+            sentences.append(f"{claim.series.name} prefers captions to edits of {'; '.join(gained)}.")
+        if lost:
+            sentences.append(f"{claim.series.name} prefers captions less often to edits of {'; '.join(lost)}.")
+    sentences.append(answer(series, claims))
 
-    looks = looks_of(series)
+    styles = line_styles(series)
     evidence = None
     if len(series) > 1:
         baseline = claims[0].baseline if claims else None
-        evidence = intervals(f"{prefix}-evidence", series, looks, baseline, _MOST_SHOWN)
+        evidence = interval_plot(
+            f"{prefix}-evidence",
+            series,
+            styles,
+            baseline,
+            _MOST_SHOWN,
+        )
 
-    notes = negatives.hardness(series, dict(options.names))
-    unfinished = []
-    for each in series:
-        model = each.first.members[0]
-        validated = data.gallery(model.artifact, "val") if model.history else None
-        if validated is not None:
-            reason = why_longer(model.history, model.settings, len(validated.split.image_ids))
-            if reason:
-                unfinished.append(f"{each.name}: {reason}")
-    if unfinished:
-        notes.insert(0, f"Train longer first. {some(unfinished, _MOST_SHOWN, '; ')}.")
     run = series[0].first
-    if run.prepare.manifest is not None and run.prepare.manifest.metrics.get("leaks"):
-        notes.insert(0, f"{LEAKED.format(run.prepare.manifest.metrics['leaks'])}.")
-
     images, captions = run.size
-    place = f"{run.settings['split']} split of {run.manifest.dataset}"
-    description = f"{place}, {images:,} images with {captions:,} captions"
+    description = (
+        f"{run.settings['split']} split of {run.manifest.dataset}, {images:,} images with {captions:,} captions"
+    )
     if options.compare and claims:
         description += f"; seeds compared: {', '.join(map(str, claims[0].seeds))}"
     return Group(
-        description,
-        series,
-        claims,
-        timed,
-        looks,
-        " ".join([*said, answer(series, claims)]),
-        evidence,
-        notes,
-        scores.glance(series, claims, timed, options.published),
-        prefix,
+        description=description,
+        series=series,
+        claims=claims,
+        timed=timed,
+        answer=" ".join(sentences),
+        evidence=evidence,
+        notes=_notes(series, data, options),
+        table=scores.overview_table(series, claims, timed, options.published),
+        curves=training_curves(series, styles, prefix),
     )
+
+
+def _notes(
+    series: Sequence[Series],
+    data: ShownData,
+    options: ReportSettings,
+) -> list[str]:
+    """Return sentences to know before the answer is used: leaks, models that were stopped early, hard negatives."""
+    notes = []
+    prepare = series[0].first.prepare
+    if prepare.manifest is not None and prepare.manifest.metrics.get("leaks"):
+        notes.append(f"{LEAKED.format(prepare.manifest.metrics['leaks'])}.")
+
+    unfinished = []
+    for each in series:
+        model = each.first.model
+        if not model.history:
+            continue
+        gallery = data.gallery(model.artifact, "val")
+        if gallery is not None:
+            reason = why_longer(model.history, model.settings, len(gallery.split.image_ids))
+            if reason:
+                unfinished.append(f"{each.name}: {reason}")
+    if unfinished:
+        notes.append(f"Train longer first. {join_some(unfinished, _MOST_SHOWN, '; ')}.")
+    return notes + negatives.hardness_notes(series, dict(options.names))
 
 
 # -- Sections
 
 
 def _sections(
-    groups: Sequence[Group], data: ShownData, artifacts: Sequence[ChainArtifact], options: ReportSettings
+    groups: Sequence[Group],
+    data: ShownData,
+    artifacts: Sequence[ChainArtifact],
+    options: ReportSettings,
 ) -> Iterator[Section]:
-    sentences = negatives.written(artifacts, data.gallery, options.examples, options.seed)
+    sentences = negatives.sentence_parts(artifacts, data.gallery, options.examples, options.seed)
     details = _measured(groups, discrimination.SHOWN)
     if details:
-        details, sentences = [*details, *sentences[1:]], sentences[:1]
+        details += sentences[1:]
+        sentences = sentences[:1]
     yield Section("Details", details, open=True)
+
     # Queries of a model that has a baseline, else of the best.
-    claim = groups[0].claims[0] if groups[0].claims else None
-    series = claim.series if claim else max(groups[0].series, key=rsum_of)
+    baseline = None
+    if groups[0].claims:
+        series, baseline = groups[0].claims[0].series, groups[0].claims[0].baseline
+    else:
+        series = max(groups[0].series, key=rsum_of)
     gallery = data.gallery(series.first.evaluation, series.first.settings["split"])
     found, likely = [], []
     if gallery is not None:
-        found = retrieval_examples(series, claim and claim.baseline, gallery, options.examples)
+        found = retrieval_examples(series, baseline, gallery, options.examples)
         likely = negatives.likely_answers(series, gallery, options.examples)
-    hardest, likely_mined = negatives.mined(artifacts, dict(options.names), data.gallery, options.examples)
+    hardest, likely_mined = negatives.mining_parts(artifacts, dict(options.names), data.gallery, options.examples)
     yield Section("Likelier right than not", [*likely, *likely_mined], open=True)
     yield Section("What it finds", found, open=True)
     yield Section("The hardest negatives", hardest, open=True)
-    all_scores: list[Part] = []
+
+    all_scores, curves, costs = [], [], []
     for group in groups:
         all_scores += scores.score_tables(group.series, options.published)
         all_scores += scores.recall_differences(group.claims)
         all_scores += _settings_that_differ(group.series)
+        curves += group.curves
+        costs.append(scores.cost_table(group.series))
     yield Section("All scores", all_scores)
-    measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
-    others = [each for each in measured if each not in discrimination.SHOWN]
+    others = []
+    for question in questions():
+        for measured in getattr(question, "SHOWN", ()):
+            if measured not in discrimination.SHOWN:
+                others.append(measured)
     yield Section("More measures", _measured(groups, others))
-    curves = []
-    for group in groups:
-        curves += training_curves(group.series, group.looks, group.prefix)
     yield Section("Training", curves)
     yield Section("Written sentences", sentences)
-    yield Section("Cost", [scores.cost_table(group.series) for group in groups], timed=True)
+    yield Section("Cost", costs, timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
 
 
@@ -335,28 +394,37 @@ def _settings_that_differ(series: Sequence[Series]) -> list[Facts]:
     facts = []
     for each in series:
         departures = each.first.departures
-        differing = [f"{key} {shown(value)}" for key, value in each.differing.items() if key not in departures]
+        differing = []
         if departures:
-            differing.insert(0, listed(departures))
+            differing.append(join_departures(departures))
+        for key, value in each.differing.items():
+            if key not in departures:
+                differing.append(f"{key} {value_text(value)}")
         if differing:
             facts.append((each.name, ", ".join(differing)))
-    note = "From those in stages/*.toml, or from models of the same name."
-    return [Facts("Settings that differ", facts, note)] if facts else []
+    if not facts:
+        return []
+    return [Facts("Settings that differ", facts, "From those in stages/*.toml, or from models of the same name.")]
 
 
 def _provenance(artifacts: Sequence[ChainArtifact]) -> Iterator[Facts]:
     # Each version, and each artifact, once and in the order of the artifacts.
     versions: dict[str, dict[str, None]] = defaultdict(dict)
     paths: dict[str, list[str]] = defaultdict(list)
-    for each in artifacts:
-        if each.manifest is not None:
-            for package, version in each.manifest.versions.items():
+    fingerprints = []
+    for artifact in artifacts:
+        fingerprints.append((artifact.path, artifact.fingerprint))
+        if artifact.manifest is not None:
+            for package, version in artifact.manifest.versions.items():
                 versions[package][version] = None
-            for message in each.manifest.messages:
-                paths[text_without_places(message)].append(each.path)
-    commands = [("", each) for each in commands_of(artifacts)]
+            for message in artifact.manifest.messages:
+                paths[text_without_places(message)].append(artifact.path)
+    commands = [("", command) for command in commands_of(artifacts)]
     yield Facts("Commands", commands, "In the order in which they finished.", code=True)
-    if paths:
-        yield Facts("Warnings", [(some(which, _MOST_NAMED), message) for message, which in paths.items()])
-    yield Facts("Fingerprints", [(each.path, each.fingerprint) for each in artifacts], code=True)
+    warnings = []
+    for message, names in paths.items():
+        warnings.append((join_some(names, _MOST_NAMED), message))
+    if warnings:
+        yield Facts("Warnings", warnings)
+    yield Facts("Fingerprints", fingerprints, code=True)
     yield Facts("Versions", [(package, " and ".join(known)) for package, known in sorted(versions.items())])

@@ -6,6 +6,7 @@ unlike with like, the report says of every model what differs from `stages/*.tom
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +20,33 @@ from itrpipe.report.chain import ChainArtifact
 from itrpipe.storage.artifact import Manifest
 from itrpipe.training.settings import unread
 
+Declared = Callable[[Manifest], Mapping[str, Any]]
+"""Gives what is declared of the configuration, backbone and dataset of an artifact; empty where they do not say."""
+MOST_LISTED = 12
+"""Settings of a run that the page lists; toy models differ in dozens."""
+_TOLD_ELSEWHERE = {"method", "backbone", "features", "seed", "name", "split", "judges", "loss.teacher"}
+"""Settings that runs are named by, or that the step asks for that reads an artifact."""
+_PREFIXES = {"mine_negatives": "mining ", "synthesize": "sentences "}
+"""Stage -> what its settings begin with in the departures of a model."""
+
 
 def backbone_title(name: str) -> str:
-    """A backbone as papers write it, with its variant: `scan-i2t` is `SCAN i2t`; the name of given embeddings."""
+    """Return a backbone as papers write it, with its variant: `scan-i2t` is `SCAN i2t`; given embeddings by name."""
     if is_given(name):
         return name.removeprefix(f"{GIVEN}-")
     parts = name.split("-")
     for end in range(len(parts), 0, -1):
-        if title := backbone_shown_as("-".join(parts[:end])):
+        title = backbone_shown_as("-".join(parts[:end]))
+        if title:
             return " ".join([title, *parts[end:]])
     return " ".join([parts[0].upper(), *parts[1:]])
 
 
 def model_title(backbone: str, method: str) -> str:
-    """Titles of a backbone and a method as one name; a method that bears the name of its backbone stands alone."""
-    named_after_it = method == backbone or method.startswith((f"{backbone} ", f"{backbone}, "))
-    return method if named_after_it else f"{backbone}, {method}"
+    """Return the titles of a backbone and a method as one name; a method named after its backbone stands alone."""
+    if method == backbone or method.startswith((f"{backbone} ", f"{backbone}, ")):
+        return method
+    return f"{backbone}, {method}"
 
 
 def method_title(name: str) -> str:
@@ -48,8 +60,8 @@ def loss_of(settings: Mapping[str, Any]) -> MethodSettings | None:
     Args:
         settings: of the trained model; empty when it was removed.
     """
-    declared = methods().get(settings.get("method", ""))  # given embeddings have none
-    return None if declared is None else declared.model_construct(**settings.get("loss", {}))
+    method = methods().get(settings.get("method", ""))  # given embeddings have none
+    return None if method is None else method.model_construct(**settings.get("loss", {}))
 
 
 def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -67,20 +79,7 @@ def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
     """
     if settings.get("method") != name:
         return ""
-    return ", ".join(choice for choice in choices_of(settings).values() if choice)
-
-
-Declared = Callable[[Manifest], Mapping[str, Any]]
-"""Gives what is declared of the configuration, backbone and dataset of an artifact; empty where they do not say."""
-EPOCHS = "epochs"
-MOST_LISTED = 12
-"""Settings of a run that the page lists; toy models differ in dozens."""
-_TOLD = {"method", "backbone", "features", "seed", "name", "split", "judges", "loss.teacher"}
-"""Settings that runs are named by, or that the step asks for that reads an artifact."""
-_FILES = "files."
-"""Begins the keys of the files of given embeddings, which no declaration can name."""
-_TRAIN = "train"
-_PREFIXES = {"mine_negatives": "mining ", "synthesize": "sentences "}
+    return ", ".join(filter(None, choices_of(settings).values()))
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Departure:
     declared: Any
 
     def __str__(self) -> str:
-        return f"{shown(self.value)} instead of {shown(self.declared)}"
+        return f"{value_text(self.value)} instead of {value_text(self.declared)}"
 
 
 def departures(model: ChainArtifact, declared: Declared) -> dict[str, Departure]:
@@ -111,21 +110,57 @@ def departures(model: ChainArtifact, declared: Declared) -> dict[str, Departure]
         the key (`mining num_texts`, `first training epochs`), unless the model departs to the same value. Of removed
         artifacts nothing.
     """
-    own = _of(model, declared)
-    found = dict(sorted(own.items(), key=lambda item: item[0] != EPOCHS))
+    of_model = _departures_of(model, declared)
+    collected = dict(sorted(of_model.items(), key=lambda item: item[0] != "epochs"))
     for artifact in reversed(list(model.chain())):
-        kind = _kind(artifact, model)
-        if artifact.path == model.path or kind is None:
+        prefix = _key_prefix(artifact, model)
+        if artifact.path == model.path or prefix is None:
             continue
-        for key, each in _of(artifact, declared).items():
-            if key not in own or own[key].value != each.value:
-                found.setdefault(f"{kind}{key}", each)
+        for key, departure in _departures_of(artifact, declared).items():
+            if key not in of_model or of_model[key].value != departure.value:
+                collected.setdefault(f"{prefix}{key}", departure)
+    return collected
+
+
+def _departures_of(artifact: ChainArtifact, declared: Declared) -> dict[str, Departure]:
+    """Return departures that no name tells, on a dataset that declarations speak of; on others its owner declares."""
+    manifest = artifact.manifest
+    if manifest is None or manifest.dataset not in DATASET_SELECTORS:
+        return {}
+    skipped = set(_TOLD_ELSEWHERE)
+    if artifact.stage == "train":
+        skipped |= unread(manifest.settings)
+        loss = loss_of(manifest.settings)
+        if isinstance(loss, Contrastive) and title_by_choices(manifest.conf, manifest.settings):
+            for key in CHOICES:  # the title tells them
+                skipped.add(f"loss.{key}")
+
+    values = dict(leaves(manifest.settings))
+    found = {}
+    for key, declared_value in leaves(declared(manifest)):
+        # No declaration can name the files of given embeddings.
+        if key in skipped or key.startswith("files."):
+            continue
+        # A setting that is newer than the artifact says nothing about it.
+        if key in values and values[key] != declared_value:
+            found[key] = Departure(values[key], declared_value)
     return found
 
 
-def listed(found: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
-    """The departures as a list: `epochs 1 instead of 6, loss.alpha 0.4 instead of 0.3, 3 more`."""
-    return some([f"{key} {each}" for key, each in found.items()], most)
+def _key_prefix(artifact: ChainArtifact, model: ChainArtifact) -> str | None:
+    """Return what stands before the keys of an artifact behind a model; None where its settings do not count."""
+    if artifact.stage != "train" or artifact.manifest is None or model.manifest is None:
+        return _PREFIXES.get(artifact.stage)
+    backbone = artifact.manifest.settings["backbone"]
+    title = method_title(artifact.manifest.conf)
+    if backbone == model.manifest.settings["backbone"]:
+        return f"{title} "
+    return f"{backbone_title(backbone)} {title} "
+
+
+def join_departures(found: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
+    """Return departures as a list: `epochs 1 instead of 6, loss.alpha 0.4 instead of 0.3, 3 more`."""
+    return join_some([f"{key} {departure}" for key, departure in found.items()], most)
 
 
 def distinctions(
@@ -137,63 +172,44 @@ def distinctions(
         titles: of the things.
         facts: of the things.
     """
-    for title, own in zip(titles, facts, strict=True):
-        rivals = [other for name, other in zip(titles, facts, strict=True) if name == title and other]
-        differing, parts = {}, []
-        for key, value in own.items():
-            if len({str(each.get(key)) for each in rivals}) > 1:
+    facts_by_title = defaultdict(list)
+    for title, facts_of_one in zip(titles, facts, strict=True):
+        if facts_of_one:
+            facts_by_title[title].append(facts_of_one)
+    for title, facts_of_one in zip(titles, facts, strict=True):
+        rivals = facts_by_title[title]  # itself is one of them
+        differing = {}
+        for key, value in facts_of_one.items():
+            if len({str(rival.get(key)) for rival in rivals}) > 1:
                 differing[key] = value
+        parts = []
         for key, value in differing.items():
-            if len(rivals) > 1:  # itself is one
-                parts.append(f"{key} {shown(value)}")
-                rivals = [each for each in rivals if str(each.get(key)) == str(value)]
+            if len(rivals) > 1:
+                parts.append(f"{key} {value_text(value)}")
+                rivals = [rival for rival in rivals if str(rival.get(key)) == str(value)]
         yield differing, parts
 
 
-def some(items: Sequence[str], most: int, apart: str = ", ") -> str:
+def join_some(
+    items: Sequence[str],
+    most: int,
+    separator: str = ", ",
+) -> str:
     """Join the first of some items, and say how many more there are."""
     named = list(items[:most])
     if len(items) > most:
         named.append(f"{len(items) - most} more")
-    return apart.join(named)
+    return separator.join(named)
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value as text; of files and folders of one machine only the name, and lists without brackets."""
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
+    if value is None:
+        return "none"
     if value == "":
         return "empty"
     if isinstance(value, str) and Path(value).is_absolute():
         return Path(value).name
-    return "none" if value is None else str(value)
-
-
-def _of(artifact: ChainArtifact, declared: Declared) -> dict[str, Departure]:
-    """Return departures that no name tells, on a dataset that declarations speak of; on others its owner declares."""
-    manifest = artifact.manifest
-    if manifest is None or manifest.dataset not in DATASET_SELECTORS:
-        return {}
-    skipped = set(_TOLD)
-    if artifact.stage == _TRAIN:
-        skipped |= unread(manifest.settings)
-        loss = loss_of(manifest.settings)
-        if isinstance(loss, Contrastive) and title_by_choices(manifest.conf, manifest.settings):  # which tells them
-            skipped |= {f"loss.{key}" for key in CHOICES}
-    given = dict(leaves(manifest.settings))
-    found = {}
-    for key, value in leaves(declared(manifest)):
-        # A setting that is newer than the artifact says nothing about it.
-        if key in given and key not in skipped and not key.startswith(_FILES) and given[key] != value:
-            found[key] = Departure(given[key], value)
-    return found
-
-
-def _kind(artifact: ChainArtifact, model: ChainArtifact) -> str | None:
-    """Return what stands before the keys of an artifact behind a model; None where its settings do not count."""
-    if artifact.stage != _TRAIN or artifact.manifest is None or model.manifest is None:
-        return _PREFIXES.get(artifact.stage)
-    backbone, title = artifact.manifest.settings["backbone"], method_title(artifact.manifest.conf)
-    if backbone == model.manifest.settings["backbone"]:
-        return f"{title} "
-    return f"{backbone_title(backbone)} {title} "
+    return str(value)

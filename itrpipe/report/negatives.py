@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,16 +23,15 @@ from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
 from itrpipe.judging.shares import RANKS, Share
 from itrpipe.mining.filters import positive_scores
 from itrpipe.mining.judged import LIKELY
-from itrpipe.mining.lists import read_list
+from itrpipe.mining.lists import MinedList, read_list
 from itrpipe.mining.statistics import TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
 from itrpipe.report.claims import score_of
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
-from itrpipe.report.pictures import SHOWN, Examples, LikelyPairs, Picture, SplitPictures, likely_pairs
-from itrpipe.report.plots import Panels, reliability
-from itrpipe.report.runs import Series, by_seed
-from itrpipe.storage.artifact import CORRECTED, STATISTICS
-from itrpipe.storage.disk import read_json
+from itrpipe.report.pictures import SHOWN, Example, Examples, LikelyPairs, Picture, SplitPictures, likely_pairs
+from itrpipe.report.plots import Panels, reliability_plot
+from itrpipe.report.runs import Series, newest_by_seed
+from itrpipe.storage.artifact import CORRECTED
 from itrpipe.synthesis.sentences import SentenceFile
 
 TRAIN = "train"
@@ -62,7 +62,7 @@ Galleries = Callable[[ChainArtifact, str], SplitPictures | None]
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence beside an image: its label, its parts as `edited` gives them, and its score, or None."""
+    """A sentence beside an image: its label, its parts as `edit_parts` gives them, and its score, or None."""
 
     label: str
     parts: Sequence[tuple[str, str] | str]
@@ -90,8 +90,11 @@ class EditedSentences:
 # -- Mined lists
 
 
-def mined(
-    artifacts: Iterable[ChainArtifact], names: Mapping[str, str], gallery_of: Galleries, count: int
+def mining_parts(
+    artifacts: Iterable[ChainArtifact],
+    names: Mapping[str, str],
+    gallery_of: Galleries,
+    count: int,
 ) -> tuple[list[Table | Panels | Examples], list[LikelyPairs]]:
     """Tell how hard mined candidates are, with examples of the first lists.
 
@@ -104,47 +107,79 @@ def mined(
     Returns:
         Tables, plots and examples; and the pairs that judges of these lists call likelier right than not.
     """
-    minings, searches = [], []
-    for each in artifacts:
-        if each.stage == "mine_negatives" and each.manifest is not None:
-            minings.append(each)
-            if each.stage in each.inputs:
-                searches.append(each.inputs[each.stage].folder)
-    minings = [each for each in minings if each.folder not in searches]
-    titles, facts = [], []
-    for each in minings:
-        titles.append(mining_name(each, names))
-        facts.append(dict(leaves(each.manifest.settings)) | {"model": first_model(each.manifest.inputs).name})
+    minings, searches = [], set()
+    for artifact in artifacts:
+        if artifact.stage == "mine_negatives" and artifact.manifest is not None:
+            minings.append(artifact)
+            if artifact.stage in artifact.inputs:
+                searches.add(artifact.inputs[artifact.stage].folder)
+    # Lists that were only searched for others are told by these.
+    minings = [mining for mining in minings if mining.folder not in searches]
+    if not minings:
+        return [], []
 
-    columns = ["median own score", "median mined score", "hardest beats own, %"]
-    rows, ranked, judges, curves, examples, likely = [], [], [], [], [], []
-    for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
-        name = ", ".join([title, *parts])
-        statistics = read_json(mining.opened / STATISTICS)
-        for direction, what in _LISTS.items():
-            cells = []
-            for distribution in (statistics["positive_score"], statistics[direction]):
-                cells.append(Number.of(distribution and distribution["median"], digits=3))
-            cells.append(Number.of(beaten_percent(statistics, direction)))
-            for top in TOPS:
-                cells.append(Number.of(statistics["right_after_all"][direction][f"top_{top}"]["percent"]))
-            rows.append(Row(f"{name}: {what}", cells))
-            if "judged" in statistics:
-                by_rank = statistics["judged"][direction]["by_rank"]
-                shares = [by_rank.get(span) and Share(**by_rank[span]).percent() for span in RANKS]
-                ranked.append(Row(f"{name}: {what}", [Number.of(share, digits=0) for share in shares]))
-                judges += map(judge_without_place, statistics["judged"]["judges"])
-        if bins := statistics.get("judged", {}).get("reliability"):
-            curves.append(reliability(f"{name}: probabilities checked", bins, f"reliability-{len(curves)}"))
+    titles, facts, statistics = [], [], []
+    for mining in minings:
+        titles.append(mining_name(mining, names))
+        facts.append(dict(leaves(mining.settings)) | {"model": first_model(mining.inputs).name})
+        statistics.append(mining.statistics)
+    for number, (_, settings) in enumerate(distinctions(list(titles), facts)):
+        titles[number] = ", ".join([titles[number], *settings])
+    parts = _statistics_parts(titles, statistics)
+    for title, mining in zip(titles, minings, strict=True):
         # A second model has own scores that nobody keeps, and candidates of no dataset have no pictures.
-        is_hidden = any(map(mining.manifest.settings.get, ("rescore_with", "candidates")))
-        if examples or is_hidden or first_model(mining.inputs).manifest is None:
+        if mining.settings.get("rescore_with") or mining.settings.get("candidates"):
+            continue
+        if first_model(mining.inputs).manifest is None:
             continue
         gallery = gallery_of(mining, TRAIN)
         if gallery is not None:
-            examples, likely = _mined_examples(name, mining, gallery, count)
-    if not rows:
-        return [], []
+            examples, likely = _mined_examples(title, mining, gallery, count)
+            return [*parts, *examples], likely
+    return [*parts], []
+
+
+def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
+    """Name a mining for people: the backbone that mined, the one that rescored, the model's own name and its seed."""
+    settings = mining.settings
+    miner = first_model(mining.inputs)
+    name = backbone_title(settings["backbone"])
+    if settings.get("rescore_with"):
+        name += f", rescored by {backbone_title(settings['rescore_with'])}"
+    if miner.name in names:
+        name += f" ({names[miner.name]})"
+    if settings["seed"]:
+        name += f", seed {settings['seed']}"
+    return name
+
+
+def _statistics_parts(titles: Sequence[str], statistics: Sequence[Mapping[str, Any]]) -> list[Table | Panels]:
+    """Return how hard mined candidates are, how many are right after all, and how far judges can be relied on."""
+    rows, rank_rows, judges, plots = [], [], [], []
+    for title, measured in zip(titles, statistics, strict=True):
+        judged = measured.get("judged")
+        for direction, candidates in _LISTS.items():
+            name = f"{title}: {candidates}"
+            cells = []
+            for distribution in (measured["positive_score"], measured[direction]):
+                cells.append(Number.of(distribution and distribution["median"], digits=3))
+            cells.append(Number.of(beaten_percent(measured, direction)))
+            for top in TOPS:
+                cells.append(Number.of(measured["right_after_all"][direction][f"top_{top}"]["percent"]))
+            rows.append(Row(name, cells))
+            if judged is not None:
+                cells = []
+                for span in RANKS:
+                    share = judged[direction]["by_rank"].get(span)
+                    cells.append(Number.of(share and Share(**share).percent(), digits=0))
+                rank_rows.append(Row(name, cells))
+        if judged is not None:
+            judges += map(judge_without_place, judged["judges"])
+            if judged.get("reliability"):
+                name = f"reliability-{len(plots)}"
+                plots.append(reliability_plot(f"{title}: probabilities checked", judged["reliability"], name))
+
+    columns = ["median own score", "median mined score", "hardest beats own, %"]
     note = (
         "Scores by the model that mined: medians of all training pairs, and of all candidates in the lists. Beats own: "
         "pairs whose hardest candidate scores at least as high; unknown where a margin cut those that do."
@@ -156,95 +191,155 @@ def mined(
             "people judged before they were dropped."
         )
     rows = [Row(row.name, row.cells[: len(columns)]) for row in rows]
-    tables = [Table("What was mined", columns, rows, note, head="mined by")]
-    if ranked:
-        by_rank = Table(
-            "Training candidates right after all, by rank",
-            [f"{span.replace('-', DASH)}, %" for span in RANKS],
-            ranked,
+    parts: list[Table | Panels] = [
+        Table(
+            "What was mined",
+            columns,
+            rows,
+            note,
+            head="mined by",
+        )
+    ]
+    if rank_rows:
+        columns = [f"{span.replace('-', DASH)}, %" for span in RANKS]
+        note = (
             "Of all mined candidates at these ranks, whether or not they beat the own one, the share that matches "
             f"though it counts as negative, by {' and '.join(dict.fromkeys(judges))}. With an interval, people's "
             "decisions correct the judge; without one, there are fewer than 20, and the share is the judge's mean "
-            "probability, not the share that is likelier right than not.",
-            head="mined by",
+            "probability, not the share that is likelier right than not."
         )
-        tables.append(by_rank)
-    plots = []
-    if curves:
+        title = "Training candidates right after all, by rank"
+        parts.append(Table(title, columns, rank_rows, note, head="mined by"))
+    if plots:
         note = (
             "Decisions by the probability that the judge gave them before it saw them; a larger point is more of them. "
             "On the line, as many are right as the judge says."
         )
-        plots.append(Panels(curves, {}, note))
-    return [*tables, *plots, *examples], likely
-
-
-def mining_name(mining: ChainArtifact, names: Mapping[str, str]) -> str:
-    """Name a mining for people: the backbone that mined, the one that rescored, the model's own name and its seed."""
-    assert mining.manifest is not None
-    settings = mining.manifest.settings
-    miner = first_model(mining.manifest.inputs)
-    name = backbone_title(settings["backbone"])
-    if settings.get("rescore_with"):
-        name += f", rescored by {backbone_title(settings['rescore_with'])}"
-    if miner.name in names:
-        name += f" ({names[miner.name]})"
-    return f"{name}, seed {settings['seed']}" if settings["seed"] else name
+        parts.append(Panels(plots, {}, note))
+    return parts
 
 
 def _mined_examples(
-    name: str, mining: ChainArtifact, gallery: SplitPictures, count: int
+    title: str,
+    mining: ChainArtifact,
+    gallery: SplitPictures,
+    count: int,
 ) -> tuple[list[Examples], list[LikelyPairs]]:
     """Return the anchors whose hardest candidate scores nearest to or above their own match, of an image the best one.
 
     Pairs follow that a judge calls likelier right than not, if there are any.
     """
-    image_list, caption_list = (read_list(mining.opened, direction) for direction in _LISTS)
+    image_list = read_list(mining.opened, "texts_for_images")
+    caption_list = read_list(mining.opened, "images_for_texts")
     # Candidates are rows of the split without the images that have no features, so ids lead to those of the gallery.
-    images = [gallery.image_row[each] for each in image_list.anchor_ids.tolist()]
-    captions = [gallery.caption_row[each] for each in caption_list.anchor_ids.tolist()]
+    images = [gallery.image_row[image_id] for image_id in image_list.anchor_ids.tolist()]
+    captions = [gallery.caption_row[caption_id] for caption_id in caption_list.anchor_ids.tolist()]
     embeddings = EmbeddingRows.open(first_model(mining.inputs).opened / EMBEDDINGS, TRAIN)
     owners = embeddings.owners.read()
     scores = positive_scores(embeddings.images, embeddings.texts, owners)
-    best = np.zeros(len(images), np.int64)
+    best_captions = np.zeros(len(images), np.int64)
     by_score = np.argsort(scores, kind="stable")
-    best[owners[by_score]] = by_score  # of the captions of an image the last one stays
+    best_captions[owners[by_score]] = by_score  # of the captions of an image the last one stays
 
-    examples = []
-    sides = (
-        ("Hardest captions for images", True, image_list, images, captions, best, scores[best]),
-        ("Hardest images for captions", False, caption_list, captions, images, owners, scores),
+    of_images = _most_confused(
+        gallery,
+        image_list,
+        images,
+        captions,
+        best_captions.tolist(),
+        scores[best_captions],
+        count,
+        of_images=True,
     )
-    for title, of_images, lists, anchors, others, own, own_scores in sides:
-        items, chances = [], lists.false_negative_probability
-        for row in np.argsort(own_scores - lists.scores[:, 0], kind="stable")[:count].tolist():
-            candidates = [gallery.candidate(of_images, anchors[row], others[own[row]], 0, float(own_scores[row]))]
-            for place, candidate in enumerate(lists.candidates[row, :SHOWN].tolist()):
-                if candidate >= 0:
-                    score = float(lists.scores[row, place])
-                    chance = None if chances is None else float(chances[row, place])
-                    found = gallery.candidate(of_images, anchors[row], others[candidate], place + 1, score, chance)
-                    candidates.append(found)
-            items.append(gallery.example(of_images, anchors[row], candidates))
-        note = (
-            f"Mined by {name} in the training set. The most confused come first: their hardest candidate scores "
-            "nearest to the own one or farthest above it, of several captions the best. Right with: the probability "
-            "that the candidate is right, too, where a judge was asked."
-        )
-        examples.append(Examples(title, note, items, of_images))
+    of_captions = _most_confused(
+        gallery,
+        caption_list,
+        captions,
+        images,
+        owners.tolist(),
+        scores,
+        count,
+        of_images=False,
+    )
+    note = (
+        f"Mined by {title} in the training set. The most confused come first: their hardest candidate scores "
+        "nearest to the own one or farthest above it, of several captions the best. Right with: the probability "
+        "that the candidate is right, too, where a judge was asked."
+    )
+    examples = [
+        Examples("Hardest captions for images", note, of_images, of_images=True),
+        Examples("Hardest images for captions", note, of_captions, of_images=False),
+    ]
 
-    chances = caption_list.false_negative_probability
-    if chances is None:
+    probabilities = caption_list.false_negative_probability
+    if probabilities is None:
         return examples, []
     pairs = []
-    for row, place in np.argwhere(chances > LIKELY).tolist():
+    for row, place in np.argwhere(probabilities > LIKELY).tolist():
         image = images[caption_list.candidates[row, place]]
-        pairs.append((image, captions[row], float(chances[row, place])))
-    note = f"Images for captions, mined by {name}, with a probability above one half to be right. {_ABOUT_LIKELY}"
-    return examples, likely_pairs("Mined in the training set", note, gallery, pairs, _LIKELIEST * count)
+        pairs.append((image, captions[row], float(probabilities[row, place])))
+    note = f"Images for captions, mined by {title}, with a probability above one half to be right. {_ABOUT_LIKELY}"
+    return examples, likely_pairs(
+        "Mined in the training set",
+        note,
+        gallery,
+        pairs,
+        _LIKELIEST * count,
+    )
 
 
-def likely_answers(series: Series, gallery: SplitPictures, count: int) -> list[LikelyPairs]:
+def _most_confused(
+    gallery: SplitPictures,
+    lists: MinedList,
+    anchors: Sequence[int],
+    others: Sequence[int],
+    own: Sequence[int],
+    own_scores: np.ndarray,
+    count: int,
+    *,
+    of_images: bool,
+) -> list[Example]:
+    """Return the anchors whose hardest candidate scores highest beside their own match, with their candidates.
+
+    Args:
+        gallery: of the training set.
+        lists: of the anchors.
+        anchors, others: row of each in the gallery; candidates are places among the others.
+        own, own_scores: the own match of each anchor among the others, and its score.
+        count: of anchors.
+        of_images: the anchors are images; else captions.
+    """
+    examples = []
+    probabilities = lists.false_negative_probability
+    by_lead = np.argsort(own_scores - lists.scores[:, 0], kind="stable")
+    for row in by_lead[:count].tolist():
+        anchor = anchors[row]
+        candidates = [
+            gallery.candidate(
+                of_images,
+                anchor,
+                others[own[row]],
+                0,
+                float(own_scores[row]),
+            )
+        ]
+        for place, other in enumerate(lists.candidates[row, :SHOWN].tolist()):
+            if other < 0:
+                continue
+            score = float(lists.scores[row, place])
+            probability = None
+            if probabilities is not None:
+                probability = float(probabilities[row, place])
+            candidates.append(gallery.candidate(of_images, anchor, others[other], place + 1, score, probability))
+        examples.append(gallery.example(of_images, anchor, candidates))
+    return examples
+
+
+def likely_answers(
+    series: Series,
+    gallery: SplitPictures,
+    count: int,
+) -> list[LikelyPairs]:
     """Return the wrong first answers of a model that judges call likelier right than not, in both directions.
 
     Args:
@@ -257,7 +352,7 @@ def likely_answers(series: Series, gallery: SplitPictures, count: int) -> list[L
     if by_judges is None:
         return []
     parts = []
-    for side, (queries, answer) in {"i2t": ("images", "caption"), "t2i": ("captions", "image")}.items():
+    for side, queries, answer in (("i2t", "images", "caption"), ("t2i", "captions", "image")):
         pairs = []
         for image_id, caption_id, probability in by_judges["likely"][side]:
             pairs.append((gallery.image_row[image_id], gallery.caption_row[caption_id], probability))
@@ -267,37 +362,44 @@ def likely_answers(series: Series, gallery: SplitPictures, count: int) -> list[L
             f"have one that is right with a probability above one half. {_ABOUT_LIKELY}"
         )
         title = f"Wrong first {answer}s in the {gallery.split.name} split"
-        parts += likely_pairs(title, note, gallery, pairs, _LIKELIEST * count)
+        parts += likely_pairs(
+            title,
+            note,
+            gallery,
+            pairs,
+            _LIKELIEST * count,
+        )
     return parts
 
 
-def hardness(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
+def hardness_notes(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
     """Say how hard the hardest negatives of the first model with mined ones are, in the mean over its seeds.
 
     A second sentence says how often the model that mined is wrong on the test set, if it was evaluated there.
     """
     for each in series:
-        minings = [run.members[0].mining for run in by_seed(each).values()]
-        known = [mining for mining in minings if mining and mining.manifest]
-        if len(known) < len(minings):
+        runs = newest_by_seed(each).values()
+        minings, captions, images = [], [], []
+        for run in runs:
+            mining = run.model.mining
+            if mining is not None and mining.manifest is not None:
+                minings.append(mining)
+                captions.append(Number.of(beaten_percent(mining.statistics, "texts_for_images")))
+                images.append(Number.of(beaten_percent(mining.statistics, "images_for_texts")))
+        caption, image = mean(captions), mean(images)
+        if len(minings) < len(runs) or caption is None or image is None:
             continue
-        statistics = [read_json(mining.opened / STATISTICS) for mining in known]
-        beaten = []
-        for direction in _LISTS:
-            beaten.append(mean([Number.of(beaten_percent(one, direction)) for one in statistics]))
-        caption, image = beaten
-        if caption is None or image is None:
-            continue
-        name = mining_name(known[0], names)
-        if len(known) > 1:
-            name += f" and its other seeds, mean of {len(known)}"
+        name = mining_name(minings[0], names)
+        if len(minings) > 1:
+            name += f" and its other seeds, mean of {len(minings)}"
         training = (
             f"In the training set, the hardest caption scores at least as high as the own one in {caption.text} % of "
             f"the pairs, the hardest image in {image.text} %, by {name}."
         )
+        miner = first_model(minings[0].inputs).name
         for other in series:
             run = other.first
-            if [member.artifact.name for member in run.members] == [first_model(known[0].inputs).name]:
+            if len(run.members) == 1 and run.model.artifact.name == miner:
                 test = (
                     f"In the {run.settings['split']} split, from which it did not learn, it ranks a wrong caption "
                     f"first for {100 - score_of(other, 'i2t_r1').value:.1f} % of the images, a wrong image for "
@@ -311,8 +413,11 @@ def hardness(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
 # -- Written sentences
 
 
-def written(
-    artifacts: Iterable[ChainArtifact], gallery_of: Galleries, count: int, seed: int
+def sentence_parts(
+    artifacts: Iterable[ChainArtifact],
+    gallery_of: Galleries,
+    count: int,
+    seed: int,
 ) -> list[Table | EditedSentences]:
     """Tell what became of the sentences of each generator, with some of the hardest of the first, or twins.
 
@@ -322,82 +427,96 @@ def written(
         count: captions.
         seed: of their choice.
     """
-    rows, twins, others = [], [], []
-    for each in artifacts:
-        if each.stage != "synthesize" or each.manifest is None:
+    rows, makers_of_twins, other_makers = [], [], []
+    for artifact in artifacts:
+        if artifact.stage != "synthesize" or artifact.manifest is None:
             continue
-        statistics = read_json(each.opened / STATISTICS)
-        drawn, true = statistics["drawn"], statistics.get("true_negatives")
+        statistics = artifact.statistics
+        drawn, not_true = statistics["drawn"], statistics.get("true_negatives")
         total = sum(drawn.values())
         cells: list[Number | None] = [Number(total, digits=0)]
         for name in ("kept", *_REJECTED):
             cells.append(Number(100 * drawn.get(name, 0) / total) if total else None)
-        for name in ("words_changed", "beats_caption_percent"):
-            cells.append(Number.of(statistics[name]))
-        cells.append(Number(100 - true["percent"]) if true and true["sentences"] else None)
-        rows.append(Row(generator_name(each), cells))
-        kind = twins if each.manifest.settings.get("twins") else others
-        kind.append(each)
+        cells.append(Number.of(statistics["words_changed"]))
+        cells.append(Number.of(statistics["beats_caption_percent"]))
+        still_true = None
+        if not_true and not_true["sentences"]:
+            still_true = Number(100 - not_true["percent"])
+        rows.append(Row(generator_name(artifact), [*cells, still_true]))
+        if artifact.settings.get("twins"):
+            makers_of_twins.append(artifact)
+        else:
+            other_makers.append(artifact)
     if not rows:
         return []
-    columns = ["number", "kept, %", *(f"{each}, %" for each in _REJECTED.values())]
-    table = Table(
-        "Written sentences",
-        [*columns, "places changed", "beat their caption, %", "still true, %"],
-        rows,
+    rejected = [f"{reason}, %" for reason in _REJECTED.values()]
+    note = (
         "Rejected are sentences that are the caption itself, appear twice, may be true of the image (all their "
         "new words are in its captions), are easier than those kept, or can be guessed without the image. Of the kept "
         "ones: places of the caption that were changed, in the mean; how many score higher with the image than their "
         "caption does, by the model that wrote them; and how many describe their image after all, where the scene "
-        "behind it shows that.",
+        "behind it shows that."
+    )
+    table = Table(
+        "Written sentences",
+        ["number", "kept, %", *rejected, "places changed", "beat their caption, %", "still true, %"],
+        rows,
+        note,
         head="generator",
     )
-    for each in (*twins, *others):
-        gallery = gallery_of(each, each.manifest.settings.get("split", TRAIN))
-        examples = None if gallery is None else _written_examples(each, gallery, count, seed)
-        if examples is not None:
-            return [table, examples]
+    for artifact in (*makers_of_twins, *other_makers):
+        gallery = gallery_of(artifact, artifact.settings.get("split", TRAIN))
+        if gallery is not None:
+            examples = _written_examples(artifact, gallery, count, seed)
+            if examples is not None:
+                return [table, examples]
     return [table]
 
 
 def generator_name(artifact: ChainArtifact) -> str:
     """Name a generator for people: what its configuration is shown as, who wrote, and an unusual seed or split."""
     assert artifact.manifest is not None
-    settings, conf = artifact.manifest.settings, artifact.manifest.conf
-    split = settings.get("split", TRAIN)  # manifests name no training split
+    settings = artifact.settings
+    conf = artifact.manifest.conf
     details = [conf_title("synthesize", conf) or conf]
     if settings.get("method"):
         writer = model_title(backbone_title(settings["backbone"]), method_title(settings["method"]))
         details.append(f"written by {writer}")
     if settings.get("seed"):
         details.append(f"seed {settings['seed']}")
+    split = settings.get("split", TRAIN)  # manifests name no training split
     if split != TRAIN:
         details.append(f"of the {split} split")
     return ", ".join(details)
 
 
-def _written_examples(artifact: ChainArtifact, gallery: SplitPictures, count: int, seed: int) -> EditedSentences | None:
+def _written_examples(
+    artifact: ChainArtifact,
+    gallery: SplitPictures,
+    count: int,
+    seed: int,
+) -> EditedSentences | None:
+    """Return the hardest sentences of some captions, or their twins; None where there are no sentences."""
     file = SentenceFile(artifact.folder)
     name = generator_name(artifact)
-    captions = file.read(["caption_id"])["caption_id"].unique().to_pylist()
-    chosen = [captions[place] for place in np.random.default_rng([seed, 20]).permutation(len(captions))[:count]]
-    if not chosen:
+    caption_ids = file.read(["caption_id"])["caption_id"].unique()
+    order = np.random.default_rng([seed, 20]).permutation(len(caption_ids))
+    chosen = caption_ids.take(order[:count])
+    if len(chosen) == 0:
         return None
-    wanted = pc.field("caption_id").isin(chosen)
-    rows = pa.concat_tables(each.filter(wanted) for each in file.row_groups(_SENTENCE)).to_pylist()
+    is_chosen = pc.field("caption_id").isin(chosen)
+    rows = pa.concat_tables(group.filter(is_chosen) for group in file.row_groups(_SENTENCE)).to_pylist()
     twins = [row for row in rows if row["twin_image_id"]]
     if twins:
         return _twins(name, twins, gallery, count)
     images = []
     for caption_id, sentences in groupby(rows, key=lambda row: row["caption_id"]):
+        hardest = list(sentences)[:_HARDEST]
         caption = gallery.caption_row[caption_id]
         text = gallery.split.texts[caption]
-        lines = []
-        for number, row in enumerate(sentences):
-            if number == 0:
-                lines.append(Line("caption", [text], row["positive_score"]))
-            if number < _HARDEST:
-                lines.append(Line(str(number + 1), edited(text, row["text"]), row["score"]))
+        lines = [Line("caption", [text], hardest[0]["positive_score"])]
+        for number, row in enumerate(hardest, 1):
+            lines.append(Line(str(number), edit_parts(text, row["text"]), row["score"]))
         images.append(EditedImage(gallery.own_picture(caption), lines))
     note = (
         f"{name}. Struck words of the caption were replaced by the underlined ones behind them. At "
@@ -406,14 +525,20 @@ def _written_examples(artifact: ChainArtifact, gallery: SplitPictures, count: in
     return EditedSentences("Captions with the hardest sentences made of them", note, images)
 
 
-def _twins(name: str, rows: list[dict[str, Any]], gallery: SplitPictures, count: int) -> EditedSentences:
+def _twins(
+    name: str,
+    rows: list[dict[str, Any]],
+    gallery: SplitPictures,
+    count: int,
+) -> EditedSentences:
     """Return some twins of each kind, the image before its twin."""
-    most = -(-count // len({row["kind"] for row in rows}))
+    kinds = {row["kind"] for row in rows}
+    most_of_kind = math.ceil(count / len(kinds))
     shown = Counter[str]()
     images = []
     for row in rows:
         shown[row["kind"]] += 1
-        if shown[row["kind"]] > most:
+        if shown[row["kind"]] > most_of_kind:
             continue
         own = int(gallery.split.caption_image[gallery.caption_row[row["caption_id"]]])
         twin = gallery.image_row[row["twin_image_id"]]
@@ -423,14 +548,16 @@ def _twins(name: str, rows: list[dict[str, Any]], gallery: SplitPictures, count:
     return EditedSentences(f"{name[:1].upper()}{name[1:]}: details exchanged", note, images)
 
 
-def edited(caption: str, sentence: str) -> list[tuple[str, str] | str]:
+def edit_parts(caption: str, sentence: str) -> list[tuple[str, str] | str]:
     """Cut a sentence into what it shares with its caption, and what was changed: the caption's words, and its own."""
-    old, new = (re.findall(r"\w+|\W", text) for text in (caption, sentence))
-    found: list[tuple[str, str] | str] = []
-    for kind, start, stop, first, last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        text = "".join(new[first:last])
+    old = re.findall(r"\w+|\W", caption)
+    new = re.findall(r"\w+|\W", sentence)
+    parts: list[tuple[str, str] | str] = []
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for kind, old_start, old_stop, new_start, new_stop in matcher.get_opcodes():
+        text = "".join(new[new_start:new_stop])
         if kind == "equal":
-            found.append(text)
+            parts.append(text)
         else:
-            found.append(("".join(old[start:stop]), text))
-    return found
+            parts.append(("".join(old[old_start:old_stop]), text))
+    return parts

@@ -15,11 +15,14 @@ import numpy as np
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.truth import known_pairs
-from itrpipe.report.runs import Run, Series
+from itrpipe.report.runs import EvaluatedRun, Series
 
 LONGEST_SIDE = 288
 """Pixels: sharp at the 144 CSS pixels of a dense display, and large enough to be opened."""
-_QUALITY = 66
+SHOWN = 5
+"""Candidates of a query."""
+Mark = Literal["", "own", "true"]
+"""`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Album:
     def __init__(self, root: Path | None, files: Mapping[str, str]) -> None:
         self._root = root
         self._files = files
-        self._made: dict[str, Picture] = {}
+        self._pictures: dict[str, Picture] = {}
         self.problems: list[str] = []
 
     def picture(self, image_id: str) -> Picture:
@@ -58,23 +61,24 @@ class Album:
         Raises:
             DataError: the picture is a file of an artifact and damaged.
         """
-        if image_id in self._made:
-            return self._made[image_id]
+        if image_id in self._pictures:
+            return self._pictures[image_id]
         picture = Picture(image_id, None)
         if self._root is not None:
             path = self._root / self._files[image_id]
             try:
                 content, size = shrink(read_image(path))
-                source = f"data:image/jpeg;base64,{base64.b64encode(content).decode()}"
-                picture = Picture(image_id, source, *size)
+                encoded = base64.b64encode(content).decode()
+                picture = Picture(image_id, f"data:image/jpeg;base64,{encoded}", *size)
             except DECODER_ERRORS as error:
-                self.problems.append(f"{path}: {' '.join(str(error).split())}")
-        self._made[image_id] = picture
+                reason = " ".join(str(error).split())
+                self.problems.append(f"{path}: {reason}")
+        self._pictures[image_id] = picture
         return picture
 
 
 def shrink(content: bytes, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tuple[int, int]]:
-    """Decodes a photograph and encodes it as a small JPEG, upright and without metadata.
+    """Decode a photograph and encode it as a small JPEG, upright and without metadata.
 
     Args:
         content: bytes of its file.
@@ -90,14 +94,8 @@ def shrink(content: bytes, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tup
         small = Image.fromarray(picture_rgb(image))
     small.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=_QUALITY, optimize=True)
+    small.save(buffer, "JPEG", quality=66, optimize=True)
     return buffer.getvalue(), small.size
-
-
-SHOWN = 5
-"""Candidates of a query."""
-Mark = Literal["", "own", "true"]
-"""`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,12 @@ class SplitPictures:
         folder: of the dataset.
     """
 
-    def __init__(self, split: Split, album: Album, folder: Path) -> None:
+    def __init__(
+        self,
+        split: Split,
+        album: Album,
+        folder: Path,
+    ) -> None:
         self.split = split
         self._album = album
         self.truth = known_pairs(folder, split.image_ids, split.caption_ids)
@@ -158,31 +161,58 @@ class SplitPictures:
         self.caption_row = {name: row for row, name in enumerate(split.caption_ids.tolist())}
 
     def picture(self, image: int) -> Picture:
-        """The picture of an image row."""
+        """Return the picture of an image row."""
         return self._album.picture(str(self.split.image_ids[image]))
 
     def own_picture(self, caption: int) -> Picture:
-        """The picture of the image that a caption row belongs to."""
+        """Return the picture of the image that a caption row belongs to."""
         return self.picture(int(self.split.caption_image[caption]))
 
     def candidate(
-        self, of_images: bool, query: int, row: int, place: int, score: float, chance: float | None = None
+        self,
+        of_images: bool,
+        query: int,
+        row: int,
+        place: int,
+        score: float,
+        probability: float | None = None,
     ) -> Candidate:
-        """A caption that was found for an image, or an image for a caption.
+        """Return a caption that was found for an image, or an image for a caption.
 
         Args:
             of_images: the query is an image.
             query: its row.
             row: of the candidate.
-            place, score, chance: see `Candidate`.
+            place, score: see `Candidate`.
+            probability: that it is a false negative.
         """
         mark = self._mark(of_images, query, row)
         if of_images:
-            return Candidate(self.split.texts[row], None, score, place, mark, chance)
-        return Candidate("", self.picture(row), score, place, mark, chance)
+            return Candidate(
+                self.split.texts[row],
+                None,
+                score,
+                place,
+                mark,
+                probability,
+            )
+        return Candidate(
+            "",
+            self.picture(row),
+            score,
+            place,
+            mark,
+            probability,
+        )
 
-    def example(self, of_images: bool, query: int, candidates: list[Candidate], **ranks: int | None) -> Example:
-        """A query with candidates.
+    def example(
+        self,
+        of_images: bool,
+        query: int,
+        candidates: list[Candidate],
+        **ranks: int | None,
+    ) -> Example:
+        """Return a query with candidates.
 
         Args:
             of_images: the query is an image, and captions were found; else a caption.
@@ -193,35 +223,56 @@ class SplitPictures:
         caption = int(self.split.captions_of_image[query]) if of_images else query
         return Example(self.split.texts[caption], self.own_picture(caption), candidates, **ranks)
 
-    def found(self, run: Run, baseline: Run | None, direction: str, query: int) -> Example:
+    def first_found(
+        self,
+        run: EvaluatedRun,
+        baseline: EvaluatedRun | None,
+        direction: str,
+        query: int,
+    ) -> Example:
         """Return a query of a run with the first that it found, and the best own one if that is still listed.
 
         Args:
             run: that found.
-            baseline: whose rank of the right answer is told beside; or None.
+            baseline: whose rank of the right answer is shown, too; or None.
             direction: of the search.
             query: row.
         """
         of_images = direction == "i2t"
-        (found,) = run.rankings[direction].slice(query, 1).to_pylist()
         rows = self.caption_row if of_images else self.image_row
+        (ranking,) = run.rankings[direction].slice(query, 1).to_pylist()
+        ranked = zip(ranking["candidate_ids"], ranking["scores"], strict=True)
         candidates = []
-        is_found = False
-        for place, (name, score) in enumerate(zip(found["candidate_ids"], found["scores"], strict=True), 1):
+        has_own = False
+        for place, (name, score) in enumerate(ranked, 1):
             row = rows[name]
             is_own = self._mark(of_images, query, row) == "own"
-            if place <= SHOWN or (is_own and not is_found):
+            if place <= SHOWN or (is_own and not has_own):
                 candidates.append(self.candidate(of_images, query, row, place, score))
-            is_found |= is_own
-        before = None if baseline is None else baseline.rankings[direction]["rank"][query].as_py() + 1
-        return self.example(of_images, query, candidates, rank=found["rank"] + 1, baseline_rank=before)
+            has_own |= is_own
+        baseline_rank = None
+        if baseline is not None:
+            baseline_rank = baseline.rankings[direction]["rank"][query].as_py() + 1
+        return self.example(
+            of_images,
+            query,
+            candidates,
+            rank=ranking["rank"] + 1,
+            baseline_rank=baseline_rank,
+        )
 
-    def _mark(self, of_images: bool, query: int, row: int) -> Mark:
+    def _mark(
+        self,
+        of_images: bool,
+        query: int,
+        row: int,
+    ) -> Mark:
         image, caption = (query, row) if of_images else (row, query)
         if self.split.caption_image[caption] == image:
             return "own"
-        is_true = self.truth is not None and self.truth.has(np.array(caption), np.array(image))
-        return "true" if is_true else ""
+        if self.truth is not None and self.truth.has(np.array(caption), np.array(image)):
+            return "true"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -268,7 +319,11 @@ class LikelyPairs:
 
 
 def likely_pairs(
-    title: str, note: str, gallery: SplitPictures, pairs: Sequence[tuple[int, int, float]], count: int
+    title: str,
+    note: str,
+    gallery: SplitPictures,
+    pairs: Sequence[tuple[int, int, float]],
+    count: int,
 ) -> list[LikelyPairs]:
     """Return the likeliest pairs, if there are any.
 
@@ -288,26 +343,41 @@ def likely_pairs(
         paired[owners[caption]].add(image)
 
     items = []
-    passed = set[int]()
+    passed_over = set[int]()
     for image, caption, probability in sorted(pairs, key=lambda pair: -pair[2]):
         owner = owners[caption]
-        if len(items) < count and not {image, owner} & passed:
-            passed |= paired[image] | paired[owner]
-            picture, own_picture = map(gallery.picture, (image, owner))
-            own_caption = split.texts[split.captions_of_image[image]]
-            items.append(LikelyPair(picture, own_caption, split.texts[caption], own_picture, probability))
-    return [LikelyPairs(title, note, items)] if items else []
+        if len(items) == count:
+            break
+        if image in passed_over or owner in passed_over:
+            continue
+        passed_over |= paired[image] | paired[owner]
+        pair = LikelyPair(
+            gallery.picture(image),
+            split.texts[split.captions_of_image[image]],
+            split.texts[caption],
+            gallery.picture(owner),
+            probability,
+        )
+        items.append(pair)
+    if not items:
+        return []
+    return [LikelyPairs(title, note, items)]
 
 
-def retrieval_examples(series: Series, baseline: Series | None, gallery: SplitPictures, count: int) -> list[Examples]:
-    """Queries of both directions, captions for images last, by the first run of a series.
+def retrieval_examples(
+    series: Series,
+    baseline: Series | None,
+    gallery: SplitPictures,
+    count: int,
+) -> list[Examples]:
+    """Return queries of both directions, captions for images last, by the first run of a series.
 
-    Beside a baseline those whose right answer moved furthest up or down, by the ratio of its ranks; else those whose
+    With a baseline those whose right answer moved furthest up or down, by the ratio of its ranks; else those whose
     right answer ranks last.
 
     Args:
         series: whose rankings are shown.
-        baseline: whose rank of the right answer is told beside; or None.
+        baseline: whose rank of the right answer is shown, too; or None.
         gallery: of the split it was evaluated on.
         count: queries in each direction.
     """
@@ -315,25 +385,32 @@ def retrieval_examples(series: Series, baseline: Series | None, gallery: SplitPi
     examples = []
     titles = {"t2i": "Images found for captions", "i2t": "Captions found for images"}
     for direction, title in titles.items():
-        rank = run.rankings[direction]["rank"].to_numpy()
+        ranks = run.rankings[direction]["rank"].to_numpy()
         if baseline is None:
-            before = None
-            chosen = np.argsort(-rank, kind="stable")[:count].tolist()
+            baseline_run = None
+            queries = np.argsort(-ranks, kind="stable")[:count].tolist()
             note = "Whose right answer ranks last."
         else:
-            before = baseline.first
-            chosen = moved(before.rankings[direction]["rank"].to_numpy(), rank, count)
+            baseline_run = baseline.first
+            baseline_ranks = baseline_run.rankings[direction]["rank"].to_numpy()
+            queries = most_moved(baseline_ranks, ranks, count)
             note = f"Whose right answer moved furthest up, then down, from {baseline.name}."
-        if chosen:
-            items = [gallery.found(run, before, direction, query) for query in chosen]
+        if queries:
+            items = [gallery.first_found(run, baseline_run, direction, query) for query in queries]
             examples.append(Examples(title, f"By {series.name}. {note}", items, direction == "i2t"))
     return examples
 
 
-def moved(before: np.ndarray, after: np.ndarray, count: int) -> list[int]:
+def most_moved(
+    before: np.ndarray,
+    after: np.ndarray,
+    count: int,
+) -> list[int]:
     """Return rows of `count` queries, half of them those whose rank fell most as a ratio, then those that rose most."""
     gains = np.log((before + 1.0) / (after + 1.0))
     order = np.argsort(-gains, kind="stable")
-    risen, fallen = order[gains[order] > 0], order[gains[order] < 0][::-1]
-    most_risen = min(len(risen), max((count + 1) // 2, count - len(fallen)))
-    return [*risen[:most_risen].tolist(), *fallen[: count - most_risen].tolist()]
+    risen = order[gains[order] > 0].tolist()
+    fallen = order[gains[order] < 0][::-1].tolist()
+    half = (count + 1) // 2
+    most_risen = min(len(risen), max(half, count - len(fallen)))
+    return risen[:most_risen] + fallen[: count - most_risen]

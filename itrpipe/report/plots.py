@@ -8,8 +8,11 @@ serves a light and a dark page.
 from __future__ import annotations
 
 import io
+import itertools
+import math
 import re
 import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -20,7 +23,7 @@ import numpy as np
 from itrpipe.evaluation.metrics import RSUM
 from itrpipe.evaluation.results import FULL
 from itrpipe.report.claims import rsum_of, score_of
-from itrpipe.report.runs import FIRST, Model, Series, by_seed
+from itrpipe.report.runs import FIRST, Series, TrainedModel, newest_by_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,18 +31,21 @@ if TYPE_CHECKING:
 SERIES = 6
 """Distinguishable colours beside the grey of the first training; more than that start over."""
 _INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
-_COLOURS = [f"#05050{index}" for index in range(SERIES + 1)]
+_VARIABLES = {
+    _INK: "ink",
+    _MUTED: "muted",
+    _RULE: "rule",
+}
+_COLOURS = []
 """The first is the grey of the first training."""
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule"}
-_VARIABLES |= {colour: f"series-{index}" for index, colour in enumerate(_COLOURS)}
+for _index in range(SERIES + 1):
+    _COLOURS.append(f"#05050{_index}")
+    _VARIABLES[f"#05050{_index}"] = f"series-{_index}"
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
 _TICKS = 6
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
 _LABEL_LENGTH, _LABEL_LINE = 28, 0.32
 """Labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
-_BAND = 0.5
-_VALUE_SIZE = 8.0
-"""Size of the numbers above points, in points."""
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "itrpipe",
@@ -79,7 +85,7 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """The line of a series: its colour, and dashes in line widths."""
 
     colour: str
@@ -97,91 +103,144 @@ class Panels:
 
     Attributes:
         plots: of it.
-        looks: of the legend below them, by name.
+        styles: of the legend below them, by name.
         note: below both.
     """
 
     plots: Sequence[Plot]
-    looks: Mapping[str, Look]
+    styles: Mapping[str, LineStyle]
     note: str
 
 
-def looks_of(series: Sequence[Series]) -> dict[str, Look]:
+def line_styles(series: Sequence[Series]) -> dict[str, LineStyle]:
     """Return colour and dashes of each series, by its name.
 
     Where there are more methods than colours, dashes tell those of one colour apart, too.
     """
-    backbones = list(dict.fromkeys(each.first.backbone for each in series))
     # Of several first trainings of a backbone, which differ in their settings, one is grey.
-    greys = {each.first.backbone: each.name for each in reversed(series) if FIRST in each.first.roles}.values()
-    methods = list(dict.fromkeys(each.method for each in series if each.name not in greys))
-    turns = max(1, -(-len(methods) // SERIES))  # how often the colours start over
-    looks = {}
+    backbones = []
+    grey_of_backbone = {}
     for each in series:
-        turn, colour = 0, 0
+        backbone = each.first.backbone
+        if backbone not in backbones:
+            backbones.append(backbone)
+        if FIRST in each.first.roles:
+            grey_of_backbone.setdefault(backbone, each.name)
+    greys = grey_of_backbone.values()
+    methods = list(dict.fromkeys(each.method for each in series if each.name not in greys))
+    rounds = max(1, math.ceil(len(methods) / SERIES))  # how often the colours are gone through
+
+    styles = {}
+    for each in series:
+        colour, round_number = 0, 0
         if each.name not in greys:
-            turn, place = divmod(methods.index(each.method), SERIES)
+            round_number, place = divmod(methods.index(each.method), SERIES)
             colour = place + 1
-        dashes = backbones.index(each.first.backbone) * turns + turn
-        looks[each.name] = Look(_COLOURS[colour], _DASHES[dashes % len(_DASHES)])
-    return looks
+        dashes = backbones.index(each.first.backbone) * rounds + round_number
+        styles[each.name] = LineStyle(_COLOURS[colour], _DASHES[dashes % len(_DASHES)])
+    return styles
 
 
-def intervals(
-    name: str, series: Sequence[Series], looks: Mapping[str, Look], baseline: Series | None, most: int
+def interval_plot(
+    name: str,
+    series: Sequence[Series],
+    styles: Mapping[str, LineStyle],
+    baseline: Series | None,
+    most: int,
 ) -> Plot:
     """Draw the RSum of the best models and of the baseline with intervals over images, below each other.
 
     Args:
         name: of the drawing.
         series: of all runs on a test set.
-        looks: of a series, by its name.
+        styles: of a series, by its name.
         baseline: what they are to be compared with, drawn across, too; or None.
         most: models that are drawn.
     """
     figure, axes = panel()
-    title = f"RSum with {100 * series[0].first.settings['interval_level']:g} % intervals over images, means over seeds"
+    level = 100 * series[0].first.settings["interval_level"]
+    title = f"RSum with {level:g} % intervals over images, means over seeds"
     if baseline is not None:
         title += f"; shaded: {baseline.name}"
     has_one_backbone = len({each.first.backbone for each in series}) == 1
-    places, labels, names, end = [], [], [], 0.0
-    ranked = sorted(series, key=rsum_of, reverse=True)
-    hidden = [each for each in ranked if each is not baseline][most - (baseline is not None) :]
-    for each in ranked:
-        if each in hidden:
-            continue
+
+    places, labels, wrapped_labels = [], [], []
+    bottom = 0.0
+    for each in _best(series, baseline, most):
         label = each.method if has_one_backbone else each.name
         lines = textwrap.wrap(label, _LABEL_LENGTH)
         height = 1 + _LABEL_LINE * (len(lines) - 1)
-        place = end + height / 2
-        end += height
+        place = bottom + height / 2
+        bottom += height
         labels.append(label)
         places.append(place)
-        names.append("\n".join(lines))
-        rsum, colour = score_of(each), looks[each.name].colour
-        axes.plot(_ends(each), [place, place], color=colour, linewidth=2.2)
-        axes.plot([rsum.value], [place], "o", color=colour, markersize=6.5, markeredgewidth=1.6)
-        over = {"xytext": (0, 6), "textcoords": "offset points", "horizontalalignment": "center"}
-        axes.annotate(rsum.text, xy=(rsum.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
+        wrapped_labels.append("\n".join(lines))
+        rsum = score_of(each)
+        colour = styles[each.name].colour
+        axes.plot(_rsum_interval(each), [place, place], color=colour, linewidth=2.2)
+        axes.plot(
+            [rsum.value],
+            [place],
+            "o",
+            color=colour,
+            markersize=6.5,
+            markeredgewidth=1.6,
+        )
+        axes.annotate(
+            rsum.text,
+            xy=(rsum.value, place),
+            fontsize=8.0,
+            color=_INK,
+            xytext=(0, 6),
+            textcoords="offset points",
+            horizontalalignment="center",
+        )
     if baseline is not None:
-        axes.axvline(rsum_of(baseline), color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
-        axes.axvspan(*_ends(baseline), color=_RULE, alpha=_BAND, linewidth=0)
-    figure.set_figheight(0.5 + 0.34 * max(end, 2))
-    axes.set_yticks(places, names)
-    axes.set_ylim(end, -0.3)
+        axes.axvline(
+            rsum_of(baseline),
+            color=_MUTED,
+            linewidth=0.9,
+            linestyle=(0, (1, 2)),
+            zorder=1,
+        )
+        axes.axvspan(*_rsum_interval(baseline), color=_RULE, alpha=0.5, linewidth=0)
+    figure.set_figheight(0.5 + 0.34 * max(bottom, 2))
+    axes.set_yticks(places, wrapped_labels)
+    axes.set_ylim(bottom, -0.3)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     return Plot(title, svg(figure, name, f"{title}: {', '.join(labels)}"))
 
 
-def _ends(series: Series) -> tuple[float, float]:
+def _best(
+    series: Sequence[Series],
+    baseline: Series | None,
+    most: int,
+) -> list[Series]:
+    """Return the models of the highest RSum, the best first, and the baseline among them however it ranks."""
+    room = most if baseline is None else most - 1
+    best = []
+    for each in sorted(series, key=rsum_of, reverse=True):
+        if each is baseline:
+            best.append(each)
+        elif room > 0:
+            best.append(each)
+            room -= 1
+    return best
+
+
+def _rsum_interval(series: Series) -> tuple[float, float]:
     """Return the ends of the interval of its RSum over images: means of those of its seeds."""
-    scores = [run.metrics[FULL][RSUM] for run in by_seed(series).values()]
-    return fmean(score["low"] for score in scores), fmean(score["high"] for score in scores)
+    lows, highs = [], []
+    for run in newest_by_seed(series).values():
+        rsum = run.metrics[FULL][RSUM]
+        lows.append(rsum["low"])
+        highs.append(rsum["high"])
+    return fmean(lows), fmean(highs)
 
 
 def panel() -> tuple[Any, Axes]:
-    """A figure with one pair of axes, as wide as a phone."""
+    """Return a figure with one pair of axes, as wide as a phone."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
@@ -192,15 +251,19 @@ def panel() -> tuple[Any, Axes]:
         return figure, axes
 
 
-def svg(figure: Any, name: str, description: str) -> str:
-    """Draws a figure and makes it part of a page: no header, no background, ids of its own, colours by CSS."""
+def svg(
+    figure: Any,
+    name: str,
+    description: str,
+) -> str:
+    """Draw a figure as part of a page: no header, no background, ids of its own, colours by CSS."""
     from markupsafe import escape
     from matplotlib import style
 
     buffer = io.StringIO()
     with style.context(["default", _STYLE]):
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
     drawing = buffer.getvalue()
     view_box = re.search(r'viewBox="([^"]+)"', drawing)
     body = re.search(r"<svg[^>]*>(.*)</svg>", drawing, re.DOTALL)
@@ -226,42 +289,119 @@ _BY_EPOCH = {
 }
 """Columns of a history with what they are: the recalls of AOQ's Fig. 4, and of the gaps the median of a step, mean over
 the steps of an epoch."""
-_LOG_RATIO = 12.0
 _MOST_MARKED = 40
 """Validations that bear a point each, which says that nothing was measured between them."""
-_BEYOND = 1.03
-"""End of the axis of epochs, as a share of the last one."""
 
 
-def training_curves(series: Sequence[Series], looks: Mapping[str, Look], prefix: str) -> list[Panels]:
+def training_curves(
+    series: Sequence[Series],
+    styles: Mapping[str, LineStyle],
+    prefix: str,
+) -> list[Panels]:
     """Draw the curves of models that were trained and are still there, without panels that have none.
 
     Args:
         series: of the runs on one test set.
-        looks: of a series, by its name.
+        styles: of a series, by its name.
         prefix: of the ids inside the drawings.
     """
-    trained: dict[str, list[Model]] = {}
+    trained = defaultdict(list)
     for each in series:
-        alone = [run.members[0] for run in each.all if len(run.members) == 1 and not run.rerank]
-        models = [model for model in alone if model.history]
-        if models:
-            trained[each.name] = models
-    drawn = []
+        for run in each.all:
+            model = run.model
+            if len(run.members) == 1 and not run.rerank and model.history:
+                trained[each.name].append(model)
+    plots = []
     for column, title in _BY_EPOCH.items():
-        measured = {name: own for name, own in trained.items() if own[0].history[0].get(column) is not None}
+        measured = {}
+        for name, models in trained.items():
+            if models[0].history[0].get(column) is not None:
+                measured[name] = models
         if measured:
-            drawn.append(_by_epoch(f"{prefix}-{column}", title, column, measured, looks))
-    if not drawn:
+            plots.append(_curves_by_epoch(f"{prefix}-{column}", title, column, measured, styles))
+    if not plots:
         return []
     note = (
         "Losses of different methods are different functions: compare their course, not their height. A large point is "
         "the epoch that validated best, whose weights are evaluated. Several seeds are thin lines around their mean."
     )
-    return [Panels(drawn, {name: looks[name] for name in trained}, note)]
+    return [Panels(plots, {name: styles[name] for name in trained}, note)]
 
 
-def reliability(title: str, bins: Sequence[Sequence[float]], name: str) -> Plot:
+def _curves_by_epoch(
+    name: str,
+    title: str,
+    column: str,
+    trained: Mapping[str, list[TrainedModel]],
+    styles: Mapping[str, LineStyle],
+) -> Plot:
+    """Draw one thick line for each series; of several seeds thin ones and their mean, as far as all of them go."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    figure, axes = panel()
+    last_epoch = 0
+    values = []
+    for model in itertools.chain.from_iterable(trained.values()):
+        for row in model.history:
+            last_epoch = max(last_epoch, row["epoch"])
+            values.append(row[column])
+    if min(values) > 0 and max(values) / min(values) > 12:
+        title += " (log scale)"
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter("{x:g}")
+
+    for series_name, models in trained.items():
+        style = styles[series_name]
+        curves = []
+        marker_size = 4 if len(models) > 1 else 7
+        for model in models:
+            epochs = [row["epoch"] for row in model.history]
+            values = [row[column] for row in model.history]
+            curves.append(values)
+            if len(models) > 1:
+                axes.plot(
+                    epochs,
+                    values,
+                    color=style.colour,
+                    linewidth=0.8,
+                    alpha=0.6,
+                )
+            best = [row for row in model.history if row["best"]][-1]
+            axes.plot(
+                [best["epoch"]],
+                [best[column]],
+                "o",
+                markersize=marker_size,
+                color=style.colour,
+            )
+
+        shared = min(map(len, curves))
+        middle = np.mean([values[:shared] for values in curves], axis=0)
+        epochs = [row["epoch"] for row in models[0].history[:shared]]
+        dashes = (0, style.dashes) if style.dashes else "-"
+        marker = "o" if shared <= _MOST_MARKED else ""
+        axes.plot(
+            epochs,
+            middle,
+            color=style.colour,
+            linestyle=dashes,
+            marker=marker,
+            markersize=3.2,
+        )
+    # The axis ends a little behind the last epoch. A model that was not trained is validated once, at epoch 0.
+    axes.set_xlim(0, max(last_epoch, 1) * 1.03)
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=last_epoch >= 1))
+    return Plot(title, svg(figure, name, f"{title} by epoch"))
+
+
+def reliability_plot(
+    title: str,
+    bins: Sequence[Sequence[float]],
+    name: str,
+) -> Plot:
     """Draw probabilities against the shares that people found right.
 
     Args:
@@ -276,37 +416,3 @@ def reliability(title: str, bins: Sequence[Sequence[float]], name: str) -> Plot:
     axes.set_xlabel("probability by the judge")
     axes.set_ylabel("share found right")
     return Plot(title, svg(figure, name, title))
-
-
-def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model]], looks: Mapping[str, Look]) -> Plot:
-    """One thick line for each series; of several seeds thin ones and their thick mean, as far as all of them go."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-
-    figure, axes = panel()
-    rows = [row for models in drawn.values() for each in models for row in each.history]
-    last, numbers = max(row["epoch"] for row in rows), [row[column] for row in rows]
-    if min(numbers) > 0 and max(numbers) / min(numbers) > _LOG_RATIO:
-        title += " (log scale)"
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter("{x:g}")
-    for series, models in drawn.items():
-        look, several, curves = looks[series], len(models) > 1, []
-        for model in models:
-            epochs, values = ([row[key] for row in model.history] for key in ("epoch", column))
-            curves.append(values)
-            if several:
-                axes.plot(epochs, values, color=look.colour, linewidth=0.8, alpha=0.6)
-            best = max(number for number, row in enumerate(model.history) if row["best"])
-            axes.plot([epochs[best]], [values[best]], "o", markersize=4 if several else 7, color=look.colour)
-        shared = min(map(len, curves))
-        middle = np.mean([values[:shared] for values in curves], axis=0)
-        epochs = [row["epoch"] for row in models[0].history[:shared]]
-        style = (0, look.dashes) if look.dashes else "-"
-        marker = "o" if shared <= _MOST_MARKED else ""
-        axes.plot(epochs, middle, color=look.colour, linestyle=style, marker=marker, markersize=3.2)
-    axes.set_xlim(0, max(last, 1) * _BEYOND)  # a model that was not trained is validated once, at epoch 0
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1))
-    return Plot(title, svg(figure, name, f"{title} by epoch"))

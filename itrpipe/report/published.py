@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +15,6 @@ from itrpipe.storage.disk import read_json
 
 RSUM = "rsum"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
-RECALLS_OF_RSUM = len(RECALLS)
-LONGEST_NAME = 40
-"""Characters of a name that others are aligned with."""
 
 Verdict = Literal["OK", "close", "FAIL", "shown", "missing", "tiny"]
 """`tiny` is not compared at all, an empty one not in this direction."""
@@ -44,10 +41,12 @@ class Tolerance(Settings):
 
     def judge(self, difference: float, recalls: int) -> Verdict:
         """Return what a difference of a sum of so many recalls, in percent points, counts as."""
-        off = abs(difference) / math.sqrt(recalls / RECALLS_OF_RSUM)
-        if off <= self.ok:
+        distance = abs(difference) / math.sqrt(recalls / len(RECALLS))
+        if distance <= self.ok:
             return "OK"
-        return "close" if off <= self.close else "FAIL"
+        if distance <= self.close:
+            return "close"
+        return "FAIL"
 
 
 class Published(Settings):
@@ -79,25 +78,31 @@ class Published(Settings):
     def _gather_scores(cls, value: Any) -> Any:
         if not isinstance(value, Mapping) or "scores" in value:
             return value
-        own = {key: each for key, each in value.items() if key in cls.model_fields}
-        return {**own, "scores": {key: each for key, each in value.items() if key not in own}}
+        fields, scores = {}, {}
+        for key, given in value.items():
+            if key in cls.model_fields:
+                fields[key] = given
+            else:
+                scores[key] = given
+        return {**fields, "scores": scores}
 
     @field_validator("scores")
     @classmethod
     def _known_scores(cls, value: dict[str, float]) -> dict[str, float]:
+        known = (*RECALLS, RSUM)
         for name in value:
-            if name not in (*RECALLS, RSUM) and "." not in name:
-                raise ValueError(f"no published score {name!r}{did_you_mean(name, (*RECALLS, RSUM))}")
+            if name not in known and "." not in name:
+                raise ValueError(f"no published score {name!r}{did_you_mean(name, known)}")
         return value
 
     @property
     def source(self) -> str:
-        """The table and what has to be known about it."""
+        """Return the table and what has to be known about it."""
         return f"{self.where}; {self.note}" if self.note else self.where
 
     @property
     def name(self) -> str:
-        """The run, for people."""
+        """Return the run, for people."""
         return self.title or self.run
 
 
@@ -141,8 +146,8 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Reproduction:
-    """All scores of one publication about one run.
+class RunScores:
+    """All scores of one publication about one run, beside the measured ones.
 
     Attributes:
         published: what was published.
@@ -155,10 +160,14 @@ class Reproduction:
     scores: list[Score]
 
 
-def reproductions(
-    published: Sequence[Published], evaluations: Mapping[str, Path], tolerance: Tolerance, *, tiny: bool
-) -> list[Reproduction]:
-    """Compares what was published with what was measured; runs without an evaluation are `missing`.
+def compare_published(
+    published: Sequence[Published],
+    evaluations: Mapping[str, Path],
+    tolerance: Tolerance,
+    *,
+    tiny: bool,
+) -> list[RunScores]:
+    """Compare what was published with what was measured; runs without an evaluation are `missing`.
 
     Args:
         published: in the order they are shown in.
@@ -169,76 +178,107 @@ def reproductions(
     Raises:
         DataError: a file of an evaluation is damaged.
     """
-    found = []
+    compared = []
     for each in published:
         folder = evaluations.get(each.run)
-        rule = each, tolerance, tiny and folder is not None
         scores = []
         for metric, expected in each.scores.items():
             measured = None if folder is None else _measured(folder, each.protocol, metric)
-            recalls = RECALLS_OF_RSUM if metric == RSUM else 1
-            scores.append(_scored(metric, expected, measured, recalls, *rule))
+            recalls = len(RECALLS) if metric == RSUM else 1
+            verdict = _verdict(
+                each,
+                measured,
+                expected,
+                recalls,
+                tolerance,
+            )
+            scores.append(Score(metric, expected, measured, verdict))
         # RSum where it was published, else the sum of all scores.
-        chosen = [one for one in scores if one.metric == RSUM] or scores
+        chosen = [score for score in scores if score.metric == RSUM] or scores
         headline = chosen[0]
         if len(chosen) > 1:
-            parts = [one.measured for one in chosen if one.measured is not None]
+            expected = sum(each.scores.values())
+            parts = [score.measured for score in chosen if score.measured is not None]
             measured = sum(parts) if len(parts) == len(chosen) else None
-            expected = sum(one.expected for one in chosen)
-            headline = _scored(f"sum of {len(chosen)} scores", expected, measured, len(chosen), *rule)
-        found.append(Reproduction(each, headline, scores))
-    return found
+            verdict = _verdict(
+                each,
+                measured,
+                expected,
+                len(chosen),
+                tolerance,
+            )
+            headline = Score(f"sum of {len(chosen)} scores", expected, measured, verdict)
+        if tiny and folder is not None:
+            headline = replace(headline, verdict="tiny")
+            scores = [replace(score, verdict="tiny") for score in scores]
+        compared.append(RunScores(each, headline, scores))
+    return compared
 
 
-def _scored(
+def _measured(
+    folder: Path,
+    protocol: str,
     metric: str,
-    expected: float,
-    measured: float | None,
-    recalls: int,
-    published: Published,
-    tolerance: Tolerance,
-    is_toy: bool,
-) -> Score:
-    verdict: Verdict = "shown"
-    if is_toy:
-        verdict = "tiny"
-    elif measured is None:
-        verdict = "missing"
-    elif published.judged:
-        verdict = tolerance.judge(measured - expected, recalls)
-    return Score(metric, expected, measured, verdict)
-
-
-def table_lines(found: Sequence[Reproduction]) -> list[str]:
-    """Return verdict, run, and both numbers of each as a line; the runs are aligned."""
-    lengths = [len(each.published.name) for each in found]
-    width = max((length for length in lengths if length <= LONGEST_NAME), default=0)
-    lines = []
-    for each in found:
-        published, headline = each.published, each.headline
-        metric = headline.metric.removesuffix(".value").removesuffix(".percent")
-        if published.protocol != "full":
-            metric = f"{published.protocol} {metric}"
-        got = "not measured" if headline.measured is None else f"got {headline.measured:.1f}"
-        numbers = f"expected {headline.expected:.1f}, {got}"
-        lines.append(f"{headline.verdict:<7}  {published.name:<{width}}  {metric} {numbers} ({published.source})")
-    return lines
-
-
-def expected_json(found: Sequence[Reproduction], tolerance: Tolerance, *, tiny: bool) -> dict[str, Any]:
-    """Return the content of `expected.json`."""
-    runs = []
-    for each in found:
-        about = each.published.model_dump(include={"where", "note", "protocol", "run"})
-        about |= {"title": each.published.name, "verdict": each.headline.verdict, "headline": asdict(each.headline)}
-        runs.append(about | {"scores": [asdict(score) for score in each.scores]})
-    return {"tolerance": tolerance.model_dump(), "tiny": tiny, "runs": runs}
-
-
-def _measured(folder: Path, protocol: str, metric: str) -> float | None:
+) -> float | None:
     """Return a number of an evaluation; None if it was not measured, as under a protocol that needs more images."""
     stem, _, path = metric.partition(".")
     if not path:
         stem, path = "metrics", f"{protocol}.{metric}.value"
     file = folder / f"{stem}.json"
-    return dict(leaves(read_json(file))).get(path) if file.exists() else None
+    if not file.exists():
+        return None
+    return dict(leaves(read_json(file))).get(path)
+
+
+def _verdict(
+    published: Published,
+    measured: float | None,
+    expected: float,
+    recalls: int,
+    tolerance: Tolerance,
+) -> Verdict:
+    if measured is None:
+        return "missing"
+    if not published.judged:
+        return "shown"
+    return tolerance.judge(measured - expected, recalls)
+
+
+def table_lines(compared: Sequence[RunScores]) -> list[str]:
+    """Return verdict, run, and both numbers of each as a line; the runs are aligned."""
+    width = 0
+    for each in compared:
+        if len(each.published.name) <= 40:  # longer ones stick out, so that the others stay near their numbers
+            width = max(width, len(each.published.name))
+    lines = []
+    for each in compared:
+        published, headline = each.published, each.headline
+        metric = headline.metric.removesuffix(".value").removesuffix(".percent")
+        if published.protocol != "full":
+            metric = f"{published.protocol} {metric}"
+        measured = "not measured" if headline.measured is None else f"got {headline.measured:.1f}"
+        numbers = f"expected {headline.expected:.1f}, {measured}"
+        lines.append(f"{headline.verdict:<7}  {published.name:<{width}}  {metric} {numbers} ({published.source})")
+    return lines
+
+
+def expected_json(
+    compared: Sequence[RunScores],
+    tolerance: Tolerance,
+    *,
+    tiny: bool,
+) -> dict[str, Any]:
+    """Return the content of `expected.json`."""
+    runs = []
+    for each in compared:
+        run = each.published.model_dump(include={"where", "note", "protocol", "run"})
+        run["title"] = each.published.name
+        run["verdict"] = each.headline.verdict
+        run["headline"] = asdict(each.headline)
+        run["scores"] = list(map(asdict, each.scores))
+        runs.append(run)
+    return {
+        "tolerance": tolerance.model_dump(),
+        "tiny": tiny,
+        "runs": runs,
+    }

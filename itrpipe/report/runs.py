@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +31,7 @@ from itrpipe.report.names import (
     model_title,
     title_by_choices,
 )
-from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, STATISTICS, Manifest
+from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, Manifest
 from itrpipe.storage.disk import read_json
 from itrpipe.storage.tables import read_table
 from itrpipe.training.settings import FIRST_TRAINING, trains, unread
@@ -41,13 +41,13 @@ FIRST, DECLARED, PLAIN, UNTRAINED = "first", "declared", "plain", "untrained"
 """Roles of a model that others are compared with: of the first training; declared as a baseline; of a method that could
 take other negatives, weights and batches, and takes in-batch ones; a pretrained model as it is, or embeddings from
 files, in which seeds change nothing: it is not one of several seeds that were trained elsewhere."""
-MINING, SEED = "mining ", "seed"
-"""Begins the keys of a mining; the setting that repeats a training."""
-_START = "start"
+MINING = "mining "
+"""Begins the keys of the settings of a mining."""
+_SEED = "seed"
 _EMBEDDINGS = "embeddings"
-_COSTS = ("train", _EMBEDDINGS, "mine_negatives", "synthesize")
+_STAGES_WITH_COST = ("train", _EMBEDDINGS, "mine_negatives", "synthesize")
 """Stages that training a model costs."""
-_NAMED = re.compile(r"([^.]+)\.(.+?)(?:\.s(\d+))?-[^-]+")
+_ARTIFACT_NAME = re.compile(r"([^.]+)\.(.+?)(?:\.s(\d+))?-[^-]+")
 """Configuration, backbone and seed in the name of an artifact, see `itrpipe.training.settings.run_label`."""
 _SEED_ELSEWHERE = re.compile(r"(.+)@(\d+)")
 """Name and seed of a model that was trained elsewhere."""
@@ -55,14 +55,14 @@ _REMEDY = "remove its folder and run the same command again"
 
 
 @dataclass(frozen=True)
-class Model:
+class TrainedModel:
     """One trained model that an evaluation read.
 
     Attributes:
         method_name, backbone_name, seed: that it was trained with.
         artifact: of `train`, possibly removed; then nothing is known of its settings.
         declared: settings by the declarations.
-        named: what the user calls it, without its seed; often nothing.
+        user_name: what the user calls it, without its seed; often nothing.
         is_seed_elsewhere: whether the seed is of a training elsewhere, as its name `NAME@SEED` says.
     """
 
@@ -71,30 +71,31 @@ class Model:
     seed: int
     artifact: ChainArtifact
     declared: Declared
-    named: str = ""
+    user_name: str = ""
     is_seed_elsewhere: bool = False
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """It was trained with; empty when it was removed."""
-        return {} if self.artifact.manifest is None else self.artifact.manifest.settings
+        """Return the settings that it was trained with; none when it was removed."""
+        return self.artifact.settings
 
     @cached_property
     def values(self) -> dict[str, Any]:
         """Return its settings and those of its mined lists but the seed, by dotted keys; nothing if removed."""
-        values = {key: value for key, value in leaves(self.settings) if key != SEED}
-        if self.mining is not None and self.mining.manifest is not None:
-            for key, value in leaves(self.mining.manifest.settings):
-                if key != SEED:
+        values = dict(leaves(self.settings))
+        values.pop(_SEED, None)
+        if self.mining is not None:
+            for key, value in leaves(self.mining.settings):
+                if key != _SEED:
                     values[f"{MINING}{key}"] = value
         return values
 
     @cached_property
     def has_idle_judges(self) -> bool:
         """Tell whether it was to avoid what judges of its negatives mark, and they marked nothing."""
-        if self.mining is None or self.mining.manifest is None or not self.mining.manifest.settings.get("judges"):
+        if self.mining is None or not self.mining.settings.get("judges"):
             return False
-        judged = read_json(self.mining.opened / STATISTICS)["judged"]
+        judged = self.mining.statistics["judged"]
         return not any(judged[direction]["marked"] for direction in DIRECTIONS)
 
     @cached_property
@@ -109,55 +110,65 @@ class Model:
 
     @cached_property
     def roles(self) -> frozenset[str]:
-        """In which of the roles above others are compared with it; in none where it is one of the others."""
-        holds = {
-            FIRST: self.method_name == FIRST_TRAINING,
-            DECLARED: baseline_kind("train", self.method_name),
-            PLAIN: self.choices and not any(value for part, value in self.choices.items() if part != OBJECTIVE),
-            UNTRAINED: not self.is_trained and not self.is_seed_elsewhere,
-        }
-        return frozenset(role for role, is_so in holds.items() if is_so)
+        """Return the roles above in which others are compared with it; none where it is one of the others."""
+        roles = set()
+        if self.method_name == FIRST_TRAINING:
+            roles.add(FIRST)
+        if baseline_kind("train", self.method_name):
+            roles.add(DECLARED)
+        others = dict(self.choices)
+        others.pop(OBJECTIVE, None)
+        if self.choices and not any(others.values()):
+            roles.add(PLAIN)
+        if not self.is_trained and not self.is_seed_elsewhere:
+            roles.add(UNTRAINED)
+        return frozenset(roles)
 
     @property
     def method(self) -> str:
-        """The method as papers write it, with its choices and its name; of what was not trained here the name alone."""
-        if self.named and not self.is_trained:
-            return self.named
+        """Return the method as papers write it, with choices and name; of what was not trained here the name alone."""
+        if self.user_name and not self.is_trained:
+            return self.user_name
         title = title_by_choices(self.method_name, self.settings) or method_title(self.method_name)
-        notes = [self.named] if self.named else []
+        notes = []
+        if self.user_name:
+            notes.append(self.user_name)
         if self.has_idle_judges:
             notes.append("marked nothing")
-        return f"{title} ({'; '.join(notes)})" if notes else title
+        if notes:
+            title += f" ({'; '.join(notes)})"
+        return title
 
     @cached_property
     def mining(self) -> ChainArtifact | None:
-        """The mined lists it was trained with; None where it was trained with none, or was removed."""
+        """Return the mined lists it was trained with; None where it was trained with none, or was removed."""
         return self.artifact.inputs.get("mine_negatives")
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """One row per validation; none of given embeddings, or when the model was removed."""
+        """Return one row per validation; none of given embeddings, or when the model was removed."""
         return _history(self.artifact)
 
     @cached_property
     def departures(self) -> dict[str, Departure]:
-        """Settings that are not as declared; none of a training elsewhere, which its name tells."""
+        """Return settings that are not as declared; none of a training elsewhere, which its name tells."""
         return {} if self.is_seed_elsewhere else departures(self.artifact, self.declared)
 
     @cached_property
     def epochs(self) -> float | None:
-        """Epochs that its weights were trained for, with those of the model that they started from.
+        """Return the epochs that its weights were trained for, with those of the model that they started from.
 
         None when one of the models was removed, and of given embeddings.
         """
-        done, artifact = 0.0, self.artifact
+        epochs = 0.0
+        artifact: ChainArtifact | None = self.artifact
         while artifact is not None:
             history = _history(artifact)
             if not history:
                 return None
-            done += history[-1]["epoch"]
-            artifact = artifact.inputs.get(_START)
-        return round(done, 3)
+            epochs += history[-1]["epoch"]
+            artifact = artifact.inputs.get("start")
+        return round(epochs, 3)
 
 
 def _history(artifact: ChainArtifact) -> list[dict[str, Any]]:
@@ -166,13 +177,13 @@ def _history(artifact: ChainArtifact) -> list[dict[str, Any]]:
     return read_table(artifact.opened / HISTORY, (), _REMEDY).to_pylist()
 
 
-def member_prefix(number: int) -> str:
+def _member_prefix(number: int) -> str:
     """Return what stands before the settings of a member of an ensemble, counted from 1; nothing before the first's."""
     return "" if number == 1 else f"model {number} "
 
 
 @dataclass(frozen=True)
-class Run:
+class EvaluatedRun:
     """One evaluated model, or several whose scores were averaged.
 
     Attributes:
@@ -184,11 +195,11 @@ class Run:
 
     label: str
     evaluation: ChainArtifact
-    members: tuple[Model, ...]
+    members: tuple[TrainedModel, ...]
 
     @property
     def manifest(self) -> Manifest:
-        """Manifest of the evaluation."""
+        """Return the manifest of the evaluation."""
         assert self.evaluation.manifest is not None
         return self.evaluation.manifest
 
@@ -199,13 +210,18 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the evaluation: method, backbone, seed, features, split."""
+        """Return settings of the evaluation: method, backbone, seed, features, split."""
         return self.manifest.settings
 
     @property
+    def model(self) -> TrainedModel:
+        """Return the first member, often the only one."""
+        return self.members[0]
+
+    @property
     def seed(self) -> int:
-        """Seed of the first member."""
-        return self.members[0].seed
+        """Return the seed of the first member."""
+        return self.model.seed
 
     @property
     def rerank(self) -> int:
@@ -214,74 +230,82 @@ class Run:
 
     @property
     def roles(self) -> frozenset[str]:
-        """Return those of all its members."""
-        return frozenset.intersection(*(each.roles for each in self.members))
+        """Return the roles that all its members have."""
+        return frozenset.intersection(*(model.roles for model in self.members))
 
     @property
     def backbone(self) -> str:
-        """The backbones as papers write them, and the seeds of members that differ in theirs."""
+        """Return the backbones as papers write them, and the seeds of members that differ in theirs."""
         names = []
-        for each in self.members:
-            name = backbone_title(each.backbone_name)
-            if each.seed and not self._has_one_seed:
-                name += f" seed {each.seed}"
+        for model in self.members:
+            name = backbone_title(model.backbone_name)
+            if model.seed and not self._has_one_seed:
+                name += f" seed {model.seed}"
             names.append(name)
         return " + ".join(names)
 
     @property
     def _has_one_seed(self) -> bool:
-        return len({each.seed for each in self.members}) == 1
+        return all(model.seed == self.seed for model in self.members)
 
     @property
     def method(self) -> str:
-        """The method as papers write it, of an ensemble all; then whether it was re-ranked."""
-        methods = " + ".join(dict.fromkeys(each.method for each in self.members))
-        return f"{methods}, re-ranked {self.rerank}" if self.rerank else methods
+        """Return the method as papers write it, of an ensemble all; then whether it was re-ranked."""
+        methods = " + ".join(dict.fromkeys(model.method for model in self.members))
+        if self.rerank:
+            methods += f", re-ranked {self.rerank}"
+        return methods
 
     @property
     def name(self) -> str:
-        """For people: backbone, method, how it was re-ranked if it was, and the seed when it is not 0."""
+        """Return its name for people: backbone, method, how it was re-ranked, and the seed when it is not 0."""
         title = model_title(self.backbone, self.method)
-        return f"{title}, seed {self.seed}" if self.seed and self._has_one_seed else title
+        if self.seed and self._has_one_seed:
+            title += f", seed {self.seed}"
+        return title
 
     @property
     def departures(self) -> dict[str, Departure]:
-        """Settings of its models that are not as declared; of further members with their number before the key."""
+        """Return settings of its models that are not as declared; of further members with their number before."""
         departures = {}
-        for number, member in enumerate(self.members, 1):
-            for key, each in member.departures.items():
-                departures[f"{member_prefix(number)}{key}"] = each
+        for number, model in enumerate(self.members, 1):
+            for key, departure in model.departures.items():
+                departures[f"{_member_prefix(number)}{key}"] = departure
         return departures
 
     @property
     def seconds(self) -> float | None:
         """Return the seconds of training with the models, lists and sentences that it read; None if one was removed."""
-        chain: dict[str, ChainArtifact] = {}
-        for member in self.members:
-            chain |= {each.path: each for each in member.artifact.chain()}
+        artifacts = {}
+        for model in self.members:
+            for artifact in model.artifact.chain():
+                artifacts[artifact.path] = artifact
         seconds = 0.0
-        for each in chain.values():
-            if each.stage in _COSTS:
-                if each.manifest is None:
+        for artifact in artifacts.values():
+            if artifact.stage in _STAGES_WITH_COST:
+                if artifact.manifest is None:
                     return None
-                seconds += each.manifest.timings["total"]
+                seconds += artifact.manifest.timings["total"]
         return seconds
 
     @cached_property
     def prepare(self) -> ChainArtifact:
-        """The dataset."""
+        """Return the dataset."""
         return self.evaluation.inputs["prepare"]
 
     @cached_property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Protocol -> metric -> value, and low and high where there is an interval."""
+        """Return protocol -> metric -> value, and low and high where there is an interval."""
         return read_json(self.evaluation.folder / METRICS)
 
     @cached_property
     def rankings(self) -> dict[str, pa.Table]:
-        """Direction -> rankings of all its queries, see `itrpipe.evaluation.rankings.write_rankings`."""
+        """Return direction -> rankings of all its queries, see `itrpipe.evaluation.rankings.write_rankings`."""
         table = read_table(self.evaluation.folder / RANKINGS, (), _REMEDY)
-        return {side: table.filter(pc.field("direction") == side) for side in SIDES}
+        rankings = {}
+        for side in SIDES:
+            rankings[side] = table.filter(pc.field("direction") == side)
+        return rankings
 
     @property
     def size(self) -> tuple[int, int]:
@@ -299,31 +323,16 @@ class Run:
         return read_json(path)
 
     def ranks(self, column: str = "rank") -> Ranks:
-        """Ranks of both directions: `rank`, or where all correct matches are known `oracle_rank`."""
+        """Return ranks of both directions: `rank`, or where all correct matches are known `oracle_rank`."""
         return Ranks(*(table[column].to_numpy().astype(np.int64) for table in self.rankings.values()))
 
 
-def _model(artifact: ChainArtifact, declared: Declared, names: Mapping[str, str]) -> Model:
-    """Return what an evaluation read as a model; see `collect`."""
-    if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
-        backbone, _, seed = artifact.name.partition(".")[0].partition("@")
-        title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
-        return Model(GIVEN, backbone, int(seed or 0), artifact, declared, title, bool(seed))
-    found = _NAMED.fullmatch(artifact.name)  # told by its name even when it was removed
-    assert found is not None
-    conf, backbone, seed = found.groups()
-    named = names.get(artifact.name, "")
-    is_trained_here = artifact.manifest is None or trains(artifact.manifest.settings)
-    repeated = None if is_trained_here else _SEED_ELSEWHERE.fullmatch(named)
-    if repeated is not None:
-        named, seed = repeated.groups()
-    return Model(conf, backbone, int(seed or 0), artifact, declared, named, repeated is not None)
-
-
-def collect(
-    evaluations: Iterable[tuple[Path, Manifest]], declared: Declared, names: Mapping[str, str]
-) -> list[list[Run]]:
-    """Runs by the images that they were evaluated on, since only those compare, whatever order they are given in.
+def group_runs(
+    evaluations: Iterable[tuple[Path, Manifest]],
+    declared: Declared,
+    names: Mapping[str, str],
+) -> list[list[EvaluatedRun]]:
+    """Group runs by the images that they were evaluated on, since only those compare, whatever order they come in.
 
     Within a set by backbone, first trainings first, baselines of further ones last.
 
@@ -332,33 +341,85 @@ def collect(
         declared: settings by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
     """
-    runs: list[Run] = []
-    found: dict[Path, Manifest | None] = {}
+    runs = []
+    manifests: dict[Path, Manifest | None] = {}
     labels = Counter(manifest.label for _, manifest in evaluations)
     for folder, manifest in evaluations:
-        artifact = ChainArtifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
+        artifact = ChainArtifact(
+            "evaluate",
+            folder.name,
+            manifest.fingerprint,
+            folder,
+            manifest,
+            manifests,
+        )
         label = manifest.label if labels[manifest.label] == 1 else folder.name
-        models = [_model(artifact.inputs[name], declared, names) for name in model_inputs(manifest.inputs)]
-        runs.append(Run(label, artifact, tuple(models)))
+        models = []
+        for name in model_inputs(manifest.inputs):
+            models.append(_trained_model(artifact.inputs[name], declared, names))
+        runs.append(EvaluatedRun(label, artifact, tuple(models)))
 
-    def place(run: Run) -> tuple[str | int, ...]:
-        place = 1
-        if run.roles:  # others may begin with what comes first
-            place = 0 if FIRST in run.roles or len(run.members) == 1 else 2
-        settings = run.settings
-        return settings["backbone"], place, settings["method"], len(run.members), run.rerank, run.seed, run.label
-
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in sorted(runs, key=place):
-        groups.setdefault((run.settings["split"], run.prepare.name), []).append(run)
-    return [group for _, group in sorted(groups.items())]
+    groups = defaultdict(list)
+    for run in sorted(runs, key=_sort_key):
+        groups[run.settings["split"], run.prepare.name].append(run)
+    return [groups[key] for key in sorted(groups)]
 
 
-def all_artifacts(runs: Iterable[Run]) -> list[ChainArtifact]:
-    """Everything the runs were made from, each once, in the order of the stages."""
+def _trained_model(
+    artifact: ChainArtifact,
+    declared: Declared,
+    names: Mapping[str, str],
+) -> TrainedModel:
+    """Return what an evaluation read as a model; see `group_runs`."""
+    if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
+        backbone, _, seed = artifact.name.partition(".")[0].partition("@")
+        title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
+        return TrainedModel(
+            GIVEN,
+            backbone,
+            int(seed or 0),
+            artifact,
+            declared,
+            title,
+            bool(seed),
+        )
+    match = _ARTIFACT_NAME.fullmatch(artifact.name)  # told by its name even when it was removed
+    assert match is not None
+    conf, backbone, seed = match.groups()
+    name = names.get(artifact.name, "")
+    repeated = None
+    if artifact.manifest is not None and not trains(artifact.manifest.settings):
+        repeated = _SEED_ELSEWHERE.fullmatch(name)
+    if repeated is not None:
+        name, seed = repeated.groups()
+    return TrainedModel(
+        conf,
+        backbone,
+        int(seed or 0),
+        artifact,
+        declared,
+        name,
+        repeated is not None,
+    )
+
+
+def _sort_key(run: EvaluatedRun) -> tuple[str | int, ...]:
+    """Return the place of a run in its set: baselines that others may begin with come first, further ones last."""
+    place = 1
+    if run.roles:
+        place = 0 if FIRST in run.roles or len(run.members) == 1 else 2
+    settings = run.settings
+    return settings["backbone"], place, settings["method"], len(run.members), run.rerank, run.seed, run.label
+
+
+def all_artifacts(runs: Iterable[EvaluatedRun]) -> list[ChainArtifact]:
+    """Return everything the runs were made from, each once, in the order of the stages."""
     order = list(declared_stages())
-    found = {artifact.path: artifact for run in runs for artifact in run.evaluation.chain()}
-    return sorted(found.values(), key=lambda each: (order.index(each.stage), each.name))
+    artifacts = {}
+    for run in runs:
+        for artifact in run.evaluation.chain():
+            artifacts[artifact.path] = artifact
+    return sorted(artifacts.values(), key=lambda each: (order.index(each.stage), each.name))
 
 
 @dataclass(frozen=True)
@@ -373,61 +434,82 @@ class Series:
     """
 
     name: str
-    all: tuple[Run, ...]
+    all: tuple[EvaluatedRun, ...]
     differing: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
-    def first(self) -> Run:
-        """One of them, for what they have in common."""
+    def first(self) -> EvaluatedRun:
+        """Return one of them, for what they have in common."""
         return self.all[0]
 
     @property
     def method(self) -> str:
-        """The name without the backbone."""
+        """Return the name without the backbone."""
         return self.name.removeprefix(f"{self.first.backbone}, ")
 
 
-def contents_of(runs: Iterable[Run], file: str) -> list[Any]:
+def contents_of(runs: Iterable[EvaluatedRun], file: str) -> list[Any]:
     """Return what runs wrote to a file of their evaluations, of those that wrote any."""
-    contents = [run.wrote(file) for run in runs]
-    return [content for content in contents if content]
+    contents = []
+    for run in runs:
+        content = run.wrote(file)
+        if content:
+            contents.append(content)
+    return contents
 
 
-def by_seed(series: Series) -> dict[int, Run]:
-    """The newest run of every seed."""
-    ordered = sorted(series.all, key=lambda run: run.manifest.finished)
-    return dict(sorted({run.seed: run for run in ordered}.items()))
+def newest_by_seed(series: Series) -> dict[int, EvaluatedRun]:
+    """Return the newest run of every seed."""
+    newest = {}
+    for run in sorted(series.all, key=lambda run: (run.seed, run.manifest.finished)):
+        newest[run.seed] = run
+    return newest
 
 
-def series_of(items: Sequence[Run]) -> list[Series]:
-    """Groups by method, backbones and settings, in the order of the first of each group.
+def series_of(runs: Sequence[EvaluatedRun]) -> list[Series]:
+    """Group runs by method, backbones and settings, in the order of the first of each group.
 
     Members with different seeds, and removed models, whose settings are not known any more, stay alone.
     """
-    groups: dict[str, list[Run]] = {}
-    titles, facts_of = [], []
-    for index, item in enumerate(items):
-        facts, key = {}, str(index)
-        if all(member.artifact.manifest is not None for member in item.members):
-            for number, member in enumerate(item.members, 1):
-                skipped = unread(member.settings)
-                for name, value in member.values.items():
-                    # Of a training elsewhere its name tells all.
-                    if name not in skipped and not member.is_seed_elsewhere:
-                        facts[f"{member_prefix(number)}{name}"] = value
-            facts |= {name: each.value for name, each in item.departures.items()}
-            if len({member.seed for member in item.members}) == 1:
-                # The title of a run's method also says how it was re-ranked, which its models do not know.
-                told = [item.method, [member.method_name for member in item.members], facts]
-                key = json.dumps(told, sort_keys=True, default=str)
+    groups: dict[str, list[EvaluatedRun]] = {}
+    titles, facts_of_groups = [], []
+    for index, run in enumerate(runs):
+        facts = _facts_of(run)
+        key = str(index)
+        if facts is not None and len({model.seed for model in run.members}) == 1:
+            # The title of a run's method also says how it was re-ranked, which its models do not know.
+            identity = [run.method, [model.method_name for model in run.members], facts]
+            key = json.dumps(identity, sort_keys=True, default=str)
         if key not in groups:
-            titles.append(model_title(item.backbone, item.method))
-            facts_of.append(facts)
-        groups.setdefault(key, []).append(item)
-    found = []
-    for title, runs, (differing, parts) in zip(titles, groups.values(), distinctions(titles, facts_of), strict=True):
+            groups[key] = []
+            titles.append(model_title(run.backbone, run.method))
+            facts_of_groups.append(facts or {})
+        groups[key].append(run)
+
+    series = []
+    distinguished = distinctions(titles, facts_of_groups)
+    for title, group, (differing, parts) in zip(titles, groups.values(), distinguished, strict=True):
         more = len(differing) - len(parts)
         if more:
             parts.append(f"{more} more setting{'s' if more > 1 else ''}")
-        found.append(Series(f"{title} ({', '.join(parts)})" if parts else title, tuple(runs), differing))
-    return found
+        if parts:
+            title += f" ({', '.join(parts)})"
+        series.append(Series(title, tuple(group), differing))
+    return series
+
+
+def _facts_of(run: EvaluatedRun) -> dict[str, Any] | None:
+    """Return the settings by which runs are told apart; None where one of its models was removed."""
+    facts = {}
+    for number, model in enumerate(run.members, 1):
+        if model.artifact.manifest is None:
+            return None
+        if model.is_seed_elsewhere:
+            continue  # its name tells all
+        skipped = unread(model.settings)
+        for key, value in model.values.items():
+            if key not in skipped:
+                facts[f"{_member_prefix(number)}{key}"] = value
+    for key, departure in run.departures.items():
+        facts[key] = departure.value
+    return facts

@@ -11,7 +11,7 @@ from itrpipe.datasets.definition import StageDefinition, image_root
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.declaration import backbone_names
 from itrpipe.progress import Reporter
-from itrpipe.report.published import ReportSettings, expected_json, reproductions
+from itrpipe.report.published import ReportSettings, compare_published, expected_json
 from itrpipe.stages.base import Job, Stage, load_stage
 from itrpipe.storage.artifact import SUMMARY, DigestCache, Manifest, open_artifact
 from itrpipe.storage.disk import write_json, write_text
@@ -64,7 +64,7 @@ class Report(Stage):
             for each in job.inputs.values():
                 evaluations |= {each.manifest.label: each.folder, each.folder.name: each.folder}
             tolerance, tiny = settings.tolerance, settings.tiny
-            found = reproductions(settings.published, evaluations, tolerance, tiny=tiny)
+            found = compare_published(settings.published, evaluations, tolerance, tiny=tiny)
             write_json(job.folder / EXPECTED, expected_json(found, tolerance, tiny=tiny))
         job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
 

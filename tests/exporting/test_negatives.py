@@ -26,15 +26,8 @@ from itrpipe.datasets.formats.annotations import read_annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError, UsageError
-from itrpipe.exporting.negatives import (
-    FORMATS,
-    MinedPairs,
-    TableFiles,
-    open_mined,
-    open_twins,
-    refuse_wrong_root,
-    write_files,
-)
+from itrpipe.exporting.formats import FORMATS, TableFiles, write_files
+from itrpipe.exporting.negatives import MinedPairs, open_mined, open_twins, refuse_wrong_root
 from itrpipe.mining.lists import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part

@@ -17,9 +17,10 @@ from itrpipe.evaluation.compare import Claim
 from itrpipe.evaluation.intervals import Difference, Interval, paired_differences
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
 from itrpipe.evaluation.results import FULL
-from itrpipe.report.claims import Comparison, differing_settings, judged
-from itrpipe.report.plots import SERIES, _ends, looks_of
-from itrpipe.report.runs import Model, Series, series_of
+from itrpipe.report.chain import ChainArtifact
+from itrpipe.report.claims import Comparison, differing_settings, mark_significant
+from itrpipe.report.plots import SERIES, _rsum_interval, line_styles
+from itrpipe.report.runs import Series, TrainedModel, series_of
 from itrpipe.storage.artifact import read_manifest
 from tests.report.toy import MINE, Toy, add, change, rewrite
 
@@ -148,16 +149,16 @@ def claim(
 def test_one_word_needs_both_intervals_and_all_comparisons_of_the_page(seeds: Any, images: Any, word: str) -> None:
     one = claim(3.0, seeds, images)
     others = [claim(0.0, (-1, 1), (-1, 1))] * 3
-    (marked, *_), *_ = judged([[one], others])
+    (marked, *_), *_ = mark_significant([[one], others])
     assert marked.claim.word == word
     opposite = claim(-3.0, seeds and (-seeds[1], -seeds[0]), (-images[1], -images[0]))
-    (marked, *_), *_ = judged([[opposite], others])
+    (marked, *_), *_ = mark_significant([[opposite], others])
     assert marked.claim.word == word.replace("better", "worse")
 
 
 def test_of_models_that_were_not_trained_the_images_decide() -> None:
     better, unclear = claim(0.5, None, (0.1, 5), untrained=True), claim(3.0, None, (-1, 5), untrained=True)
-    found = [each.claim for each in judged([[better, unclear]])[0]]
+    found = [each.claim for each in mark_significant([[better, unclear]])[0]]
     assert [each.word for each in found] == ["better", "no measurable difference"]
     assert [each.significant for each in found] == [True, False]
 
@@ -173,7 +174,7 @@ def test_of_models_that_were_not_trained_the_images_decide() -> None:
     ],
 )
 def test_one_sentence_has_the_difference_and_its_intervals(one: Comparison, parts: list[str]) -> None:
-    (found,), *_ = judged([[one]])
+    (found,), *_ = mark_significant([[one]])
     assert all(part in str(found.claim) for part in parts), str(found.claim)
 
 
@@ -181,8 +182,8 @@ def test_marks_are_corrected_over_all_test_sets_of_a_page() -> None:
     one, none = claim(3.0, (2.5, 3.5), (2.0, 4.0)), claim(0.1, (-5, 5), (-5, 5))
     p_value = one.rsum.p_value
     assert p_value <= 0.05 < 41 * p_value  # as Holm corrects the smallest of 41
-    assert judged([[one]])[0][0].claim.significant
-    assert not judged([[one], [none] * 40])[0][0].claim.significant
+    assert mark_significant([[one]])[0][0].claim.significant
+    assert not mark_significant([[one], [none] * 40])[0][0].claim.significant
 
 
 TRIPLET, AOQ = {"method": "triplet", "margin": 0.2}, {"method": "aoq", "margin": 0.2}
@@ -273,13 +274,13 @@ def test_a_removed_model_and_without_the_dataset_any_has_no_baseline(seeded: Toy
 # -- What series are called, and how they are drawn
 
 
-def trained(settings: dict[str, Any] | None, seed: int = 0, mining: Any = None, name: str = "") -> Model:
+def trained(settings: dict[str, Any] | None, seed: int = 0, mining: Any = None, name: str = "") -> TrainedModel:
     """A model by its settings, and those of the lists that it was trained with."""
     usual = {"adapter": "none", "method": "aoq", "seed": seed}
-    manifests = [each and SimpleNamespace(settings={**usual, **each}) for each in (settings, mining)]
-    lists = mining and SimpleNamespace(manifest=manifests[1])
-    artifact: Any = SimpleNamespace(manifest=manifests[0], inputs={"mine_negatives": lists})
-    return Model("aoq", "vsrn", seed, artifact, lambda _: {}, name)
+    manifests: list[Any] = [each and SimpleNamespace(settings={**usual, **each}) for each in (settings, mining)]
+    model, lists = (ChainArtifact("", "", "", Path(), manifest) for manifest in manifests)
+    vars(model)["inputs"] = {"mine_negatives": lists} if mining else {}
+    return TrainedModel("aoq", "vsrn", seed, model, lambda _: {}, name)
 
 
 def run(settings: dict[str, Any] | None, seed: int = 0, mining: dict[str, Any] | None = None, **given: Any) -> Any:
@@ -319,11 +320,11 @@ def test_other_mining_makes_another_series_and_removed_models_stay_alone() -> No
 def test_a_colour_is_a_method_a_dash_a_backbone_and_the_first_training_grey() -> None:
     runs = [run({"m": n, "b": b}, method=f"M{n}", backbone=b) for b in ("VSRN", "SCAN") for n in range(SERIES + 1)]
     runs += [run({"b": b}, method="first", backbone=b, roles=["first"]) for b in ("VSRN", "SCAN")]
-    looks = looks_of(series_of(runs))
-    assert len({(each.colour, each.dashes) for each in looks.values()}) == len(runs)
-    assert looks["VSRN, first"].colour == looks["SCAN, first"].colour
-    assert looks["VSRN, M0"].colour == looks["SCAN, M0"].colour == looks[f"VSRN, M{SERIES}"].colour
-    assert looks["VSRN, first"].colour not in {looks[f"VSRN, M{n}"].colour for n in range(SERIES)}
+    styles = line_styles(series_of(runs))
+    assert len({(each.colour, each.dashes) for each in styles.values()}) == len(runs)
+    assert styles["VSRN, first"].colour == styles["SCAN, first"].colour
+    assert styles["VSRN, M0"].colour == styles["SCAN, M0"].colour == styles[f"VSRN, M{SERIES}"].colour
+    assert styles["VSRN, first"].colour not in {styles[f"VSRN, M{n}"].colour for n in range(SERIES)}
 
 
 def test_models_of_one_seed_and_of_several_are_drawn_with_intervals_over_images() -> None:
@@ -331,5 +332,5 @@ def test_models_of_one_seed_and_of_several_are_drawn_with_intervals_over_images(
     for seed, low, high in ((0, 3.0, 8.0), (1, 5.0, 12.0)):
         found = {FULL: {RSUM: {"value": 6.0, "low": low, "high": high}}}
         runs.append(SimpleNamespace(seed=seed, metrics=found, manifest=SimpleNamespace(finished="")))
-    assert _ends(Series("one seed", (runs[0],))) == (3.0, 8.0)
-    assert _ends(Series("two seeds", tuple(runs))) == (4.0, 10.0)
+    assert _rsum_interval(Series("one seed", (runs[0],))) == (3.0, 8.0)
+    assert _rsum_interval(Series("two seeds", tuple(runs))) == (4.0, 10.0)

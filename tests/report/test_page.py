@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 from itrpipe.evaluation.metrics import random_recalls
-from itrpipe.report.page import BEGIN, END, inserted, percent
-from itrpipe.report.pictures import moved
+from itrpipe.report.page import BEGIN, END, insert_tables, percent
+from itrpipe.report.pictures import most_moved
 from itrpipe.storage import artifact as artifacts
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, change, rewrite, with_sentences
 
@@ -134,8 +134,8 @@ def test_queries_moved_furthest_are_shown_with_their_ranks(toy: Toy, done: Repor
 
 def test_examples_move_furthest_first_up_and_then_down() -> None:
     before, after = np.array([9, 0, 3, 1, 5]), np.array([0, 9, 1, 1, 50])
-    assert moved(before, after, 4) == [0, 2, 1, 4]
-    assert moved(before, before, 4) == []
+    assert most_moved(before, after, 4) == [0, 2, 1, 4]
+    assert most_moved(before, before, 4) == []
 
 
 def test_a_removed_artifact_is_named_and_nothing_is_made_up(copy: Toy, done: Report) -> None:
@@ -270,11 +270,11 @@ def test_an_ensemble_has_all_its_models_behind_it(seeded: Toy, tmp_path: Path) -
 
 
 def test_only_what_stands_between_the_two_lines_changes() -> None:
-    found = inserted(f"before\n\n{BETWEEN}\n\nafter\n", "scenes", "| new |\n")
+    found = insert_tables(f"before\n\n{BETWEEN}\n\nafter\n", "scenes", "| new |\n")
     assert found == f"before\n\n{BEGIN.format(asked='scenes')}\n\n| new |\n\n{END}\n\nafter\n"
-    assert inserted(found, "scenes", "| new |\n") == found
+    assert insert_tables(found, "scenes", "| new |\n") == found
     for document in ("nothing", BETWEEN.replace(END, ""), BETWEEN.replace("scenes", "coco")):
-        assert inserted(document, "scenes", "| new |\n") is None
+        assert insert_tables(document, "scenes", "| new |\n") is None
 
 
 def test_the_command_renews_a_file_and_refuses_others(finished_chain: Path, invoke: Any, tmp_path: Path) -> None:

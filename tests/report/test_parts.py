@@ -214,7 +214,7 @@ def test_a_warning_of_several_artifacts_is_shown_once(copy: Toy) -> None:
     ],
 )
 def test_changes_are_told_by_whole_words(caption: str, sentence: str, edits: list[tuple[str, str]]) -> None:
-    found = negatives.edited(caption, sentence)
+    found = negatives.edit_parts(caption, sentence)
     assert "".join(each if isinstance(each, str) else each[1] for each in found) == sentence
     assert "".join(each if isinstance(each, str) else each[0] for each in found) == caption
     assert [each for each in found if not isinstance(each, str)] == edits

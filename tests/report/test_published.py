@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from itrpipe.report.published import (
     RECALLS,
     Published,
-    Reproduction,
+    RunScores,
     Tolerance,
+    compare_published,
     expected_json,
-    reproductions,
     table_lines,
 )
 
@@ -37,9 +37,9 @@ def evaluation(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def compared(evaluation: Path | None, published: dict[str, Any], *, tiny: bool = False) -> Reproduction:
+def compared(evaluation: Path | None, published: dict[str, Any], *, tiny: bool = False) -> RunScores:
     entry = Published.model_validate({"run": "aoq.vsrn", "where": "Table", **published})
-    (found,) = reproductions([entry], {"aoq.vsrn": evaluation} if evaluation else {}, TOLERANCE, tiny=tiny)
+    (found,) = compare_published([entry], {"aoq.vsrn": evaluation} if evaluation else {}, TOLERANCE, tiny=tiny)
     return found
 
 
