@@ -10,7 +10,7 @@ from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.options import DataOption, Text
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, UnavailableError
-from itrpipe.pipeline.folders import entries, model_of, require_dataset, size_text
+from itrpipe.pipeline.folders import list_folders, model_of, require_dataset, size_text
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import folders_in
 
@@ -63,7 +63,7 @@ class Status(BaseCommand):
                 title = f"{name}  {definition.photographs.source}"
             reporter.say(title, style="bold")
             models = definition.named_trainings()
-            for entry in entries(data, name, verify=self.verify):
+            for entry in list_folders(data, name, verify=self.verify):
                 model, style = model_of(entry, models), _STYLES.get(entry.state, "yellow")
                 called = f"  {entry.name}"
                 if model:
