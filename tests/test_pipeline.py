@@ -20,7 +20,7 @@ from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.run import run
-from itrpipe.pipeline.steps import MOST_CHANGES, Step, pending_steps, unique_steps
+from itrpipe.pipeline.steps import MAX_CHANGES, Step, pending_steps, unique_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.storage import artifact as artifacts
@@ -119,8 +119,8 @@ def test_a_reason_names_the_first_of_many_changes(finished_chain: Path) -> None:
     changed = ("alpha=0.5", "beta=0.9", "margin_online=0.3", "margin_offline=0.1", "redraw=1", "top_texts=3")
     sets = [*(f"aoq.loss.{each}" for each in changed), "train.learning_rate=1", "train.decay_at=[1,2]"]
     reason = plan_aoq(finished_chain / "data", *sets).inputs["train"].reason
-    assert reason.count(" → ") == MOST_CHANGES
-    assert reason.endswith(f", and {len(sets) - MOST_CHANGES} more changes")
+    assert reason.count(" → ") == MAX_CHANGES
+    assert reason.endswith(f", and {len(sets) - MAX_CHANGES} more changes")
 
 
 def test_only_what_changed_is_run_again_and_nothing_else_is_touched(
