@@ -1,7 +1,7 @@
 """The stages: settings, what they need, and how one artifact is made.
 
-A module `itrpipe/stages/<stage>.py` has a class of the stage's name, such as `MineNegatives`. It imports nothing heavy
-at its top, because plans are made without torch.
+A module `itrpipe/stages/<stage>.py` has a class with the stage's name, such as `MineNegativesStage`. The module imports
+nothing heavy at its top, because plans are made without torch.
 """
 
 from __future__ import annotations
@@ -254,7 +254,8 @@ class Stage:
 def load_stage(stage: str) -> Stage:
     """Return the stage of a declared name."""
     module = importlib.import_module(f"itrpipe.stages.{stage}")
-    return getattr(module, stage.title().replace("_", ""))()
+    name = stage.title().replace("_", "")
+    return getattr(module, f"{name}Stage")()
 
 
 def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:

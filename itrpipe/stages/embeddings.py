@@ -72,7 +72,7 @@ class EmbedderSettings(Settings):
     revision: str = "main"
 
 
-class Execution(MapExecution):
+class EmbeddingsExecution(MapExecution):
     """Settings that do not change the result beyond rounding.
 
     Attributes:
@@ -82,10 +82,10 @@ class Execution(MapExecution):
     device: Device
 
 
-class Embeddings(Stage):
+class EmbeddingsStage(Stage):
     """Writes embeddings that no training here has made, in the order of a dataset."""
 
-    settings, execution = EmbeddingsSettings, Execution
+    settings, execution = EmbeddingsSettings, EmbeddingsExecution
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
         """Return `EmbedderSettings` where a library is named, else `EmbeddingsSettings`."""

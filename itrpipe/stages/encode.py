@@ -53,7 +53,7 @@ class EncodeExecution(SharedExecution):
     block: int = Field(ge=1, le=1_000_000)
 
 
-class Encode(Stage):
+class EncodeStage(Stage):
     """Encodes the images or captions of every split once."""
 
     schema_version = 3

@@ -23,7 +23,7 @@ from itrpipe.storage.disk import write_text
 from itrpipe.synthesis.generators import Generator
 
 
-class Execution(MapExecution):
+class EvaluateExecution(MapExecution):
     """Settings that do not change the result.
 
     Attributes:
@@ -35,10 +35,10 @@ class Execution(MapExecution):
     encode_block: int = Field(ge=1)
 
 
-class Evaluate(Stage):
+class EvaluateStage(Stage):
     """Measures trained models."""
 
-    schema_version, settings, execution = 9, EvaluateSettings, Execution
+    schema_version, settings, execution = 9, EvaluateSettings, EvaluateExecution
 
     def label(self, conf: str, settings: EvaluateSettings) -> str:
         """Return the name of the evaluated model or models, with the split when it is not the test split."""

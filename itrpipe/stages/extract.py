@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NO_SOURCE = "these features have no source; run `itrpipe extract --from PATH`"
 
 
-class Execution(SharedExecution):
+class ExtractExecution(SharedExecution):
     """Settings that do not change the result beyond rounding.
 
     Attributes:
@@ -42,10 +42,10 @@ class Execution(SharedExecution):
     strict: bool
 
 
-class Extract(Stage):
+class ExtractStage(Stage):
     """Computes or imports the features of every image."""
 
-    execution = Execution
+    execution = ExtractExecution
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
         """Return the class of the extractor, or one with those of several in it for a combination."""

@@ -48,7 +48,7 @@ class IndexSettings(Settings):
         return {}
 
 
-class Execution(MapExecution):
+class IndexExecution(MapExecution):
     """Settings that do not change the result beyond rounding.
 
     Attributes:
@@ -62,10 +62,10 @@ class Execution(MapExecution):
     block: int = Field(ge=1, le=1_000_000)
 
 
-class Index(Stage):
+class IndexStage(Stage):
     """Embeds the photographs of a folder."""
 
-    settings, execution = IndexSettings, Execution
+    settings, execution = IndexSettings, IndexExecution
     schema_version = 4
 
     def label(self, conf: str, settings: IndexSettings) -> str:

@@ -36,7 +36,7 @@ class JudgeExecution(SharedExecution):
     block: int = Field(ge=0)
 
 
-class Judge(Stage):
+class JudgeStage(Stage):
     """Asks a judge about every pair of mined lists."""
 
     settings, execution = JudgeSettings, JudgeExecution

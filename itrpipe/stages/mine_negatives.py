@@ -55,7 +55,7 @@ def searched_needs(settings: SearchSettings, definition: DatasetDefinition) -> d
     return {"prepare": prepare_need(definition, TRAIN), need.stage: need}
 
 
-class MineNegatives(Stage):
+class MineNegativesStage(Stage):
     """Searches the training set for hard negatives, and marks those that are right after all."""
 
     settings, execution = MineSettings, MineExecution

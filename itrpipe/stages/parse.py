@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
 
 
-class Parse(Stage):
+class ParseStage(Stage):
     """Finds the scene graph of every caption."""
 
     settings = ParseSettings

@@ -126,7 +126,7 @@ class GivenSettings(Settings):
 _KINDS = {"scenes": ScenesSettings, "given": GivenSettings}
 
 
-class Prepare(Stage):
+class PrepareStage(Stage):
     """Reads captions and images, or draws the embedded dataset."""
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:

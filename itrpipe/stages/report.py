@@ -26,7 +26,7 @@ COMPARED = ("prepare", "train", "embeddings", "mine_negatives", "synthesize")
 """Stages whose settings are compared with their declarations."""
 
 
-class Report(Stage):
+class ReportStage(Stage):
     """Writes the page."""
 
     schema_version, has_versions = 22, False  # a page over other models is another page

@@ -28,7 +28,7 @@ UNTRAINED_SHARE = 0.5
 """Share of the vocabulary that a trained model's perplexity of the captions' own words stays below."""
 
 
-class Execution(SharedExecution):
+class SynthesizeExecution(SharedExecution):
     """Settings that do not change the result.
 
     Attributes:
@@ -38,10 +38,10 @@ class Execution(SharedExecution):
     device: Device
 
 
-class Synthesize(Stage):
+class SynthesizeStage(Stage):
     """Writes negative sentences."""
 
-    schema_version, execution = 6, Execution
+    schema_version, execution = 6, SynthesizeExecution
 
     def check(self, step: Step) -> None:
         """Refuses a language model that is neither here nor on the hub."""

@@ -20,7 +20,7 @@ from itrpipe.training.settings import (
 )
 
 
-class Train(Stage):
+class TrainStage(Stage):
     """Trains a model."""
 
     schema_version = 3

@@ -176,10 +176,10 @@ def build(
         made[f"{method}{end}"] = read["train"]
         if method == "triplet":
             lists = seal(
-                root, "mine_negatives", f"exact.{label}", MINE | model, read, mine_negatives.MineNegatives().run
+                root, "mine_negatives", f"exact.{label}", MINE | model, read, mine_negatives.MineNegativesStage().run
             )
             made[f"mining{end}"] = lists
-        made[label] = seal(root, "evaluate", label, {**EVALUATE, **model}, read, evaluate.Evaluate().run)
+        made[label] = seal(root, "evaluate", label, {**EVALUATE, **model}, read, evaluate.EvaluateStage().run)
     return Toy(root, made)
 
 
