@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
+from itrpipe.cli.request import Request
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.declaration import canonical_backbone
 from itrpipe.pipeline.evaluations import evaluations_of, evaluations_of_two
@@ -44,7 +44,7 @@ class Report(PlanOptions):
         homes = {home_of(self.data, each) for each in self.compare or ()}
         if "dataset" not in self.given and len(homes) == 1:
             self.dataset = homes.pop() or self.dataset
-        asked = Asked(*self.where, overrides_of(self.settings, {}), dry_run=self.dry_run)
+        request = Request(*self.where, overrides_of(self.settings, {}), dry_run=self.dry_run)
         lines = self.dataset
         if backbone is not None:
             backbone = canonical_backbone(backbone)
@@ -52,7 +52,7 @@ class Report(PlanOptions):
         if into is not None:
             _with_tables(into, lines, "")
             require_writable(into, "--into")
-        known = asked.planner.definition
+        known = request.planner.definition
         evaluations = evaluations_of(self.data, self.dataset, known, backbone)
         settings: dict[str, Any] = {}
         if self.compare is not None:
@@ -61,17 +61,17 @@ class Report(PlanOptions):
         inputs = {}
         for manifest in evaluations:
             trained.update(each.name for each in manifest.inputs.values())
-            step = pinned_step(asked.root, manifest)
+            step = pinned_step(request.root, manifest)
             inputs[step.location.name] = step
         settings["names"] = sorted(each for each in known.named_trainings().items() if each[0] in trained)
-        asked.plan("report", inputs=inputs, **settings)
-        folder = asked.run()
-        if asked.dry_run:
+        request.plan("report", inputs=inputs, **settings)
+        folder = request.run()
+        if request.dry_run:
             return folder
-        load_stage("report").show(folder, asked.reporter)
+        load_stage("report").show(folder, request.reporter)
         if into is not None:
             write_text(into, _with_tables(into, lines, (folder / MARKDOWN).read_text(encoding="utf-8")))
-            asked.reporter.say(f"table: {into}")
+            request.reporter.say(f"table: {into}")
         return folder
 
 

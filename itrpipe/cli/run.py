@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import (
     ColumnOption,
@@ -20,6 +19,7 @@ from itrpipe.cli.options import (
     named_columns,
     overrides_of,
 )
+from itrpipe.cli.request import absolute_path
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.hub import fetch_source
 from itrpipe.errors import NoCaptionsError
@@ -62,11 +62,11 @@ class Run(PlacedOptions):
             overrides.append(Override(EVERYWHERE, "part", self.part))
         if self.decisions:
             for stage in ("mine_negatives", "evaluate"):
-                overrides.append(Override(stage, "decisions", whole_file(self.decisions)))
+                overrides.append(Override(stage, "decisions", absolute_path(self.decisions)))
         named = {"vision": self.vision, "text": self.text}
         options = Options(
             source=fetch_source(self.source) if self.source else None,
-            encoders={side: whole_file(encoder) for side, encoder in named.items() if encoder},
+            encoders={side: absolute_path(encoder) for side, encoder in named.items() if encoder},
             columns=named_columns(self.column),
             overrides=overrides,
             only=self.only or (),

@@ -56,24 +56,24 @@ class Search(SearchOptions):
             refuse_with_photos({"--split": self.split})
             return self._search_photographs(self.photos)
         self.refuse_opened()
-        asked = self.asked("train", as_json=self.as_json)
-        step = asked.plan("train", self.method)
+        request = self.request("train", as_json=self.as_json)
+        step = request.plan("train", self.method)
         split = self.split
         if split is None and not settings_of(step.settings.model_dump()["backbone"]).embeds:
             split = "test"
         if split is not None:
             check_split(step, split)
-        made = asked.made("search with")
+        made = request.made("search with")
         if not made:
             return None
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import Stored, load
         from itrpipe.search.photos import PHOTOGRAPH, find_image
 
-        trained, device = made[0], asked.device
+        trained, device = made[0], request.device
         image = self.image and find_image(trained.folder, self.image, device)
         model = load(trained.folder, device=device)
-        model.label, progress = step.model or asked.label, not model.embeds
+        model.label, progress = step.model or request.label, not model.embeds
         gallery = Gallery.of_dataset(model, trained.folder, split)
         folder = own = None
         if image:
@@ -91,8 +91,8 @@ class Search(SearchOptions):
             try:
                 folder = image_root(trained.input("prepare").folder)
             except (MissingInputError, DataError) as error:
-                asked.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
-        self._show(found, asked.reporter, folder, own)
+                request.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
+        self._show(found, request.reporter, folder, own)
         return found
 
     def _check(self) -> None:
@@ -133,17 +133,17 @@ class Search(SearchOptions):
                 raise MissingInputError(
                     f"--image {self.image} is no file, neither here nor below {photos}; name a photograph"
                 )
-        asked = self.indexed(photos, as_json=self.as_json)
-        if asked is None:
+        request = self.indexed(photos, as_json=self.as_json)
+        if request is None:
             return None
-        gallery, reporter, folder = self.gallery(asked, photos), asked.reporter, photos.resolve()
+        gallery, reporter, folder = self.gallery(request, photos), request.reporter, photos.resolve()
         if image is not None:
             own = str(image.resolve())
             known = own.removeprefix(f"{folder}/")
             found = gallery.photographs_like(known if known in gallery.rows else image, self.top, str(self.image))
         else:
             found = gallery.images_for(str(self.caption), self.top)
-        left_out = len(read_manifest(asked.step.location.folder).failed)
+        left_out = len(read_manifest(request.step.location.folder).failed)
         if left_out:
             reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
         self._show(found, reporter, folder, own)

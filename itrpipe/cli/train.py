@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import DevicesOption, JudgesOption, ModelOptions, Text, Texts, overrides_of
+from itrpipe.cli.request import absolute_path
 from itrpipe.config import Override
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import UsageError
@@ -78,7 +78,7 @@ class Train(ModelOptions):
         if encoders and not self.backbone:
             self.backbone = backbone_for(self.method, encoders)
         settings = [*(self.settings or [])]
-        settings += [f"train.model.{key}={whole_file(each)}" for key, each in encoders.items()]
+        settings += [f"train.model.{key}={absolute_path(each)}" for key, each in encoders.items()]
         if self.track:
             settings.append(f"train.trackers={json.dumps(self.track)}")
         words = self.chosen("negatives", "weigh", "judged", "objective", "batches")
@@ -97,7 +97,7 @@ class Train(ModelOptions):
         if name is not None:
             for position, item in enumerate(overrides):  # later commands may run in another folder
                 if isinstance(item.value, str) and item.key.rpartition(".")[2] in _FILES:
-                    overrides[position] = replace(item, value=whole_file(item.value))
+                    overrides[position] = replace(item, value=absolute_path(item.value))
             self.known, overrides = define_model(*self.where, name, method, overrides, base)
         if self.known:
             method = self.known.method
