@@ -24,7 +24,7 @@ OPTIONAL = {
     "torchcodec": "Pillow decodes JPEG: pip install itrpipe[jpeg]",
     "ray": "for clusters: itrpipe[ray]",
 }
-"""Package -> how it goes without it."""
+"""Package that itrpipe works without -> the reason to install it, or the work without it."""
 FAISS_BUILDS = ("faiss-gpu-cuvs", "faiss-gpu", "faiss-gpu-cu12", "faiss-cpu")
 
 
@@ -106,12 +106,13 @@ def _cluster(address: str, root: Path) -> Iterator[str]:
     ray = load_ray()
     with connected(ray, address):
         for node in nodes(ray, root.absolute()):
-            other = "" if node.itrpipe == __version__ else f", here {__version__}: install one"
+            version = node.itrpipe
+            if version != __version__:
+                version += f", here {__version__}: install one"
             sees = "sees" if node.sees_data else "DOES NOT SEE"
-            yield (
-                f"{node.name}: {node.resources.get('CPU', 0):g} CPU, {node.resources.get('GPU', 0):g} GPU; itrpipe "
-                f"{node.itrpipe}{other}; {sees} {root.absolute()}"
-            )
+            cpus = node.resources.get("CPU", 0)
+            gpus = node.resources.get("GPU", 0)
+            yield f"{node.name}: {cpus:g} CPU, {gpus:g} GPU; itrpipe {version}; {sees} {root.absolute()}"
 
 
 def _device() -> str:

@@ -50,7 +50,7 @@ of photographs without features."""
 
 @dataclass
 class Request:
-    """A command's request for one artifact, and others beside it.
+    """A command's request for an artifact, and for others that it reads with it.
 
     Attributes:
         root: the data folder.

@@ -70,7 +70,7 @@ class Review(AskingOptions):
 
 
 def say_next(request: Request, decisions: Path) -> None:
-    """Say where decisions are, and which command reads them: a recipe that made what they are about, or its stage."""
+    """Print the file of decisions and the command that reads them: the recipe of the judged artifact, or its stage."""
     if not decisions.exists():
         return
     request.reporter.say(f"decisions: {decisions}")
@@ -98,4 +98,6 @@ def open_candidates(request: Request, split: str | None, judges: list[str] | Non
         open_pairs = ranked_candidates
         request.plan("evaluate", split=split)
     made = request.made("review")
-    return open_pairs(made[0].folder) if made else None
+    if not made:
+        return None
+    return open_pairs(made[0].folder)

@@ -63,10 +63,17 @@ class Run(PlacedOptions):
         if self.decisions:
             for stage in ("mine_negatives", "evaluate"):
                 overrides.append(Override(stage, "decisions", absolute_path(self.decisions)))
-        named = {"vision": self.vision, "text": self.text}
+        source = None
+        if self.source:
+            source = fetch_source(self.source)
+        encoders = {}
+        if self.vision:
+            encoders["vision"] = absolute_path(self.vision)
+        if self.text:
+            encoders["text"] = absolute_path(self.text)
         options = Options(
-            source=fetch_source(self.source) if self.source else None,
-            encoders={side: absolute_path(encoder) for side, encoder in named.items() if encoder},
+            source=source,
+            encoders=encoders,
             columns=named_columns(self.column),
             overrides=overrides,
             only=self.only or (),
@@ -78,7 +85,7 @@ class Run(PlacedOptions):
         try:
             run_recipe(self.data, self.recipe, options)
         except NoCaptionsError:
-            encoders = {**load_recipe(self.recipe).encoders, **options.encoders}
+            encoders = {**load_recipe(self.recipe).encoders, **encoders}
             if self.source is None or "vision" not in encoders:
                 raise
             Reporter().say(

@@ -70,10 +70,10 @@ class Serve(SearchOptions):
             pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
             model = load(candidates.trained, device=self.device or "auto")
             model.label = first_model(request.step.inputs).model or model.label
-            alone = None
+            split = None
             if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
-                alone = "test" if self.split in (None, TRAIN) else self.split
-            gallery = Gallery.of_dataset(model, candidates.trained, alone)
+                split = "test" if self.split in (None, TRAIN) else self.split
+            gallery = Gallery.of_dataset(model, candidates.trained, split)
             reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
         site = pages.Site(pages.Searches(gallery), pictures, reviews)
         pages.run(site, self.port, not self.no_browser, request.reporter.say)

@@ -55,7 +55,8 @@ class Status(BaseCommand):
             names = [self.dataset]
         if not names:
             reporter.say_lines(_FIRST.format(root=data))
-        damaged, unreadable = [], []
+        damaged = []
+        unreadable = []
         for name in names:
             definition = load_definition(data, name)
             title = name
@@ -64,15 +65,18 @@ class Status(BaseCommand):
             reporter.say(title, style="bold")
             models = definition.named_trainings()
             for entry in list_folders(data, name, verify=self.verify):
-                model, style = model_of(entry, models), _STYLES.get(entry.state, "yellow")
-                called = f"  {entry.name}"
+                style = _STYLES.get(entry.state, "yellow")
+                title = f"  {entry.name}"
+                model = model_of(entry, models)
                 if model:
-                    called += f" (model {model})"
-                seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
-                if len(called) > _NAMES:
-                    reporter.say(called, style=style)
-                    called = ""
-                line = f"{called:<{_NAMES}} {entry.state:<12} {size_text(entry.bytes):>11} {seconds:>10}"
+                    title += f" (model {model})"
+                seconds = ""
+                if entry.manifest:
+                    seconds = f"{entry.manifest.timings['total']:,.1f} s"
+                if len(title) > _NAMES:
+                    reporter.say(title, style=style)
+                    title = ""
+                line = f"{title:<{_NAMES}} {entry.state:<12} {size_text(entry.bytes):>11} {seconds:>10}"
                 reporter.say(line.rstrip(), style=style)
                 if entry.problem:
                     reporter.say(f"    {entry.problem}", style=style)
