@@ -20,7 +20,7 @@ from itrpipe.printable import printable, printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import Picture
-from itrpipe.search.gallery import FOLDER, Answer, Answers
+from itrpipe.search.gallery import FOLDER, Answer, SearchAnswers
 from tests.chains import Invoke
 
 # Clears the screen, names the window, steers in one byte, turns the writing direction, ends a line or paragraph.
@@ -89,7 +89,9 @@ def test_a_name_cannot_forge_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = terminal(monkeypatch)
     name = "new\n  1  0.900  forged.jpg"
     answer = Answer(1, 0.5, name, name, None, [], "")
-    found = Answers(dataset="d", run="r", split=FOLDER, finds="images", caption="a dog", searched=1, answers=[answer])
+    found = SearchAnswers(
+        dataset="d", run="r", split=FOLDER, finds="images", caption="a dog", searched=1, answers=[answer]
+    )
     for line in found.lines():
         Reporter().say(line)
     assert len(shown.getvalue().splitlines()) == 2, "the heading and one answer"
@@ -116,7 +118,7 @@ def test_names_paths_and_captions_that_are_given_are_safe(
 def test_pages_cannot_turn_the_text_around_a_caption() -> None:
     answer = Answer(1, 0.5, HOSTILE, HOSTILE, None, [HOSTILE, "<b>"], "")
     where = {"dataset": "d", "run": "r", "split": "test"}
-    found = Answers(**where, finds="images", caption=HOSTILE, searched=1, unknown=[HOSTILE], answers=[answer])
+    found = SearchAnswers(**where, finds="images", caption=HOSTILE, searched=1, unknown=[HOSTILE], answers=[answer])
     template = page_environment().get_template("search.html.j2")
     pictures = {HOSTILE: Picture(HOSTILE, None)}
     page = template.render(found=found, title=found.title, pictures=pictures, query=None, shown=2)

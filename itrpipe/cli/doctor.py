@@ -15,7 +15,7 @@ import typer
 from itrpipe import __version__
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.options import AddressOption, DataOption
-from itrpipe.config import brought, declared_stages
+from itrpipe.config import declared_stages, installed_plugins
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 
@@ -60,7 +60,7 @@ class Doctor(BaseCommand):
             place = place.parent
         rows.append(("disk", f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free at {place}"))
         rows.append(("stages", ", ".join(declared_stages())))
-        for plugin in brought():
+        for plugin in installed_plugins():
             kind = plugin.group.removeprefix("itrpipe.")
             rows.append(("plug-in", f"{kind} {plugin.name}, {plugin.problem or plugin.package}"))
         if self.address:

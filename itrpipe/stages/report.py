@@ -42,7 +42,7 @@ class ReportStage(Stage):
         digests = {"declarations": cache.combined(files, files[0].parent, "hashing declarations")}
         of_plugins = set()
         for stage in COMPARED:
-            of_plugins.update(load_declaration(stage).brought.values())
+            of_plugins.update(load_declaration(stage).plugin_files.values())
         for file in sorted(of_plugins):
             folder = file.parent
             digests[f"declarations of {folder.parent.name}.{folder.name}"] = cache.digest(file)

@@ -44,7 +44,7 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
 ) -> None:
     import datasets
 
-    monkeypatch.setattr("itrpipe.storage.arrays._BYTES_AT_ONCE", 100)  # three rows
+    monkeypatch.setattr("itrpipe.storage.array_formats._BYTES_AT_ONCE", 100)  # three rows
     trained, evaluated = (only(chain, f"{stage}/triplet.vsepp") for stage in ("train", "evaluate"))
     where = ["--dataset", "tiny", "--data", chain]
     model = ["--backbone", "vsepp", *sets(*TINY[:-1])]
