@@ -30,9 +30,9 @@ def evaluations_of(root: Path, dataset: str, definition: DatasetDefinition, back
     chosen = [each for each in evaluations if backbone in (None, each.settings["backbone"])]
     if chosen:
         return chosen
-    evaluated = sorted({each.settings["backbone"] for each in evaluations})
+    evaluated = {each.settings["backbone"] for each in evaluations}
     if evaluated:
-        missing = f"of {backbone}, only of {', '.join(evaluated)}"
+        missing = f"of {backbone}, only of {', '.join(sorted(evaluated))}"
         command = f"itrpipe evaluate --backbone {backbone}"
     else:
         missing = "yet"
@@ -109,4 +109,6 @@ def _names_of(evaluation: Manifest, definition: DatasetDefinition) -> set[str]:
     backbone = evaluation.settings["backbone"]
     if is_given(backbone):
         names |= {backbone, backbone.removeprefix(f"{GIVEN}-")}
-    return names | {each.partition("@")[0] for each in names}
+    for each in list(names):
+        names.add(each.partition("@")[0])
+    return names

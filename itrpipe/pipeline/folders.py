@@ -113,9 +113,9 @@ def collect_garbage(
     reporter = Reporter()
     require_dataset(root, dataset)
     listed = list_folders(root, dataset, verify=verify)
-    unreadable = [entry for entry in listed if entry.state == "unreadable"]
-    if unreadable and not damaged_only:
-        raise UnavailableError(f"what else is needed depends on something unreadable: {unreadable[0].problem}")
+    for entry in listed:
+        if entry.state == "unreadable" and not damaged_only:
+            raise UnavailableError(f"what else is needed depends on something unreadable: {entry.problem}")
     models = load_definition(root, dataset).named_trainings()
     kept = _referenced(listed, models, superseded_too)
     doomed = []
@@ -147,9 +147,14 @@ def collect_garbage(
     total = sum(entry.bytes for entry in doomed)
     if ask is not None and not ask(f"remove {quantity(len(doomed), 'folder')}, {size_text(total)}?"):
         return []
-    removed = [entry for entry in doomed if remove_unused(entry.folder)]
-    reporter.say(f"removed {size_text(sum(entry.bytes for entry in removed))}")
-    return [entry.folder for entry in removed]
+    removed = []
+    freed = 0
+    for entry in doomed:
+        if remove_unused(entry.folder):
+            removed.append(entry.folder)
+            freed += entry.bytes
+    reporter.say(f"removed {size_text(freed)}")
+    return removed
 
 
 def remove_unused(folder: Path) -> bool:
@@ -259,7 +264,9 @@ def _referenced(listed: list[DatasetFolder], models: Mapping[str, str], supersed
         newest[run] = entry.name
     queue = list(newest.values())
     if not superseded_too:
-        queue += [name for name, (_, manifest) in whole.items() if manifest.stage == "evaluate"]
+        for name, (_, manifest) in whole.items():
+            if manifest.stage == "evaluate":
+                queue.append(name)
     for entry in listed:
         record = entry.folder / WORK / INPUTS
         if entry.state == "running" and record.exists():
@@ -273,7 +280,8 @@ def _referenced(listed: list[DatasetFolder], models: Mapping[str, str], supersed
         entry, manifest = whole[name]
         if entry.folder not in kept:
             kept.add(entry.folder)
-            queue += [f"{each.stage}/{each.name}" for each in manifest.inputs.values()]
+            for read in manifest.inputs.values():
+                queue.append(f"{read.stage}/{read.name}")
     return kept
 
 
@@ -284,9 +292,10 @@ def _compared(manifest: Manifest) -> tuple[str, ...]:
     """
     if not manifest.settings.get("compare"):
         return ()
-    names = {name for _, name in manifest.settings.get("names", ())}
-    labels = {name.rpartition("-")[0] for name in manifest.inputs}
-    return tuple(sorted(names | labels))
+    models = {name.rpartition("-")[0] for name in manifest.inputs}
+    for _, name in manifest.settings.get("names", ()):
+        models.add(name)
+    return tuple(sorted(models))
 
 
 def size_text(count: int) -> str:

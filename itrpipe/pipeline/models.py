@@ -181,7 +181,8 @@ def forget_model(root: Path, dataset: str | None, name: str) -> str:
         raise MissingInputError(f"--forget {name}: no model of {dataset or root} has this name; see `itrpipe status`")
 
     def without(now: DatasetDefinition) -> DatasetDefinition:
-        models = {each: model for each, model in now.models.items() if each != name}
+        models = dict(now.models)
+        models.pop(name, None)
         return now.model_copy(update={"models": models})
 
     redefine(root, dataset, without)

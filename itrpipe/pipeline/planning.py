@@ -148,7 +148,9 @@ class Planner:
         if key not in self._cache.of_steps:
             self._cache.of_steps[key] = stage.sources(settings, definition, self._cache)
         sources = self._cache.of_steps[key]
-        digests = {name: step.location.fingerprint for name, step in inputs.items()}
+        digests = {}
+        for name, upstream in inputs.items():
+            digests[name] = upstream.location.fingerprint
         for name, digest in sources.items():
             digests[f"source {name}"] = digest
         location = Location(
@@ -206,8 +208,9 @@ class Planner:
         if name in above:
             raise UsageError(f"model {name} would be made from itself; name another model with --negatives-from")
         model = NamedModel(name, self.dataset, self.definition.models[name])
-        everywhere = [override for override in self.overrides if override.scope == EVERYWHERE]
-        overrides = [*everywhere, *model.overrides(read=False), Override(None, "seed", seed)]
+        overrides = [override for override in self.overrides if override.scope == EVERYWHERE]
+        overrides += model.overrides(read=False)
+        overrides.append(Override(None, "seed", seed))
         other = replace(self, overrides=overrides, digests=self._cache, model=model, above=above)
         other._underway.append(name)  # what cannot work is refused by the plan that this is part of
         return other.plan(Need("train", model.method))
@@ -304,7 +307,8 @@ class Planner:
         self.settings |= known
         for override, short in chosen:
             key = complete_key(short, known)
-            if override.scope == need.stage and not _is_setting(key, known):
+            is_setting = any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known)
+            if override.scope == need.stage and not is_setting:
                 continue  # an override of a stage applies to those of its steps that have such a setting
             # An input with other settings than its reader asked for would carry a name that it does not deserve.
             if not requested and need.settings.get(key, override.value) != override.value:
@@ -366,11 +370,6 @@ class Planner:
         # Nobody named these features to `itrpipe extract`, but a model has read them.
         unnamed = [name for name in WITHOUT_CHOICE if name in extracted]
         return self.definition.default_features(self.dataset, unnamed), "dataset.json"
-
-
-def _is_setting(key: str, known: Iterable[str]) -> bool:
-    """Return whether a dotted key is one of the known settings, a table that holds one, or a key inside one."""
-    return any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known)
 
 
 def pinned_step(root: Path, manifest: Manifest) -> Step:

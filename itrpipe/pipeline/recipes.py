@@ -248,7 +248,7 @@ class Recipe(Settings):
         known = set(self.encoders)
         if self.source is not None:
             known |= self.source.files.keys()
-        for key, name in self._braced(self.run, self.backbones.values()):
+        for key, name in self._braced([*self.backbones.values(), *self.run]):
             if name not in known:
                 hint = did_you_mean(name, known)
                 raise ValueError(f"{key}: {{{name}}} names no file of [source.files] and none of [encoders]{hint}")
@@ -362,7 +362,10 @@ class Recipe(Settings):
         for below in (source.captions, *(part.path for part in parts)):
             if not (folder / below).exists():
                 raise MissingSourceError(f"{folder / below} does not exist\n\n{explanation}")
-        paths = {part.path: str((folder / part.path).resolve()) for part in parts if part.path}
+        paths = {}
+        for part in parts:
+            if part.path:
+                paths[part.path] = str((folder / part.path).resolve())
         prepare = StageDefinition(conf="files", source=str((folder / source.captions).resolve()))
         before = load_definition(root, self.dataset).prepare
         if before is not None and before.source == prepare.source:
@@ -383,7 +386,9 @@ class Recipe(Settings):
             features = SourceFeatures()
             if self.source is not None:
                 features = self.source.features.get(name, features)
-            settings = {key: fill_in(value, places) for key, value in features.settings.items()}
+            settings = {}
+            for key, value in features.settings.items():
+                settings[key] = fill_in(value, places)
             needed[name] = features.model_copy(update={"conf": features.conf or name, "settings": settings})
         return needed
 
@@ -391,18 +396,15 @@ class Recipe(Settings):
         """Return the files that settings of some runs name in braces."""
         of_backbones = [for_backbone(self.backbones, run.backbone) for run in runs]
         files = {}
-        for _, name in self._braced(runs, of_backbones):
+        for _, name in self._braced([*of_backbones, *runs]):
             if name in source.files:
                 files[name] = source.files[name]
         return files
 
-    def _braced(self, runs: Iterable[RecipeRun], of_backbones: Iterable[ForBackbone]) -> Iterator[tuple[str, str]]:
-        """Yield the key of each setting that names something in braces, with the name."""
-        tables = [self.overrides]
-        tables += [each.overrides for each in of_backbones]
-        tables += [run.overrides for run in runs]
-        for table in tables:
-            for key, value in table.items():
+    def _braced(self, parts: Iterable[ForBackbone | RecipeRun]) -> Iterator[tuple[str, str]]:
+        """Yield key and name of each name in braces in the settings of the recipe and of some parts of it."""
+        for part in (self, *parts):
+            for key, value in part.overrides.items():
                 for name in names_in(value):
                     yield key, name
 
@@ -445,7 +447,8 @@ def _defined(features: Mapping[str, SourceFeatures], paths: Mapping[str, str]) -
 
 def recipe_files() -> dict[str, Path]:
     """Return the files of the recipes of `stages/recipes/`, by name."""
-    return {file.stem: file for file in sorted((stages_folder() / "recipes").glob("*.toml"))}
+    files = sorted((stages_folder() / "recipes").glob("*.toml"))
+    return {file.stem: file for file in files}
 
 
 def load_recipe(name: str) -> Recipe:
@@ -510,7 +513,7 @@ def _combinations(run: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[di
     common = {**run, **row}
     for key in ("rows", "grid", "set"):
         common.pop(key, None)
-    lists = [[table["set"]] for table in (run, row) if "set" in table]
+    lists: list[Any] = [[table["set"]] for table in (run, row) if "set" in table]
     for table in (run, row):
         if "grid" not in table:
             continue

@@ -1,6 +1,6 @@
 """Run a recipe: plan all its runs, make the missing artifacts, and compare with the published scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,8 @@ class PlannedRun:
             settings: Any = self.step.settings
             if settings.split != "test":
                 return []
-        return [each.model_copy(update={"run": name, "title": self.title}) for each in self.run.published]
+        named = {"run": name, "title": self.title}
+        return [score.model_copy(update=named) for score in self.run.published]
 
 
 @dataclass
@@ -130,7 +131,10 @@ class RecipePlanner:
                 self.definition = self.definition.adding(models={each.name: self._model(each)})
                 self._planners.clear()  # which do not know this model
         planned = []
-        for seed in sorted(set().union(*(each.seeds for each in runs))):
+        seeds = set()
+        for each in runs:
+            seeds.update(each.seeds)
+        for seed in sorted(seeds):
             for each in runs:
                 if seed in each.seeds:
                     planned.append(self._planned(each, seed))
@@ -159,11 +163,14 @@ class RecipePlanner:
             model = first_model(each.step.inputs) if each.step else None
             if model and model.model:
                 settings["names"].append((model.location.name, model.model))
-        report = common.plan(Need("report", "page", settings), inputs={each.location.name: each for each in steps})
+        inputs = {step.location.name: step for step in steps}
+        report = common.plan(Need("report", "page", settings), inputs=inputs)
         if len(steps) == len(planned):
             # Settings of the command line that no run reads, and those of a recipe whose runs were all planned.
             is_whole = not self.options.only and not self.options.tiny
-            read = set().union(*(planner.read for planner in self._planners.values()))
+            read = set()
+            for planner in self._planners.values():
+                read |= planner.read
             for planner in self._planners.values():
                 for override in planner.overrides:
                     must_be_read = is_whole or override.origin == COMMAND_LINE
@@ -266,7 +273,7 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     size = ", tiny" if options.tiny else ""
     reporter.say(f"{recipe.title} (dataset {recipe.dataset}{size})", style="bold")
     planned = planner.plan(runs)
-    steps = [each.step for each in planned if each.step is not None]
+    steps = _evaluations(planned)
     report = planner.plan_report(planned, steps)
     for each in planned:
         if each.error is not None:
@@ -282,11 +289,11 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
 
     if options.keep_going:
         failures: dict[Path, ItrpipeError] = {}
-        run([each.step for each in planned if each.step is not None], reporter, failures=failures)
+        run(_evaluations(planned), reporter, failures=failures)
         for each in planned:
             if each.step is not None:
                 each.error = failures.get(each.step.location.folder)
-    finished = [each.step for each in planned if each.step is not None and each.error is None]
+    finished = _evaluations(planned)
     evaluations = finished
     if options.keep_going:
         evaluations = [pinned_step(planner.root, read_manifest(step.location.folder)) for step in finished]
@@ -307,13 +314,22 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     return folder
 
 
+def _evaluations(planned: Iterable[PlannedRun]) -> list[Step]:
+    """Return the steps of the runs that have no error."""
+    steps = []
+    for each in planned:
+        if each.step is not None and each.error is None:
+            steps.append(each.step)
+    return steps
+
+
 def _open_recipe(root: Path, name: str, options: Options) -> tuple[RecipePlanner, list[RecipeRun]]:
     """Read a recipe, and return its planner with the runs that the options choose."""
     recipe = load_recipe(name)
     runs = recipe.chosen(name, options.only)
     if options.seeds:
-        seeds = tuple(range(options.seeds))
-        runs = [each.model_copy(update={"seeds": seeds}) for each in runs]
+        update = {"seeds": tuple(range(options.seeds))}
+        runs = [each.model_copy(update=update) for each in runs]
     definition, places = recipe.define_dataset(root, name, runs, options.source, options.encoders, tiny=options.tiny)
     if options.columns:
         if recipe.source is None or definition.prepare is None:
@@ -336,7 +352,10 @@ def _check_sizes(evaluation: Step, expected: Mapping[Any, int], reporter: Report
     folder = prepared.location.folder
     open_artifact(folder)
     counts = PreparedDataset.open(folder).counts()
-    sizes = {split: counts.get(split, (0, 0))[0] for split in expected}
+    sizes = {}
+    for split in expected:
+        images, _ = counts.get(split, (0, 0))
+        sizes[split] = images
     if sizes != expected:
         path = prepared.definition.source if prepared.definition else folder
         raise DataError(
@@ -349,7 +368,10 @@ def _remember(planner: RecipePlanner) -> None:
     """Write the recipe's named models, and a source that the user brought, into the dataset's definition."""
     recipe = planner.recipe
     definition = planner.definition
-    models = {name: model for name, model in definition.models.items() if name in recipe.names}
+    models = {}
+    for name, model in definition.models.items():
+        if name in recipe.names:
+            models[name] = model
     if recipe.source is None and not models:
         return
 
@@ -403,12 +425,16 @@ def _raise_first_error(planned: Sequence[PlannedRun]) -> None:
     Raises:
         ItrpipeError: a run failed.
     """
-    failed = [(each.title, each.error) for each in planned if each.error is not None]
-    if not failed:
+    titles = []
+    first = None
+    for each in planned:
+        if each.error is not None:
+            titles.append(each.title)
+            first = first or each.error
+    if first is None:
         return
-    title, error = failed[0]
-    others = ", ".join(other for other, _ in failed[1:])
-    more = f"; so did {others}" if others else ""
-    raise type(error)(
-        f"{len(failed)} of {len(planned)} runs failed: {title}: {error}{more}; the same command makes what is missing"
+    more = f"; so did {', '.join(titles[1:])}" if titles[1:] else ""
+    raise type(first)(
+        f"{len(titles)} of {len(planned)} runs failed: {titles[0]}: {first}{more}; the same command makes what is "
+        "missing"
     )

@@ -56,7 +56,8 @@ def print_plan(steps: Iterable[Step], todo: Iterable[Step], reporter: Reporter) 
     """
     needed = {step.location.folder for step in todo}
     every = unique_steps(steps)
-    width = min(_WIDEST_TITLE, max((len(step.title) for step in every), default=0))
+    longest = max((len(step.title) for step in every), default=0)
+    width = min(_WIDEST_TITLE, longest)
     for step in every:
         mark, style = _MARKS[step.state]
         text = step.state
@@ -96,9 +97,9 @@ def run(
     if dry_run:
         say_costs(todo, reporter)
         return
-    damaged = [step for step in todo if step.state == "damaged"]
-    if damaged and failures is None:
-        raise DataError(damaged[0].reason)
+    for step in todo:
+        if step.state == "damaged" and failures is None:
+            raise DataError(step.reason)
     for dataset in {step.location.root / step.location.dataset for step in steps}:
         remove_leftovers(dataset)
     trainings = _named_trainings(steps)
@@ -252,7 +253,9 @@ def _begin(step: Step, reporter: Reporter, share: PartShare | None) -> tuple[Job
     Returns:
         The job, and the time at which it would have begun without the breaks between its runs, in seconds of the epoch.
     """
-    inputs = {name: Artifact.of(upstream.location.folder) for name, upstream in step.inputs.items()}
+    inputs = {}
+    for name, upstream in step.inputs.items():
+        inputs[name] = Artifact.of(upstream.location.folder)
     _drop_other_beginning(step, inputs, reporter, shared=share is not None)
     execution = step.execution
     if share is None:
@@ -304,7 +307,10 @@ def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: 
 
 def _digests_of(inputs: Mapping[str, Artifact]) -> dict[str, str]:
     """Return stage and name of each artifact -> digest of its files."""
-    return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
+    digests = {}
+    for artifact in inputs.values():
+        digests[f"{artifact.folder.parent.name}/{artifact.folder.name}"] = artifact.manifest.digest
+    return digests
 
 
 def _record(step: Step, job: Job) -> dict[str, Any]:

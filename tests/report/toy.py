@@ -60,7 +60,7 @@ MINE = {
 }
 REAL = {
     "mine_negatives": (MineSettings, MineExecution(device="cpu", block=64, memory_mib=64)),
-    "evaluate": (evaluate.EvaluateSettings, evaluate.Execution(device="cpu", encode_block=16)),
+    "evaluate": (evaluate.EvaluateSettings, evaluate.EvaluateExecution(device="cpu", encode_block=16)),
 }
 """Settings and execution of the stages whose own `run` writes."""
 

@@ -232,4 +232,4 @@ def test_a_page_without_photographs_names_them(
     path = tmp_path / "found.html"
     assert "the source is gone" in done(search(invoke, vsepp, CAPTION, "--html", path))
     assert not [tag for tag, _ in tags(path) if tag == "img"]
-    assert path.read_text().count("no photograph of") == 4
+    assert path.read_text().count("no picture of") == 4
