@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
@@ -16,10 +16,14 @@ from itrpipe.exporting.places import judge_without_place, without_places
 from itrpipe.features.declaration import GIVEN, SENTENCE_TRANSFORMERS
 from itrpipe.pipeline.exports import CARD, fingerprints_of
 from itrpipe.printable import quantity
+from itrpipe.progress import Reporter
 from itrpipe.report.chain import commands_behind
 from itrpipe.stages.base import Artifact, Need
 from itrpipe.storage.artifact import fingerprint
 from itrpipe.storage.disk import write_text
+
+if TYPE_CHECKING:
+    from itrpipe.exporting.negatives import MinedPairs, TableFiles
 
 VERSION = 4
 """Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
@@ -221,24 +225,28 @@ class ExportNegatives(AskingOptions):
                 "commands": commands_behind([each.folder for each in made]),
             }
             write_text(work / CARD, dataset_card(card))
-        for table in tables:
-            line = f"  {table.pattern:<16} {len(table.rows):>10,} rows"
-            if table.left_out:
-                line += f", {table.left_out:,} captions left out (too few negatives)"
-            reporter.say(line)
-        for direction in directions:
-            left_out = mined.left_out[direction]
-            if left_out.repeats:
-                count = quantity(left_out.repeats, "candidate")
-                reporter.say(f"  {direction}: left out {count} with the words of the positive")
-            if left_out.right:
-                count = f"{left_out.right:,} of {quantity(left_out.seen, 'negative')}"
-                reporter.say(
-                    f"  {direction}: left out {count} that the judge takes for right answers; "
-                    "keep them with --drop-above 1"
-                )
+        _say_rows(reporter, mined, tables, directions)
         reporter.say(str(target))
         reporter.say(f"next: {target / CARD} shows how to train with them")
+
+
+def _say_rows(reporter: Reporter, mined: "MinedPairs", tables: "list[TableFiles]", directions: tuple[str, ...]) -> None:
+    """Print the rows that were written, and the candidates and captions that were left out."""
+    for table in tables:
+        line = f"  {table.pattern:<16} {len(table.rows):>10,} rows"
+        if table.left_out:
+            line += f", {table.left_out:,} captions left out (too few negatives)"
+        reporter.say(line)
+    for direction in directions:
+        left_out = mined.left_out[direction]
+        if left_out.repeats:
+            count = quantity(left_out.repeats, "candidate")
+            reporter.say(f"  {direction}: left out {count} with the words of the positive")
+        if left_out.right:
+            count = f"{left_out.right:,} of {quantity(left_out.seen, 'negative')}"
+            reporter.say(
+                f"  {direction}: left out {count} that the judge takes for right answers; keep them with --drop-above 1"
+            )
 
 
 def _miner(request: Request) -> str:

@@ -77,17 +77,17 @@ def _evaluations_named(name: str, evaluations: list[Manifest], definition: Datas
     Raises:
         MissingInputError: there is none.
     """
-    found = {}
+    matches = {}
     for evaluation in evaluations:
         folder = f"{evaluation.label}-{evaluation.fingerprint[:8]}"
         is_a_seed = re.fullmatch(rf"{re.escape(name)}\.s\d+", evaluation.label)
         if is_a_seed or name == folder or name in _names_of(evaluation, definition):
-            found[folder] = evaluation
-    first_stage = {folder: each for folder, each in found.items() if not each.settings.get("rerank")}
+            matches[folder] = evaluation
+    first_stage = {folder: each for folder, each in matches.items() if not each.settings.get("rerank")}
     if first_stage:
         return first_stage
-    if found:
-        return found
+    if matches:
+        return matches
     remedy = "`itrpipe evaluate` with it"
     if name in definition.models:
         remedy = f"`itrpipe evaluate --model {name}`"

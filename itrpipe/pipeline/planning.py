@@ -44,9 +44,9 @@ def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> N
     Raises:
         UsageError: there is one.
     """
-    for item in overrides:
-        remedy = did_you_mean(item.key, known) or "; leave it out"
-        raise UsageError(f"setting {item.name} (from {item.origin}) is read by no step of this plan{remedy}")
+    for override in overrides:
+        remedy = did_you_mean(override.key, known) or "; leave it out"
+        raise UsageError(f"setting {override.name} (from {override.origin}) is read by no step of this plan{remedy}")
 
 
 SOURCE_CACHE = "sources.json"
@@ -126,7 +126,7 @@ class Planner:
         return self._known[key]
 
     def _plan(self, need: Need, requested: bool, planned: Mapping[str, Step]) -> Step:
-        """Plan a step, of whose inputs some are planned already, with all other inputs."""
+        """Plan a step and its inputs, of which some are planned already."""
         stage = load_stage(need.stage)
         if need.stage not in _WITHOUT_DATASET:
             self._definition_of(Need("prepare", ""))

@@ -264,21 +264,21 @@ class Recipe(Settings):
 
     def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
         """Return the name of the features that a run reads; empty for one that reads photographs."""
-        own = for_backbone(self.backbones, run.backbone)
-        tables = [self.overrides, own.overrides, run.overrides]
-        named = run.features or own.features or self.features
+        of_backbone = for_backbone(self.backbones, run.backbone)
+        tables = [self.overrides, of_backbone.overrides, run.overrides]
+        features = run.features or of_backbone.features or self.features
         if tiny:
-            own = for_backbone(self.tiny.backbones, run.backbone)
-            tables += [self.tiny.overrides, own.overrides]
+            of_backbone = for_backbone(self.tiny.backbones, run.backbone)
+            tables += [self.tiny.overrides, of_backbone.overrides]
             if self.tiny.features:
-                named = own.features or self.tiny.features
+                features = of_backbone.features or self.tiny.features
         model = {}
         for table in tables:
             for key, value in table.items():
                 if key.startswith(_MODEL):
                     model[key.removeprefix(_MODEL)] = value
         reads = settings_of(run.backbone).model_construct(**model).reads()
-        return "" if reads == ("pixels",) else named
+        return "" if reads == ("pixels",) else features
 
     def chosen(self, name: str, only: Sequence[str]) -> list[RecipeRun]:
         """Return the runs that `--only` names, in the order of the recipe; all of them where it names none.
@@ -296,11 +296,17 @@ class Recipe(Settings):
         for text in only:
             method, _, backbone = text.partition(".")
             backbone = canonical_backbone(backbone)
-            of_method = [run for run in self.run if method in ("", run.method, run.name, run.group)]
-            matches = [run for run in of_method if backbone in ("", run.backbone)]
-            if not matches:
-                # A recipe may have variants of a backbone only, as the two of SCAN whose mean is published.
-                matches = [run for run in of_method if backbone_family(run.backbone) == backbone]
+            matches = []
+            variants = []
+            for run in self.run:
+                if method not in ("", run.method, run.name, run.group):
+                    continue
+                if backbone in ("", run.backbone):
+                    matches.append(run)
+                elif backbone_family(run.backbone) == backbone:
+                    variants.append(run)
+            # A recipe may have variants of a backbone only, as the two of SCAN whose mean is published.
+            matches = matches or variants
             if not matches or not text.strip("."):
                 known = list(dict.fromkeys(run.label for run in self.run))
                 hint = did_you_mean(text, known) or f"; it has {', '.join(known)}"

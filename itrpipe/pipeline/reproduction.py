@@ -189,9 +189,9 @@ class RecipePlanner:
             if override in planner.read and not is_execution:
                 settings.pop(override.name, None)  # the last of several counts, and stands in its place
                 settings[override.name] = override.value
-        known = load_definition(self.root, self.recipe.dataset).models.get(each.name)
-        if known is not None and (known.method, known.settings) == (each.method, settings):
-            return known
+        previous = load_definition(self.root, self.recipe.dataset).models.get(each.name)
+        if previous is not None and (previous.method, previous.settings) == (each.method, settings):
+            return previous
         return ModelDefinition(method=each.method, settings=settings)
 
     def _planned(self, each: RecipeRun, seed: int) -> PlannedRun:
@@ -223,7 +223,8 @@ class RecipePlanner:
         if self.options.tiny:
             overrides += self._from(recipe.tiny.overrides)
             overrides += self._of_backbones(recipe.tiny.backbones)
-        overrides += [replace(override, scope=override.scope or "train") for override in self.options.overrides]
+        for override in self.options.overrides:
+            overrides.append(replace(override, scope=override.scope or "train"))
         model = None
         if each.name in self.definition.models:
             model = NamedModel(each.name, recipe.dataset, self.definition.models[each.name])

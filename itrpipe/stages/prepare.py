@@ -353,9 +353,9 @@ def _prepare_scenes(job: Job) -> None:
         part = dataset.of_split(split)
         captions = []
         ids = []
-        for scene, own in zip(part.scenes, part.captions, strict=True):
-            captions += own
-            for number in range(len(own)):
+        for scene, texts in zip(part.scenes, part.captions, strict=True):
+            captions += texts
+            for number in range(len(texts)):
                 ids.append(f"{scene.image_id}#{number}")
         matches = true_matches(captions, part.scenes)
         for caption_id, rows in zip(ids, matches, strict=True):
