@@ -1,6 +1,5 @@
 """Options for embeddings from files or of another library, which mining and evaluation take for a trained model."""
 
-import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +18,21 @@ Measure = Literal["cosine", "inner-product", "order"]
 ALONE = "embeddings"
 """Dataset of embeddings if no dataset is named."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(@[0-9]+)?")
-_ARRAYS = (".parquet", ".npy", ".h5", ".hdf5")
 _IN_FOLDER = {
-    "images": [f"images{end}" for end in _ARRAYS],
-    "texts": [f"{name}{end}" for end, name in itertools.product(_ARRAYS, ("captions", "texts"))],
-    "owners": [f"owners{end}" for end in (".npy", ".json", ".txt")],
+    "images": ("images.parquet", "images.npy", "images.h5", "images.hdf5"),
+    "texts": (
+        "captions.parquet",
+        "texts.parquet",
+        "captions.npy",
+        "texts.npy",
+        "captions.h5",
+        "texts.h5",
+        "captions.hdf5",
+        "texts.hdf5",
+    ),
+    "owners": ("owners.npy", "owners.json", "owners.txt"),
 }
+"""Side -> names that its file may have in a folder."""
 
 
 class EmbedderName(NamedTuple):
