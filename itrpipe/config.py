@@ -1,11 +1,9 @@
-"""Declarations in TOML become validated settings whose every value knows where it comes from.
+"""Read declarations in TOML, merge their layers, and bind the values, each with its origin, to classes of settings.
 
-A stage is declared in `stages/<n>_<stage>.toml`. Its settings are built from layers, later ones
-winning: `[defaults]`, `[conf.<name>]`, a recipe, the command line. Inside a layer a sub-table
-named after a backbone or a dataset holds the values for just that backbone or dataset, so
-`[conf.aoq.vsrn.flickr30k]` reads as one expects. Settings that change the result live in the
-layers; settings that change only how a stage is executed live in `[execution]` and never enter
-a fingerprint.
+A stage is declared in `stages/<n>_<stage>.toml`. Its settings are built from layers, of which later ones win:
+`[defaults]`, `[conf.<name>]`, a recipe, the command line. In a layer, a sub-table named after a backbone or a dataset
+holds the values for this backbone or dataset alone, as `[conf.aoq.vsrn.flickr30k]` does. Settings that change the
+result are in the layers; settings of the execution are in `[execution]` and never enter a fingerprint.
 """
 
 from __future__ import annotations
@@ -29,29 +27,34 @@ DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
 COMMAND_LINE = "command line"
 EVERYWHERE = "*"
 """Scope of execution settings of all steps that have them, upstream ones included."""
-EXTENDS, SHOWN_AS, ABOUT, BASELINE = "extends", "shown_as", "about", "baseline"
+EXTENDS = "extends"
+SHOWN_AS = "shown_as"
+ABOUT = "about"
+BASELINE = "baseline"
 ABOUT_CONF = (EXTENDS, SHOWN_AS, ABOUT, BASELINE)
-"""Keys of a `[conf.<name>]` table that are no settings: the configuration that it extends, what people call it, what it
-is in one line, and whether reports compare others with it."""
+"""Keys of a `[conf.<name>]` table that are no settings: the configuration that it extends, its title in tables, a line
+about it, and whether reports compare others with it."""
 
-LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
-"""Whole numbers that count something, and seeds of all generators, are these at most."""
+LARGEST = 2**31 - 1
+"""Largest whole number that counts something."""
+LARGEST_SEED = 2**63 - 1
+"""Largest seed of all generators."""
 EPOCHS = "epochs"
 _TERM = re.compile(r"(?:(?P<times>[1-9]\d{0,2}) )?(?P<conf>[a-z][a-z0-9-]*)")
 SettingsType = TypeVar("SettingsType", bound="Settings")
-_MANY = 20
-"""Names that are too many for a line."""
+_MAX_NAMES = 20
+"""Largest number of names that a message lists."""
 _OWNERS = {"loss": "method", "model": "backbone"}
-"""Group of settings -> the setting that names whose they are."""
+"""Group of settings -> the setting that chooses its class."""
 
 
 @dataclass(frozen=True)
 class Outside:
-    """Marks a setting that names files outside the data folder: their content counts, and not where they lie.
+    """Mark of a setting that names files outside the data folder: their content counts, and not their place.
 
     Attributes:
         digests: name of the setting, value and a `DigestCache` -> digests by the names of sources.
-        seen: value -> what a fingerprint has in its place.
+        seen: value -> the value that a fingerprint has for it.
     """
 
     digests: Callable[[str, Any, Any], Mapping[str, str]]
@@ -66,7 +69,7 @@ class Settings(BaseModel):
     @field_validator("*")
     @classmethod
     def _fits_a_machine(cls, value: Any, info: ValidationInfo) -> Any:
-        """No number, alone or in a list, is larger than what is computed with can hold."""
+        """Refuse numbers, alone or in a list, that are too large to compute with."""
         largest = LARGEST_SEED if str(info.field_name).endswith("seed") else LARGEST
         numbers = value if isinstance(value, tuple | list) else [value]
         for number in numbers:
@@ -97,7 +100,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Override:
-    """One value that replaces what the declarations say.
+    """One value that replaces the declared one.
 
     Attributes:
         scope: stage or configuration that it is limited to; None for the requested step; `EVERYWHERE`.
@@ -115,8 +118,10 @@ class Override:
 
     @property
     def name(self) -> str:
-        """The key with its scope, as `--set` takes it."""
-        return f"{self.scope}.{self.key}" if self.scope else self.key
+        """Return the key with its scope, as `--set` takes it."""
+        if self.scope:
+            return f"{self.scope}.{self.key}"
+        return self.key
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class Declaration:
         defaults: table `[defaults]`.
         execution: table `[execution]`.
         confs: tables `[conf.<name>]`.
-        brought: section, such as `conf.<name>` -> file of the plug-in that declares it.
+        plugin_files: section, such as `conf.<name>` -> file of the plug-in that declares it.
     """
 
     stage: str
@@ -137,17 +142,19 @@ class Declaration:
     defaults: dict[str, Any]
     execution: dict[str, Any]
     confs: dict[str, dict[str, Any]]
-    brought: dict[str, Path] = field(default_factory=dict)
+    plugin_files: dict[str, Path] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
         """Return the first sentence of the header comment."""
-        head = self.path.read_text(encoding="utf-8-sig").partition("\n#\n")[0]
-        return " ".join(line.removeprefix("#").strip() for line in head.splitlines())
+        header = self.path.read_text(encoding="utf-8-sig").partition("\n#\n")[0]
+        lines = [line.removeprefix("#").strip() for line in header.splitlines()]
+        return " ".join(lines)
 
     def origin(self, section: str) -> str:
         """Return file and section, for people."""
-        file = self.brought.get(".".join(section.split(".")[:2]), self.path)
+        table = ".".join(section.split(".")[:2])
+        file = self.plugin_files.get(table, self.path)
         return f"{file.name} [{section}]"
 
 
@@ -209,34 +216,38 @@ def load_declaration(stage: str) -> Declaration:
         other = min(tables.keys() - {"defaults", "execution", "conf"})
         raise DataError(f"{path}: unknown table [{other}]; known are [defaults], [execution], [conf.<name>]")
     files = {}
-    for plugin in brought():
+    for plugin in installed_plugins():
         if plugin.file and plugins.STAGES[plugin.group] == stage:
             for section, named in plugin.tables.items():
                 tables[section] |= named
-                files |= {f"{section}.{name}": plugin.file for name in named}
+                for name in named:
+                    files[f"{section}.{name}"] = plugin.file
     return Declaration(stage, path, tables["defaults"], tables["execution"], tables["conf"], files)
 
 
 @functools.cache
-def brought() -> list[plugins.Plugin]:
-    """Return what installed packages bring, also what cannot be used; none of it may stand in the place of ours."""
+def installed_plugins() -> list[plugins.Plugin]:
+    """Return the plug-ins of installed packages, also those that cannot be used; none may replace our own tables."""
     owners = {}
     for stage in set(plugins.STAGES.values()):
         path = declared_stages()[stage]
         for section, named in read_toml(path).items():
-            owners |= {(stage, section, name): path for name in named}
-    return plugins.found(owners)
+            for name in named:
+                owners[stage, section, name] = path
+    return plugins.find_plugins(owners)
 
 
 def usable(group: str) -> dict[str, plugins.Plugin]:
     """Return the plug-ins of a group that can be used, by name."""
-    return {each.name: each for each in brought() if each.group == group and not each.problem}
+    return {each.name: each for each in installed_plugins() if each.group == group and not each.problem}
 
 
 def why_unusable(name: str) -> str:
-    """Return why nothing of a name can be used, where an installed package brings something of it; else empty."""
-    problems = [each.problem for each in brought() if each.name == name and each.problem]
-    return problems[0] if problems else ""
+    """Return the problem of the first plug-in of this name that cannot be used; empty if there is none."""
+    for plugin in installed_plugins():
+        if plugin.name == name and plugin.problem:
+            return plugin.problem
+    return ""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -278,7 +289,11 @@ def resolve(
         UsageError: there is no such conf.
     """
     selectors = {*backbones, *DATASET_SELECTORS}
-    chosen = [*filter(None, (*_with_family(backbone, selectors), dataset))]
+    chosen = []
+    if backbone:
+        chosen += _with_family(backbone, selectors)
+    if dataset:
+        chosen.append(dataset)
 
     def declared(name: str) -> Resolved:
         resolved = Resolved()
@@ -295,7 +310,7 @@ def resolve(
 
 
 def declared_backbone(declaration: Declaration, conf: str, backbones: Iterable[str], dataset: str) -> Any:
-    """Return the backbone that a configuration declares for a dataset; None where it has none."""
+    """Return the backbone that a configuration declares for a dataset; None if it declares none."""
     backbone = None
     for table, _ in _layers(declaration, conf, {*backbones, *DATASET_SELECTORS}, [dataset]):
         backbone = table.get("backbone", backbone)
@@ -314,7 +329,7 @@ def _layers(
         if reason:
             raise UsageError(f"{conf!r} cannot be used: {reason}")
         hint = did_you_mean(conf, declaration.confs)
-        if not hint and len(declaration.confs) > _MANY:
+        if not hint and len(declaration.confs) > _MAX_NAMES:
             hint = "; `itrpipe list methods` has them"
         elif not hint:
             hint = f"; known: {', '.join(declaration.confs) or 'none'}"
@@ -325,15 +340,18 @@ def _layers(
         for name in extended(declaration, part):
             tables[f"conf.{name}"] = declaration.confs[name]
         for name, table in tables.items():
-            for _, section, layer in sorted(_select(table, name, selectors, chosen), key=lambda found: found[0]):
-                yield layer if part == conf else {part: layer}, declaration.origin(section)
+            layers = sorted(_select(table, name, selectors, chosen), key=lambda layer: layer[0])
+            for _, section, layer in layers:
+                if part != conf:
+                    layer = {part: layer}
+                yield layer, declaration.origin(section)
 
 
 def _summed_epochs(rule: str, declared: Callable[[str], Resolved], origin: str) -> dict[str, Any]:
     """Return the sum of a rule, and the epochs after which the learning rate decays, in proportion to the first term's.
 
     Args:
-        rule: what is declared.
+        rule: such as `triplet + 3 aoq`.
         declared: resolves another configuration.
         origin: of the rule.
 
@@ -352,13 +370,13 @@ def _summed_epochs(rule: str, declared: Callable[[str], Resolved], origin: str) 
             )
         total += int(term["times"] or 1) * values[EPOCHS]
         first = first or values
-    share = total / first[EPOCHS]
-    found: dict[str, Any] = {EPOCHS: total}
+    factor = total / first[EPOCHS]
+    summed: dict[str, Any] = {EPOCHS: total}
     if "decay_every" in first:
-        found["decay_every"] = round(first["decay_every"] * share)
+        summed["decay_every"] = round(first["decay_every"] * factor)
     if "decay_at" in first:
-        found["decay_at"] = [round(each * share) for each in first["decay_at"]]
-    return found
+        summed["decay_at"] = [round(epoch * factor) for epoch in first["decay_at"]]
+    return summed
 
 
 def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsType:
@@ -367,7 +385,7 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
     Args:
         model: the class.
         resolved: values and their origins.
-        where: what is being configured, for the message (`train aoq`).
+        where: stage and configuration, for the message (`train aoq`).
 
     Raises:
         UsageError: an unknown key (with the nearest known one) or a value out of its range, with its origin.
@@ -377,11 +395,13 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        whole = ".".join(part for part in first["loc"] if isinstance(part, str))  # of a list's element, that list
-        origins = [origin for name, origin in resolved.origins.items() if f"{name}.".startswith(f"{whole}.")]
+        setting = ".".join(part for part in first["loc"] if isinstance(part, str))  # the list, if it is an element
+        origins = [origin for name, origin in resolved.origins.items() if f"{name}.".startswith(f"{setting}.")]
         origin = origins[0] if origins else "default"
         owner = _OWNERS.get(key.partition(".")[0], "")
-        of = f" of {owner} {resolved.values[owner]!r}" if resolved.values.get(owner) else ""
+        of = ""
+        if resolved.values.get(owner):
+            of = f" of {owner} {resolved.values[owner]!r}"
         if first["type"] == "extra_forbidden":
             known = {name for name in resolved.origins if not f"{name}.".startswith(f"{key}.")}
             remedy = did_you_mean(key, {*known, *model.model_fields, *declared_stages()})
@@ -392,13 +412,14 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
         if first["type"] == "missing":
             raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None
         message = in_words(first)
-        if isinstance(first["input"], Mapping):  # a rule about several values, which it names itself
-            raise UsageError(": ".join(filter(None, (where, key, message)))) from None
+        if isinstance(first["input"], Mapping):  # a rule about several values; its message names them
+            place = f"{where}: {key}" if key else where
+            raise UsageError(f"{place}: {message}") from None
         raise UsageError(f"{where}: {key} = {first['input']!r} (from {origin}): {message}") from None
 
 
 def in_words(problem: ErrorDetails) -> str:
-    """Return a problem that pydantic has found, as a user reads it."""
+    """Return a problem of pydantic in the words of a user."""
     return problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
 
 
@@ -406,7 +427,7 @@ def parse_override(text: str) -> Override:
     """Read `key=value` or `scope.key=value` of `--set`; the value is read as TOML, else taken as a string.
 
     Raises:
-        UsageError: there is no `=` or no key, or the value is one that nothing can hold.
+        UsageError: there is no `=` or no key, or no setting can hold the value.
     """
     key, equals, value = text.partition("=")
     key = key.strip()
@@ -422,7 +443,8 @@ def parse_override(text: str) -> Override:
         ) from None
     # A value of several lines would otherwise bring keys of its own.
     parsed = read["value"] if read.keys() == {"value"} else value
-    if empty := empty_table(key, parsed):
+    empty = empty_table(key, parsed)
+    if empty:
         raise UsageError(f"--set {empty}={{}} is an empty table, which sets nothing; give a value or leave it out")
     return scoped_override(key, parsed, COMMAND_LINE)
 
@@ -442,7 +464,7 @@ def scoped_override(key: str, value: Any, origin: str) -> Override:
 
 
 def empty_table(key: str, value: Any) -> str | None:
-    """Return the dotted key of the first table without values, which sets nothing, in a value or the value itself."""
+    """Return the dotted key of the first table without values in a value, perhaps itself; None if there is none."""
     if not isinstance(value, Mapping):
         return None
     for name, each in value.items():
@@ -453,7 +475,7 @@ def empty_table(key: str, value: Any) -> str | None:
 
 
 def complete_key(key: str, known: Collection[str]) -> str:
-    """Turn a short key (`margin`) into the full dotted one (`loss.margin`) when only one setting ends so.
+    """Turn a short key (`margin`) into the full dotted one (`loss.margin`) if only one setting ends with it.
 
     Raises:
         UsageError: several settings end in `key`.
@@ -463,7 +485,9 @@ def complete_key(key: str, known: Collection[str]) -> str:
     matches = sorted(name for name in known if name.endswith(f".{key}"))
     if len(matches) > 1:
         raise UsageError(f"--set {key}: ambiguous, could be {' or '.join(matches)}")
-    return matches[0] if matches else key
+    if not matches:
+        return key
+    return matches[0]
 
 
 def setting_keys(model: type[Settings], values: Mapping[str, Any]) -> Iterator[str]:
@@ -477,8 +501,7 @@ def setting_keys(model: type[Settings], values: Mapping[str, Any]) -> Iterator[s
     for name, about in model.model_fields.items():
         group = groups.get(name, about.annotation)
         if isinstance(group, type) and issubclass(group, Settings):
-            own = values.get(name, {})
-            for key in setting_keys(group, own):
+            for key in setting_keys(group, values.get(name, {})):
                 yield f"{name}.{key}"
         else:
             yield name
@@ -494,10 +517,12 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string."""
-    folded = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
-    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+    """Return `; did you mean 'x'?` for the nearest known word, in whatever case; empty if none is near."""
+    by_lower_case = {name.lower(): name for name in known}
+    nearest = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.6)
+    if not nearest:
+        return ""
+    return f"; did you mean {by_lower_case[nearest[0]]!r}?"
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> str:
@@ -513,10 +538,12 @@ def extended(declaration: Declaration, conf: str) -> list[str]:
         DataError: one of them does not exist or extends itself.
     """
     chain = [conf]
-    while (base := declaration.confs[chain[0]].get(EXTENDS)) is not None:
+    base = declaration.confs[conf].get(EXTENDS)
+    while base is not None:
         if base not in declaration.confs or base in chain:
             raise DataError(f"{declaration.path}: [conf.{chain[0]}] extends {base!r}, which is no other configuration")
         chain.insert(0, base)
+        base = declaration.confs[base].get(EXTENDS)
     return chain
 
 
@@ -531,13 +558,15 @@ def backbone_shown_as(name: str) -> str | None:
 
 
 def root_conf(stage: str, conf: str) -> str:
-    """Return the configuration that one extends in the end; itself where it extends none, or is no more declared."""
+    """Return the last configuration that one extends; itself if it extends none, or is not declared any more."""
     declaration = load_declaration(stage)
-    return extended(declaration, conf)[0] if conf in declaration.confs else conf
+    if conf not in declaration.confs:
+        return conf
+    return extended(declaration, conf)[0]
 
 
 def baseline_kind(stage: str, conf: str) -> str:
-    """Return what a baseline has as much of as the methods it is compared with, `updates` or `time`; else empty."""
+    """Return what a baseline shares with the methods it is compared with, `updates` or `time`; empty for others."""
     return load_declaration(stage).confs.get(conf, {}).get(BASELINE, "")
 
 
@@ -550,10 +579,10 @@ def kind_of(declaration: Declaration, conf: str) -> str:
     return kind
 
 
-def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
+def _with_family(backbone: str, selectors: Iterable[str]) -> list[str]:
     """Return a backbone after the one that it is a variant of: `scan` before `scan-i2t`."""
-    families = sorted((name for name in selectors if f"{backbone}".startswith(f"{name}-")), key=len)
-    return [*families, backbone or ""]
+    families = [name for name in selectors if backbone.startswith(f"{name}-")]
+    return [*sorted(families, key=len), backbone]
 
 
 def _select(
@@ -561,11 +590,12 @@ def _select(
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield weight, name and plain values of `table`, then those of the chosen sub-tables.
 
-    A table weighs one for each of its selectors, a variant of a backbone one for its family and one for itself, so what
-    is said of a backbone on a dataset outweighs what is said of either alone.
+    A table weighs one for each of its selectors, a variant of a backbone one for its family and one for itself, so that
+    values of a backbone on a dataset outweigh those of either alone.
     """
-    yield weight, name, {key: value for key, value in table.items() if key not in selectors and key not in ABOUT_CONF}
+    others = selectors.union(ABOUT_CONF)
+    yield weight, name, {key: value for key, value in table.items() if key not in others}
     for selector in chosen:
         if isinstance(table.get(selector), Mapping):
-            own = weight + len(_with_family(selector, selectors))
-            yield from _select(table[selector], f"{name}.{selector}", selectors, chosen, own)
+            heavier = weight + len(_with_family(selector, selectors))
+            yield from _select(table[selector], f"{name}.{selector}", selectors, chosen, heavier)

@@ -1,4 +1,4 @@
-"""The papers that methods and backbones come from; `papers.bib` has their entries."""
+"""The papers of methods and backbones; their BibTeX entries are in `papers.bib`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ class Paper:
 
     @property
     def key(self) -> str:
-        """Key that it is cited by."""
+        """Return the key that it is cited by."""
         return self.bibtex.partition("{")[2].partition(",")[0]
 
 

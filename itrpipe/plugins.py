@@ -5,9 +5,10 @@ A package names the class of a declaration under the name that users type:
     [project.entry-points."itrpipe.methods"]
     margin = "margin_loss.declaration:Margin"
 
-What needs torch is a module beside the declaration: `method`, `network` or `extractor`. A file `train.toml` beside it,
-`extract.toml` for an extractor, holds its configurations, in the form of `stages/4_train.toml`. A package that cannot
-be used is told about when something of it is asked for, and by `itrpipe list` and `itrpipe doctor`; all else works.
+The code that needs torch is a module next to the declaration: `method`, `network` or `extractor`. A file `train.toml`
+there, `extract.toml` for an extractor, holds its configurations, in the form of `stages/4_train.toml`. The problem of a
+package that cannot be used is shown when a name of it is used, and by `itrpipe list` and `itrpipe doctor`; everything
+else works.
 """
 
 import contextlib
@@ -49,10 +50,10 @@ class Plugin:
         group: `METHODS`, `BACKBONES` or `EXTRACTORS`.
         name: that users type.
         package: the distribution, with its version.
-        problem: why it cannot be used; empty where it can.
+        problem: why it cannot be used; empty if it can.
         declared: the class of the declaration.
         module: dotted name of that class's module.
-        file: of its configurations, beside that module; None where there is none.
+        file: of its configurations, next to that module; None if there is none.
         tables: of that file.
     """
 
@@ -66,17 +67,21 @@ class Plugin:
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def beside(self, leaf: str) -> ModuleType:
-        """Import the module of a name beside the declaration, which needs torch.
+        """Import a module next to the declaration, which needs torch.
+
+        Args:
+            leaf: last part of its name.
 
         Raises:
             UsageError: it cannot be imported.
         """
-        with _told(self.package):
-            return importlib.import_module(f"{self.module.rpartition('.')[0]}.{leaf}")
+        package = self.module.rpartition(".")[0]
+        with _errors_of(self.package):
+            return importlib.import_module(f"{package}.{leaf}")
 
 
-def found(owners: Owners) -> list[Plugin]:
-    """Return what all installed packages bring, by group and name, also what cannot be used.
+def find_plugins(owners: Owners) -> list[Plugin]:
+    """Return the plug-ins of all installed packages, by group and name, also those that cannot be used.
 
     Args:
         owners: of the tables that are declared; those of plug-ins are added.
@@ -84,11 +89,13 @@ def found(owners: Owners) -> list[Plugin]:
     plugins = []
     installed = entry_points()  # looks through every package
     for group in STAGES:
-        for entry in sorted(installed.select(group=group), key=lambda each: each.name):
-            package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"
+        for entry in sorted(installed.select(group=group), key=lambda entry: entry.name):
+            package = "a package without a name"
+            if entry.dist:
+                package = f"{entry.dist.name} {entry.dist.version}"
             try:
-                with _told(package):
-                    plugin = _opened(group, package, entry, owners)
+                with _errors_of(package):
+                    plugin = _open_plugin(group, package, entry, owners)
             except ItrpipeError as error:
                 plugin = Plugin(group, entry.name, package, str(error))
             plugins.append(plugin)
@@ -96,28 +103,30 @@ def found(owners: Owners) -> list[Plugin]:
 
 
 @contextlib.contextmanager
-def _told(package: str) -> Iterator[None]:
-    """Run code of another package, which may raise anything, also what ends a program.
+def _errors_of(package: str) -> Iterator[None]:
+    """Turn every error of another package's code, also one that ends a program, into a `UsageError`.
 
     Raises:
-        UsageError: it raised something.
+        UsageError: the code raised something.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        kind = "" if isinstance(error, ItrpipeError) else f"{type(error).__name__}: "
-        line = printable(" ".join(f"{kind}{error}".split()))
+        message = str(error)
+        if not isinstance(error, ItrpipeError):
+            message = f"{type(error).__name__}: {message}"
+        line = printable(" ".join(message.split()))
         raise UsageError(f"{line} ({package} brings it)") from error
 
 
-def _opened(group: str, package: str, entry: EntryPoint, owners: Owners) -> Plugin:
+def _open_plugin(group: str, package: str, entry: EntryPoint, owners: Owners) -> Plugin:
     """Import the declaration of a plug-in, and read its configurations.
 
     Raises:
-        UsageError: it stands in the place of ours, is no class of settings, or brings no configurations.
-        DataError: its file has something that is no table of a configuration or a backbone, or is declared already.
+        UsageError: its name is that of our own, it is no class of settings, or it brings no configurations.
+        DataError: its file has a table that belongs to no configuration or backbone, or that is declared already.
     """
     if (Path(__file__).parent / _OURS[group] / entry.name.replace("-", "_")).is_dir():
         raise UsageError("itrpipe has one of this name itself")
@@ -131,8 +140,8 @@ def _opened(group: str, package: str, entry: EntryPoint, owners: Owners) -> Plug
     if file.is_file():
         tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         for section, named in tables.items():
-            tabled = section in ("conf", "defaults") and isinstance(named, Mapping)
-            if not tabled or not all(isinstance(table, Mapping) for table in named.values()):
+            holds_tables = section in ("conf", "defaults") and isinstance(named, Mapping)
+            if not holds_tables or not all(isinstance(table, Mapping) for table in named.values()):
                 raise DataError(f"{file}: {section} is no table [conf.<name>] or [defaults.<backbone>]; remove it")
             for name in named:
                 owner = owners.setdefault((stage, section, name), file)
@@ -147,10 +156,10 @@ def _opened(group: str, package: str, entry: EntryPoint, owners: Owners) -> Plug
 def _try_import(entry: EntryPoint) -> None:
     """Import a declaration in a process of its own, since it may end or interrupt the process, or hold it up.
 
-    What it raises is told when it is imported here.
+    Errors that it raises are shown when it is imported in this process.
 
     Raises:
-        UsageError: it does one of these.
+        UsageError: it ends, interrupts or holds up the process.
     """
     child = os.fork()
     if not child:

@@ -23,7 +23,7 @@ PLAIN_INTERVAL_SECONDS = 15.0
 
 
 class SafeConsole(Console):
-    """A console whose texts cannot steer the terminal: only its own styles and its own control sequences do.
+    """A console whose texts cannot control the terminal: only its own styles and control sequences do.
 
     Args:
         stderr: print to standard error.
@@ -34,9 +34,11 @@ class SafeConsole(Console):
         super().__init__(highlight=False, emoji=False, soft_wrap=True, stderr=stderr, file=file)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments of whatever is printed, with what steers a terminal written out; see `printable_lines`."""
+        """Yield the segments that are printed, control characters of texts written out; see `printable_lines`."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+            if not segment.control:
+                segment = segment._replace(text=printable_lines(segment.text))
+            yield segment
 
 
 @dataclass(eq=False)
@@ -58,7 +60,7 @@ class Reporter:
         self.say_lines(printable(message), style)
 
     def say_lines(self, text: str, style: str | None = None) -> None:
-        """Print lines of ours, as `say` does."""
+        """Print several lines, whose line breaks are our own, as `say` does."""
         self.console.print(text, style=style, markup=False)
 
     def say_json(self, value: Any) -> None:
@@ -67,12 +69,12 @@ class Reporter:
 
     @contextmanager
     def task(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Task]:
-        """Shows the progress of a job.
+        """Show the progress of a job.
 
         Args:
-            name: what is being done.
-            total: number of units in all; of none nothing is shown.
-            unit: what is counted, in the plural.
+            name: of the job.
+            total: number of units in all; if 0, nothing is shown.
+            unit: name of the counted things, in the plural.
             done: units that an earlier, interrupted run finished.
         """
         task = Task(self, name, total, unit, done)
@@ -100,10 +102,10 @@ class Task:
 
     Args:
         reporter: prints the lines.
-        name, total, unit, done: as of `Reporter.task`.
+        name, total, unit, done: see `Reporter.task`.
 
     Attributes:
-        bar: of rich, which has this task alone; None where lines are printed.
+        bar: of rich, which has this task alone; None if lines are printed.
     """
 
     reporter: Reporter
@@ -120,7 +122,7 @@ class Task:
     _last: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Counts `count` more units as done and shows `note` (a loss, a file name)."""
+        """Count `count` more units as done and show `note` (a loss, a file name)."""
         self.done += count
         self._count += count
         self._rate = self._count / max(1e-9, time.monotonic() - self._start)
@@ -132,7 +134,7 @@ class Task:
             self.print_line()
 
     def print_line(self) -> None:
-        """Print how much is done, unless that was printed already, or there is nothing to do."""
+        """Print the progress, unless it was printed already, or there is nothing to do."""
         if not self.total or self.done == self._printed:
             return
         self._last = time.monotonic()
@@ -151,17 +153,19 @@ _largest_worker = 0.0
 
 
 def memory_gib() -> float:
-    """Largest resident memory of this process so far, or of one of its workers, in GiB."""
-    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return max(_largest_worker, kibibytes / (2**30 if sys.platform == "darwin" else 2**20))
+    """Return the largest resident memory of this process so far, or of one of its workers, in GiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    units_of_gib = 2**30 if sys.platform == "darwin" else 2**20  # macOS counts bytes, Linux KiB
+    return max(_largest_worker, peak / units_of_gib)
 
 
 def note_memory(gib: float) -> None:
-    """Lets the memory of a worker count."""
+    """Count the memory of a worker in `memory_gib`."""
     global _largest_worker
     _largest_worker = max(_largest_worker, gib)
 
 
 def _per_second(rate: float) -> str:
-    """A rate with as many digits as tell slow jobs apart."""
-    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+    if rate >= 10:
+        return f"{rate:,.0f}/s"
+    return f"{rate:.2g}/s"

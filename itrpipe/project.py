@@ -61,14 +61,14 @@ class Result:
 
     @property
     def name(self) -> str:
-        """The name of the model that was trained, or the label of the artifact."""
+        """Return the name of the model that was trained, or the label of the artifact."""
         dataset = self.folder.parents[1]
         models = load_definition(dataset.parent, dataset.name).named_trainings()
         return models.get(self.folder.name, self.manifest.label)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """Figures by name: of an evaluation `rsum`, `t2i_r1`, … in percent, else those that the command prints."""
+        """Return figures by name: `rsum`, `t2i_r1`, … in percent of an evaluation, else those that a command prints."""
         if METRICS not in self.manifest.outputs:
             return self.manifest.metrics
         figures = read_json(self.folder / METRICS)["full"]
@@ -76,8 +76,9 @@ class Result:
 
     @property
     def tables(self) -> list[str]:
-        """Names that `table` takes."""
-        return sorted(name.removesuffix(".parquet") for name in self.manifest.outputs if name.endswith(".parquet"))
+        """Return the names that `table` takes."""
+        files = [name for name in self.manifest.outputs if name.endswith(".parquet")]
+        return sorted(name.removesuffix(".parquet") for name in files)
 
     def table(self, name: str) -> pa.Table:
         """Read one of its tables; `.to_pandas()` of it needs pandas.
@@ -106,11 +107,14 @@ class Result:
         return f"<{self.manifest.stage} {self.name}: {self.folder}>"
 
     def __str__(self) -> str:
-        """Return what the command shows of it: tables, or figures line by line."""
-        text = io.StringIO()
-        load_stage(self.manifest.stage).show(self.folder, Reporter(SafeConsole(file=text)))
+        """Return the tables that the command shows of it, or else its figures line by line."""
+        shown = io.StringIO()
+        load_stage(self.manifest.stage).show(self.folder, Reporter(SafeConsole(file=shown)))
+        text = shown.getvalue().rstrip()
+        if text:
+            return text
         figures = [f"{name}: {value}" for name, value in self.metrics.items()]
-        return text.getvalue().rstrip() or "\n".join([repr(self), *figures])
+        return "\n".join([repr(self), *figures])
 
     def _repr_html_(self) -> str:
         if "index.html" in self.manifest.outputs:
@@ -219,7 +223,8 @@ class Project:
             model: its name; None for the only one.
             options: of `itrpipe search`.
         """
-        return self.run("search", *filter(None, [sentence]), model=model, **options)
+        sentences = [sentence] if sentence else []
+        return self.run("search", *sentences, model=model, **options)
 
     def run(self, command: str, *arguments: str, **options: Any) -> Any:
         """Run any command, such as `project.run("synthesize", by="graph-edits")`.
@@ -247,11 +252,11 @@ class Project:
 
 def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
     """Return options and settings as the words of a command line; `where`, as far as the command has such options."""
-    found = Commands().get_command(None, command)
-    if found is None:
+    reader = Commands().get_command(None, command)
+    if reader is None:
         raise UsageError(f"there is no command {command!r}; `itrpipe --help` lists them")
     known = {}
-    for parameter in found.params:
+    for parameter in reader.params:
         for flag in parameter.opts:
             known[flag.lstrip("-").replace("-", "_")] = parameter, flag
     chosen = {name: value for name, value in where.items() if name in known}
@@ -262,7 +267,8 @@ def _as_words(command: str, where: Mapping[str, Any], options: Mapping[str, Any]
             continue
         if parameter is None:
             for key, setting in leaves({name: value}):
-                words += ["--set", f"{key}={setting if isinstance(setting, Path) else json.dumps(setting)}"]
+                text = str(setting) if isinstance(setting, Path) else json.dumps(setting)
+                words += ["--set", f"{key}={text}"]
         elif value is False:
             words += parameter.secondary_opts
         elif value is True:

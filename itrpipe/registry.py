@@ -1,4 +1,4 @@
-"""Things found by name: a folder each, with a declaration, read without torch, and what needs torch beside it."""
+"""Registries of methods, backbones, extractors and importers: a folder each, with a declaration that needs no torch."""
 
 import functools
 import importlib
@@ -32,7 +32,7 @@ class Registry(Generic[Declared]):
 
     @functools.cached_property
     def classes(self) -> dict[str, type[Declared]]:
-        """Name -> settings class: `tags-dc`, of the folder `tags_dc`, is configured by `TagsDc`.
+        """Return name -> settings class: `tags-dc`, of the folder `tags_dc`, is configured by `TagsDc`.
 
         Raises:
             UsageError: a declaration has no such class.
@@ -46,7 +46,9 @@ class Registry(Generic[Declared]):
             if not hasattr(module, name):
                 raise UsageError(f"{module.__file__} has no class {name}, as the folder's name asks for; rename it")
             classes[folder.replace("_", "-")] = getattr(module, name)
-        return classes | {name: each.declared for name, each in usable(self.group).items()}
+        for name, plugin in usable(self.group).items():
+            classes[name] = plugin.declared
+        return classes
 
     def module(self, name: str) -> ModuleType:
         """Import the module that needs torch, of a known name.
@@ -54,14 +56,17 @@ class Registry(Generic[Declared]):
         Raises:
             UsageError: it lacks the function that makes it.
         """
-        brought = usable(self.group).get(name)
-        folder = name.replace("-", "_")
-        module = brought.beside(self.leaf) if brought else importlib.import_module(f"{self.room}.{folder}.{self.leaf}")
+        plugin = usable(self.group).get(name)
+        if plugin:
+            module = plugin.beside(self.leaf)
+        else:
+            folder = name.replace("-", "_")
+            module = importlib.import_module(f"{self.room}.{folder}.{self.leaf}")
         if not hasattr(module, self.makes):
             raise UsageError(f"{module.__file__} defines no {self.makes}(), which makes {name!r}; define one")
         return module
 
     def package(self, name: str) -> str:
-        """Name and version of the package that brings it; empty for itrpipe."""
-        brought = usable(self.group).get(name)
-        return brought.package if brought else ""
+        """Return name and version of the package that brings it; empty for itrpipe."""
+        plugin = usable(self.group).get(name)
+        return plugin.package if plugin else ""

@@ -34,8 +34,8 @@ import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.extract import Extract
+from itrpipe.cli.request import Request
 from itrpipe.config import Override, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
@@ -219,7 +219,7 @@ def run_stage(
     root: Path, dataset: str, stage: str, overrides: Iterable[Override], conf: str | None = None, **about: Any
 ) -> Path:
     """Runs a stage and what is missing for it, as its command does; returns the folder of its artifact."""
-    return Asked(root, dataset, overrides, **about).run_stage(stage, conf)
+    return Request(root, dataset, overrides, **about).run_stage(stage, conf)
 
 
 def evaluated(root: Path, dataset: str, *given: str) -> None:

@@ -103,7 +103,7 @@ def method_builder(chosen: TrainSettings) -> Callable[[ToyPairs], Any]:
 def trains(conf: str, backbone: str) -> bool:
     """Whether a configuration trains a backbone."""
     try:
-        train.Train().needs(settings(conf, backbone), planner(backbone).definition)
+        train.TrainStage().needs(settings(conf, backbone), planner(backbone).definition)
     except UsageError:
         return False
     return True
@@ -112,7 +112,7 @@ def trains(conf: str, backbone: str) -> bool:
 def test_sentences_by_rules_are_written_once_for_all_seeds() -> None:
     for conf, seed in (("twins-triplet", None), ("synthetic-triplet", 3)):
         chosen = settings(conf, "vsrn").model_copy(update={"seed": 3})
-        needs = train.Train().needs(chosen, planner("vsrn").definition)
+        needs = train.TrainStage().needs(chosen, planner("vsrn").definition)
         assert needs["synthesize"].settings.get("seed") == seed
 
 

@@ -20,7 +20,7 @@ from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.run import run
-from itrpipe.pipeline.steps import MOST_CHANGES, Step, pending_steps, unique_steps
+from itrpipe.pipeline.steps import MAX_CHANGES, Step, pending_steps, unique_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.storage import artifact as artifacts
@@ -119,8 +119,8 @@ def test_a_reason_names_the_first_of_many_changes(finished_chain: Path) -> None:
     changed = ("alpha=0.5", "beta=0.9", "margin_online=0.3", "margin_offline=0.1", "redraw=1", "top_texts=3")
     sets = [*(f"aoq.loss.{each}" for each in changed), "train.learning_rate=1", "train.decay_at=[1,2]"]
     reason = plan_aoq(finished_chain / "data", *sets).inputs["train"].reason
-    assert reason.count(" → ") == MOST_CHANGES
-    assert reason.endswith(f", and {len(sets) - MOST_CHANGES} more changes")
+    assert reason.count(" → ") == MAX_CHANGES
+    assert reason.endswith(f", and {len(sets) - MAX_CHANGES} more changes")
 
 
 def test_only_what_changed_is_run_again_and_nothing_else_is_touched(
@@ -173,7 +173,7 @@ def test_what_reads_something_stale_is_stale_and_other_settings_of_it_are_new(
     run([before.inputs["train"]], Reporter())
     after = plan_aoq(chain, "aoq.alpha=0.5")
     assert (after.inputs["train"].state, after.state, after.reason) == ("up to date", "new settings", "train changed")
-    monkeypatch.setattr("itrpipe.stages.mine_negatives.MineNegatives.schema_version", 99)
+    monkeypatch.setattr("itrpipe.stages.mine_negatives.MineNegativesStage.schema_version", 99)
     step = plan_aoq(chain, "ranking_depth=5")
     assert those(step, "stale") == AFTER_MINING
     assert steps_of(step)["mine_negatives/exact.triplet.vsepp"].reason == "made by another version of the stage"
@@ -271,7 +271,7 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(
             train_triplet(chain)
     assert not first.exists()
     assert first.with_name(f"{first.name}.replaced").exists()
-    monkeypatch.setattr("itrpipe.stages.train.Train.run", lambda _, job: pytest.fail("nothing was left to do"))
+    monkeypatch.setattr("itrpipe.stages.train.TrainStage.run", lambda _, job: pytest.fail("nothing was left to do"))
     assert train_triplet(chain) == first
     artifacts.check_artifact(first, thorough=True)
 
@@ -284,7 +284,7 @@ def half_evaluated(chain: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("itrpipe.stages.evaluate.Evaluate.run", half)
+        patch.setattr("itrpipe.stages.evaluate.EvaluateStage.run", half)
         with pytest.raises(KeyboardInterrupt):
             evaluate_aoq(chain, "ranking_depth=5")
     return only(chain, "evaluate/*.partial")

@@ -191,7 +191,7 @@ def test_a_package_neither_ends_nor_holds_up_the_process_that_looks_for_it(
 ) -> None:
     monkeypatch.syspath_prepend(str(broken_package(tmp_path, "worse", declaration, BROKEN, OWN)))
     monkeypatch.setattr(plugins, "IMPORT_SECONDS", 2.0)
-    (found,) = (each for each in plugins.found({}) if each.name == "worse")
+    (found,) = (each for each in plugins.find_plugins({}) if each.name == "worse")
     assert f"broken.declaration:Kind {reason}" in found.problem
 
 

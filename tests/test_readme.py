@@ -17,9 +17,9 @@ from PIL import Image
 
 from itrpipe import __version__
 from itrpipe.cli import app
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Export
 from itrpipe.cli.options import overrides_of
+from itrpipe.cli.request import Request
 from itrpipe.config import load_declaration, parse_override
 from itrpipe.datasets.decisions import Decision, DecisionFile
 from itrpipe.datasets.definition import remember_model
@@ -207,8 +207,8 @@ def test_the_lines_of_the_readme_use_an_exported_model(
     finished_chain: Path, clip_chain: Path, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ("method=zero-shot", *CLIP, *encoders_of(saved_encoders, "clip"), FEW)
-    asked = Asked(clip_chain, "tiny", [parse_override(text) for text in made], no_deps=True)
-    Export(target=tmp_path / "vsrn-aoq").export(asked)
+    request = Request(clip_chain, "tiny", [parse_override(text) for text in made], no_deps=True)
+    Export(target=tmp_path / "vsrn-aoq").export(request)
     for number, name in enumerate(("first", "second")):
         shutil.copy(finished_chain / "source" / "flickr30k-images" / f"{1000 + number}.jpg", tmp_path / f"{name}.jpg")
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,7 @@ import pytest
 from itrpipe.config import Override
 from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, UnavailableError
-from itrpipe.pipeline.folders import _of_two, collect_garbage, entries
+from itrpipe.pipeline.folders import _compared, collect_garbage, list_folders
 from itrpipe.pipeline.steps import state_of
 from itrpipe.storage.artifact import PICTURES, Location
 from itrpipe.storage.locks import locked
@@ -57,7 +57,7 @@ def interrupted(chain: Path) -> Path:
 
 
 def states(root: Path, **options: Any) -> dict[str, str]:
-    return {entry.name: entry.state for entry in entries(root, "tiny", **options)}
+    return {entry.name: entry.state for entry in list_folders(root, "tiny", **options)}
 
 
 def train(root: Path, rate: float) -> Path:
@@ -76,7 +76,7 @@ def names(folders: list[Path]) -> set[str]:
 def test_artifacts_are_listed_in_the_order_of_the_stages_with_state_size_and_time_in_80_columns(
     chain: Path, invoke: Invoke
 ) -> None:
-    found = entries(chain, "tiny")
+    found = list_folders(chain, "tiny")
     assert [(entry.folder.parent.name, entry.state) for entry in found] == [(label, "whole") for label in LABELS]
     for entry in found:
         assert entry.bytes == sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
@@ -142,7 +142,7 @@ def test_small_copies_of_photographs_are_shown_and_go(chain: Path, invoke: Invok
 
 
 def test_what_the_newest_was_made_from_stays_and_what_is_superseded_goes(chain: Path) -> None:
-    older = {entry.folder for entry in entries(chain, "tiny")}
+    older = {entry.folder for entry in list_folders(chain, "tiny")}
     run_stage(chain, "tiny", "evaluate", tiny("aoq", "mine_negatives.num_texts=6"))
     assert collect_garbage(chain, "tiny") == []
     removed = collect_garbage(chain, "tiny", superseded_too=True)
@@ -309,6 +309,6 @@ def test_a_page_over_two_models_replaces_only_an_earlier_one_over_the_same_two()
         settings = {"compare": ["x"], "names": [(f"folder-{name}", name) for name in names]}
         return SimpleNamespace(settings=settings, inputs={f"triplet.vsepp-{evaluation}": None})
 
-    assert _of_two(page("a", "b")) == _of_two(page("b", "a", evaluation="89abcdef"))
-    assert _of_two(page("a", "b")) != _of_two(page("a", "c"))
-    assert _of_two(SimpleNamespace(settings={"compare": []}, inputs={"x-1": None})) == ()  # pyright: ignore
+    assert _compared(page("a", "b")) == _compared(page("b", "a", evaluation="89abcdef"))
+    assert _compared(page("a", "b")) != _compared(page("a", "c"))
+    assert _compared(SimpleNamespace(settings={"compare": []}, inputs={"x-1": None})) == ()  # pyright: ignore

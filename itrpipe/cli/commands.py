@@ -1,7 +1,8 @@
-"""The commands: a sentence about each, the class that each is made of, and how help looks.
+"""The commands: a sentence about each, the import of its class, and the layout of help.
 
 The command `mine-negatives` is the class `MineNegatives` in `cli/mine_negatives.py`: a dataclass whose fields are the
-options and whose `run` does the work. Its module is imported when the command is asked for; help of all needs none.
+options and whose `run` does the work. Its module is imported when the command is called; the list of commands needs no
+such import.
 """
 
 import errno
@@ -53,7 +54,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "doctor": "Check versions, device, FAISS, disk and memory; with --address a Ray cluster.",
     },
 }
-"""Group -> its commands with the first sentence of their help. A command is in the module of its name."""
+"""Group -> its commands with the first sentence of their help."""
 SHARED: Mapping[str, tuple[str, ...]] = {
     "Model": ("named", "method", "backbone", "features", "seed"),
     "Dataset and data folder": ("dataset", "data"),
@@ -133,15 +134,18 @@ class Command(TyperCommand):
         return command.run()
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the text, and the names, which are read only when help is asked for."""
+        """Write the text, and the names that an option takes, which are read only for this help."""
         from itrpipe.cli.names import LISTS, everything, principal
 
         super().format_help_text(ctx, formatter)
         for name in LISTED.get(str(self.name), ()):
             title, option = LISTS[name]
-            rows, every = principal(name), everything(name)
-            more = "" if len(rows) == len(every) else f"; `itrpipe list {name}` has all {len(every)}"
-            with formatter.section(f"{title} ({option}){more}"):
+            rows = principal(name)
+            total = len(everything(name))
+            heading = f"{title} ({option})"
+            if len(rows) < total:
+                heading += f"; `itrpipe list {name}` has all {total}"
+            with formatter.section(heading):
                 formatter.write_dl(rows)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -165,7 +169,7 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """All commands in their groups, each imported when it is asked for."""
+    """All commands in their groups, each imported when it is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -174,19 +178,20 @@ class Commands(TyperGroup):
                 self.add_command(TyperCommand(name, help=about))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command; None where there is none of this name."""
+        """Import a command; None if there is none of this name."""
         if cmd_name not in self.commands:
             return None
         module = import_module(f"itrpipe.cli.{cmd_name.replace('-', '_')}")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(cmd_name, cls=Command)(getattr(module, cmd_name.title().replace("-", "")))
+        name = cmd_name.title().replace("-", "")
+        app.command(cmd_name, cls=Command)(getattr(module, name))
         return get_command(app)
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
-        """Read the options before the command; what click refuses is told in one line.
+        """Read the options before the command.
 
         Raises:
-            UsageError: the command line is wrong, or holds bytes that are no text, as a path may.
+            UsageError: click refuses the command line, or it holds bytes that are no text, as a path may.
         """
         for given in [*arguments[1], os.environ.get("ITRPIPE_DATA", "")]:
             try:
@@ -197,7 +202,7 @@ class Commands(TyperGroup):
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read and run the command; an error of it is told in one line, too."""
+        """Read and run the command, whose errors become a `UsageError` of one line, too."""
         with _in_one_line():
             return super().invoke(ctx)
 

@@ -15,7 +15,7 @@ import typer
 from itrpipe import __version__
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.options import AddressOption, DataOption
-from itrpipe.config import brought, declared_stages
+from itrpipe.config import declared_stages, installed_plugins
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 
@@ -24,7 +24,7 @@ OPTIONAL = {
     "torchcodec": "Pillow decodes JPEG: pip install itrpipe[jpeg]",
     "ray": "for clusters: itrpipe[ray]",
 }
-"""Package -> how it goes without it."""
+"""Package that itrpipe works without -> the reason to install it, or the work without it."""
 FAISS_BUILDS = ("faiss-gpu-cuvs", "faiss-gpu", "faiss-gpu-cu12", "faiss-cpu")
 
 
@@ -60,7 +60,7 @@ class Doctor(BaseCommand):
             place = place.parent
         rows.append(("disk", f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free at {place}"))
         rows.append(("stages", ", ".join(declared_stages())))
-        for plugin in brought():
+        for plugin in installed_plugins():
             kind = plugin.group.removeprefix("itrpipe.")
             rows.append(("plug-in", f"{kind} {plugin.name}, {plugin.problem or plugin.package}"))
         if self.address:
@@ -106,12 +106,13 @@ def _cluster(address: str, root: Path) -> Iterator[str]:
     ray = load_ray()
     with connected(ray, address):
         for node in nodes(ray, root.absolute()):
-            other = "" if node.itrpipe == __version__ else f", here {__version__}: install one"
+            version = node.itrpipe
+            if version != __version__:
+                version += f", here {__version__}: install one"
             sees = "sees" if node.sees_data else "DOES NOT SEE"
-            yield (
-                f"{node.name}: {node.resources.get('CPU', 0):g} CPU, {node.resources.get('GPU', 0):g} GPU; itrpipe "
-                f"{node.itrpipe}{other}; {sees} {root.absolute()}"
-            )
+            cpus = node.resources.get("CPU", 0)
+            gpus = node.resources.get("GPU", 0)
+            yield f"{node.name}: {cpus:g} CPU, {gpus:g} GPU; itrpipe {version}; {sees} {root.absolute()}"
 
 
 def _device() -> str:

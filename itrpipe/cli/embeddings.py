@@ -1,4 +1,4 @@
-"""Embeddings from files or of another library in the place of a trained model, to mine with and to evaluate."""
+"""Options for embeddings from files or of another library, which mining and evaluation take for a trained model."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import place_of, whole_file
 from itrpipe.cli.options import OF_TRAINING, File, ModelOptions, Text
+from itrpipe.cli.request import absolute_path, place_of
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import UsageError
@@ -16,14 +16,23 @@ from itrpipe.features.declaration import EMBEDDER_PREFIXES, GIVEN, SENTENCE_TRAN
 
 Measure = Literal["cosine", "inner-product", "order"]
 ALONE = "embeddings"
-"""Dataset of embeddings that none is named for."""
+"""Dataset of embeddings if no dataset is named."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(@[0-9]+)?")
-_ARRAYS = (".parquet", ".npy", ".h5", ".hdf5")
 _IN_FOLDER = {
-    "images": [f"images{end}" for end in _ARRAYS],
-    "texts": [f"{name}{end}" for end in _ARRAYS for name in ("captions", "texts")],
-    "owners": [f"owners{end}" for end in (".npy", ".json", ".txt")],
+    "images": ("images.parquet", "images.npy", "images.h5", "images.hdf5"),
+    "texts": (
+        "captions.parquet",
+        "texts.parquet",
+        "captions.npy",
+        "texts.npy",
+        "captions.h5",
+        "texts.h5",
+        "captions.hdf5",
+        "texts.hdf5",
+    ),
+    "owners": ("owners.npy", "owners.json", "owners.txt"),
 }
+"""Side -> names that its file may have in a folder."""
 
 
 class EmbedderName(NamedTuple):
@@ -41,9 +50,9 @@ class EmbedderName(NamedTuple):
 
 
 def embedder_of(name: str) -> EmbedderName | None:
-    """Read `st:ID`, `st:ID@REVISION`, or `oc:` before either, with a folder as ID perhaps; None for another name.
+    """Read the name of a model of another library: `st:` or `oc:` before ID, ID@REVISION or a folder.
 
-    An id of sentence-transformers without an owner is one of its own models.
+    An id of sentence-transformers without an owner means one of its own models. None for any other name.
     """
     for prefix, library in EMBEDDER_PREFIXES.items():
         if not name.startswith(prefix):
@@ -60,7 +69,7 @@ def embedder_of(name: str) -> EmbedderName | None:
 
 @dataclass
 class GivenOptions(ModelOptions):
-    """Options of every command that takes embeddings in the place of a trained model, from files or of `st:ID`."""
+    """Options of every command that takes embeddings from files or of `st:ID` for a trained model."""
 
     named: Annotated[
         Text,
@@ -77,7 +86,7 @@ class GivenOptions(ModelOptions):
     embedder: EmbedderName | None = field(default=None, init=False)
 
     def complete(self) -> None:
-        """Take the settings of the model of `--model`; an embedder of another library is none of the dataset's."""
+        """Take the settings of the model of `--model`, unless it is one of another library."""
         self.embedder = embedder_of(self.named or "")
         if self.embedder is not None:
             self.named = None
@@ -86,15 +95,15 @@ class GivenOptions(ModelOptions):
     def defined(self, split: str) -> DatasetDefinition | None:
         """Define the embeddings of --embeddings or of an embedder, and name them; else choose the model, return None.
 
-        Where nothing else defines the dataset, files do. They are opened, so that what cannot be read or does not
-        belong together is told before anything is made.
+        Files define the dataset, too, if nothing else does. They are opened, so that errors of theirs are shown before
+        anything is made.
 
         Args:
             split: that the files are of.
 
         Raises:
-            UsageError: what belongs to --embeddings was given without it, other options name a model too, or the name
-                is none.
+            UsageError: an option of --embeddings was given without it, other options name a model too, or the name
+                is not valid.
             MissingInputError: a file is not there, or has no such split.
             DataError: see `GivenSplit`.
         """
@@ -109,39 +118,42 @@ class GivenOptions(ModelOptions):
         if "dataset" not in self.given:
             self.dataset = ALONE
         files = self._files(self.embeddings)
-        known = self._call_embeddings(self.name)
+        definition = self._call_embeddings(self.name)
         from itrpipe.features.given import GivenSplit
 
         opened = GivenSplit(files, split)
         paths = files.model_dump()
         label = f"{self.backbone}.{split}"
-        prepare = known.prepare or StageDefinition(conf=GIVEN)
+        prepare = definition.prepare or StageDefinition(conf=GIVEN)
         if prepare.conf == GIVEN:
-            # What is in a split of a dataset of embeddings alone, the first ones say while their files are there, and
-            # later ones of their name; others have to be of the same images and captions.
-            settings = prepare.settings
-            earlier = {side: settings.get(f"{split}.{side}", "") for side in paths}
-            own = known.embeddings[label].settings if label in known.embeddings else {}
-            are_own = all(own.get(f"files.{side}") == path for side, path in earlier.items())
+            # The first files of a split decide which images and captions are in a dataset of embeddings alone, while
+            # they are there; later files of their name take their place, others must have the same images and captions.
+            earlier = {side: prepare.settings.get(f"{split}.{side}", "") for side in paths}
+            same_name = {}
+            if label in definition.embeddings:
+                same_name = definition.embeddings[label].settings
+            are_replaced = all(same_name.get(f"files.{side}") == path for side, path in earlier.items())
             are_gone = not all(Path(path).exists() for path in earlier.values() if path)
-            if are_own or are_gone or not earlier["images"]:
-                told = {f"{split}.{side}": path for side, path in paths.items()}
-                prepare = StageDefinition(conf=GIVEN, settings=settings | told)
-                if prepare != known.prepare:
+            if are_replaced or are_gone or not earlier["images"]:
+                settings = dict(prepare.settings)
+                for side, path in paths.items():
+                    settings[f"{split}.{side}"] = path
+                prepare = StageDefinition(conf=GIVEN, settings=settings)
+                if prepare != definition.prepare:
                     opened.alone()
         about = {f"files.{side}": path for side, path in paths.items()}
         if self.measure:
             about["measure"] = self.measure
-        given = known.adding(embeddings={label: StageDefinition(conf=GIVEN, settings=about)})
-        return given.model_copy(update={"prepare": prepare})
+        embeddings = StageDefinition(conf=GIVEN, settings=about)
+        return definition.adding(embeddings={label: embeddings}).model_copy(update={"prepare": prepare})
 
     def _refuse_further(self, *options: str) -> None:
         """Refuse options that belong to --embeddings."""
         for option in options:
             value = getattr(self, option)
             if value is not None:
-                flag = "" if option == "captions" else f"--{option} "
-                raise UsageError(f"{flag}{value} belongs to --embeddings; add it, or leave this out")
+                named = value if option == "captions" else f"--{option} {value}"
+                raise UsageError(f"{named} belongs to --embeddings; add it, or leave this out")
 
     def _refuse_other_models(self, flag: str, options: tuple[str, ...]) -> None:
         """Refuse options that name a model beside the one that this flag names."""
@@ -153,9 +165,10 @@ class GivenOptions(ModelOptions):
     def _defined_by_embedder(self, embedder: EmbedderName) -> DatasetDefinition:
         """Define the embeddings of all splits by a model of another library, and name them after it."""
         self._refuse_other_models(f"--model {embedder.model}", OF_TRAINING)
-        own = embedder.model.rstrip("/").rpartition("/")[2].lower()
-        known = self._call_embeddings(self.name or re.sub(r"[^a-z0-9_-]+", "-", own).strip("-"))
-        about = {"model": whole_file(embedder.model)}
+        last_part = embedder.model.rstrip("/").rpartition("/")[2].lower()
+        name = self.name or re.sub(r"[^a-z0-9_-]+", "-", last_part).strip("-")
+        known = self._call_embeddings(name)
+        about = {"model": absolute_path(embedder.model)}
         if embedder.revision:
             about["revision"] = embedder.revision
         if self.measure:
@@ -164,36 +177,42 @@ class GivenOptions(ModelOptions):
         return known.adding(embeddings={f"{self.backbone}.{split}": definition for split in SPLITS})
 
     def _call_embeddings(self, name: str | None) -> DatasetDefinition:
-        """Call embeddings by a name, in the place of a trained model, and return what is known of the dataset.
+        """Call embeddings by a name, as if it were a trained model, and return the dataset's definition.
 
         Raises:
-            UsageError: the name is none, or one of seeds of another model.
+            UsageError: the name is not valid, or is that of another model, with a seed or without.
         """
         if name is not None and not _NAME.fullmatch(check_name(name)):
             raise UsageError(
                 f"--name {name!r} must be lower-case letters, digits, '_' and '-', or such a name and a seed: NAME@1"
             )
-        self.method, self.backbone = GIVEN, GIVEN if name is None else f"{GIVEN}-{name}"
-        known = load_definition(*self.where)
-        stem, is_seed, _ = self.backbone.partition("@")
-        for other in known.embeddings:
-            other = other.partition(".")[0]
-            if other != self.backbone and other.partition("@")[0] == stem and not (is_seed and "@" in other):
-                raise UsageError(
-                    f"--name {name}: {other.removeprefix(f'{GIVEN}-')} is there, and seeds share no name with a model "
-                    "without one; choose another name"
-                )
-        return known
+        self.method = GIVEN
+        self.backbone = GIVEN
+        if name is not None:
+            self.backbone = f"{GIVEN}-{name}"
+        definition = load_definition(*self.where)
+        stem = self.backbone.partition("@")[0]
+        for label in definition.embeddings:
+            other = label.partition(".")[0]
+            if other == self.backbone or other.partition("@")[0] != stem:
+                continue
+            if "@" in self.backbone and "@" in other:
+                continue  # seeds of one model
+            raise UsageError(
+                f"--name {name}: {other.removeprefix(f'{GIVEN}-')} is there, and seeds share no name with a model "
+                "without one; choose another name"
+            )
+        return definition
 
     def _files(self, images: Path) -> GivenFiles:
         """Return the files of embeddings by absolute path.
 
         Args:
-            images: file of those of the images; or file or folder of both, where there is no other.
+            images: file of the images' embeddings; or file or folder of both sides, if captions have no file.
 
         Raises:
-            MissingInputError: one is not there.
-            UsageError: a folder does not say which files are meant, or one file holds one side.
+            MissingInputError: a file is not there.
+            UsageError: a folder has no or several files of a side, or the only file holds one side.
         """
         places = {"images": place_of("--embeddings", images)}
         if self.captions is not None:

@@ -1,4 +1,7 @@
-"""The application: its entry, and what ends it, an error of one line or a signal. Nothing heavy is imported here."""
+"""The application: it runs a command, and turns errors and signals into a line and an exit code.
+
+Nothing heavy is imported here.
+"""
 
 import errno
 import io
@@ -23,7 +26,7 @@ _KINDS = {
     NotADirectoryError: "leads through something that is no folder",
     IsADirectoryError: "is a folder where a file was expected",
 }
-# What torch, CUDA and their libraries say; numpy and Arrow raise a MemoryError.
+# Messages of torch, CUDA and their libraries; numpy and Arrow raise a MemoryError.
 _NO_MEMORY = (
     "allocate memory",
     "not enough memory",
@@ -71,7 +74,7 @@ def _root(
 
 
 def main() -> None:
-    """Entry point: runs a command and turns a user's error into one line and an exit code."""
+    """Run the command line, and turn a user's error into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every terminal can show every letter
@@ -82,26 +85,27 @@ def main() -> None:
     except ItrpipeError as error:
         _end(error)
     except (SystemExit, KeyboardInterrupt) as leaving:
-        # Typer turns an interrupt into this exit code and says nothing.
+        # Typer turns an interrupt into this exit code and prints nothing.
         code = leaving.code if isinstance(leaving, SystemExit) else INTERRUPTED
         if code == INTERRUPTED:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)
         sys.exit(code)
     except (OSError, MemoryError, RuntimeError, ImportError) as error:
-        known = known_failure(error)
-        if known is None:
+        failure = known_failure(error)
+        if failure is None:
             raise
-        _end(known)
+        _end(failure)
 
 
 def spin_count() -> str:
     """Return how often an OpenMP thread looks for work before it sleeps.
 
-    Threads that spin for long between two small operations stand still where the cores have other work, threads
-    that hardly spin lose time where they have none. Training VSRN on two cores: 7.3 steps a second with OpenMP's
+    Threads that spin for long between two small operations stand still if the cores have other work; threads that
+    hardly spin lose time if the cores have none. Training VSRN on two cores: 7.3 steps a second with OpenMP's
     own 300,000 turns, 7.1 with 20,000, 5.7 with 2,000; beside one busy process 0.3, 1.4 and 4.0.
     """
-    return "20000" if os.getloadavg()[0] < (os.cpu_count() or 1) / 2 else "2000"
+    is_idle = os.getloadavg()[0] < (os.cpu_count() or 1) / 2
+    return "20000" if is_idle else "2000"
 
 
 def known_failure(error: BaseException) -> ItrpipeError | None:
@@ -119,31 +123,37 @@ def known_failure(error: BaseException) -> ItrpipeError | None:
         )
     if not isinstance(error, OSError):
         return None
-    told = unavailable(error)
-    if told:
-        return told
+    on_disk = unavailable(error)
+    if on_disk:
+        return on_disk
     if error.filename is None:
         try:
             os.getcwd()
         except FileNotFoundError:
             return MissingInputError("the folder that this command was started in is gone; start it in another one")
         return None
-    what = _KINDS.get(type(error))
-    if what is None:
+    problem = _KINDS.get(type(error))
+    if problem is None:
         return None
-    return MissingInputError(f"{error.filename} {what}; put it back or name another, then run the same command again")
+    return MissingInputError(
+        f"{error.filename} {problem}; put it back or name another, then run the same command again"
+    )
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    if isinstance(error, MemoryError):
         return True
-    loaded = isinstance(error, RuntimeError | ImportError) or (isinstance(error, OSError) and error.errno is None)
-    return loaded and any(sign in str(error).lower() for sign in _NO_MEMORY)
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno == errno.ENOMEM
+    if not isinstance(error, RuntimeError | ImportError | OSError):
+        return False
+    text = str(error).lower()
+    return any(sign in text for sign in _NO_MEMORY)
 
 
 def _end(error: ItrpipeError) -> NoReturn:
     """Print an error in one line, or that of a recipe in several, and leave with its exit code."""
-    shown = printable_lines if isinstance(error, MissingSourceError) else printable
+    to_text = printable_lines if isinstance(error, MissingSourceError) else printable
     if sys.stderr is not None:  # closed by `2>&-`; typer would print UTF-8 on a stream that shows ASCII alone
-        print(f"error: {shown(str(error))}", file=sys.stderr)
+        print(f"error: {to_text(str(error))}", file=sys.stderr)
     sys.exit(error.exit_code)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import whole_file
 from itrpipe.cli.embeddings import GivenOptions
 from itrpipe.cli.options import DecisionsOption, JudgesOption, LanguageModelOption, Number, Split, Texts
+from itrpipe.cli.request import absolute_path
 from itrpipe.datasets.judgements import JUDGEMENTS
 from itrpipe.progress import Reporter, SafeConsole
 
@@ -65,7 +65,7 @@ class Evaluate(GivenOptions):
         benchmarks = []
         for each in self.benchmark or ():
             name, equals, folder = each.partition("=")
-            benchmarks.append(f"{name}{equals}{whole_file(folder)}")
+            benchmarks.append(f"{name}{equals}{absolute_path(folder)}")
         overrides = self.overrides(
             *("ensemble_with", "split", "rerank", "eccv", "discriminate", "language_model", "protocols", "decisions"),
             judges=self.judges,

@@ -35,29 +35,30 @@ class Explain(AskingOptions):
         from itrpipe.analysis.words import trains_word_heads
         from itrpipe.search.explanation import explain
 
-        asked = self.asked("train", as_json=self.as_json)
-        step = asked.plan("train", self.method)
+        request = self.request("train", as_json=self.as_json)
+        step = request.plan("train", self.method)
         if not trains_word_heads(step.settings.model_dump()):
             raise UsageError(
-                f"{asked.label} does not learn which words are wrong: its loss has no weight_discrimination above 0; "
+                f"{request.label} does not learn which words are wrong: its loss has no weight_discrimination above 0; "
                 "explain a run of --method tags-dc"
             )
-        made = asked.made("explain")
+        made = request.made("explain")
         if not made:
             return
-        found = explain(made[0].folder, made[0].manifest.label, self.image, self.caption, asked.device)
+        explanation = explain(made[0].folder, made[0].manifest.label, self.image, self.caption, request.device)
         if self.as_json:
-            Reporter().say_json({"dataset": self.dataset, **found})
+            Reporter().say_json({"dataset": self.dataset, **explanation})
             return
-        reporter, words = asked.reporter, found["words"]
-        match = f"  match      {found['score']:.2f}"
-        reporter.say(f"{found['image_id']} ({found['split']}), {found['run']}", style="bold")
-        reporter.console.print(Coloured("  caption    ").append_text(coloured(found["caption"], words)))
+        reporter = request.reporter
+        words = explanation["words"]
+        match = f"  match      {explanation['score']:.2f}"
+        reporter.say(f"{explanation['image_id']} ({explanation['split']}), {explanation['run']}", style="bold")
+        reporter.console.print(Coloured("  caption    ").append_text(coloured(explanation["caption"], words)))
         if not any(word["flagged"] for word in words):
             reporter.say("  corrected  nothing: no word is more likely wrong than right")
-        elif found["corrected_score"] is not None:
-            reporter.say(f"  corrected  {found['corrected']}")
-            match += f", corrected {found['corrected_score']:.2f}"
+        elif explanation["corrected_score"] is not None:
+            reporter.say(f"  corrected  {explanation['corrected']}")
+            match += f", corrected {explanation['corrected_score']:.2f}"
         reporter.say(match)
         unknown = [word["text"] for word in words if not word["known"]]
         if unknown:
@@ -66,7 +67,8 @@ class Explain(AskingOptions):
 
 def coloured(caption: str, words: list[dict[str, Any]]) -> Coloured:
     """Colour the words of a caption by their probability of a mismatch, with the number behind flagged ones."""
-    text, done = Coloured(), 0
+    text = Coloured()
+    done = 0
     for word in words:
         tone = min(len(_TONES) - 1, int(word["mismatch"] * len(_TONES)))
         text.append(caption[done : word["start"]])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Option
 
 from itrpipe import __version__
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, Split, Text
+from itrpipe.cli.request import Request
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE
@@ -54,22 +54,22 @@ class Export(AskingOptions):
     split: Annotated[Split | None, Option(help="Evaluated and exported: test, val or train.")] = None
 
     def run(self) -> None:
-        self.export(self.asked("evaluate", split=self.split))
+        self.export(self.request("evaluate", split=self.split))
 
-    def export(self, asked: Asked) -> None:
-        """Write a folder with the model of an evaluation, its card, and what else is wanted.
+    def export(self, request: Request) -> None:
+        """Write a folder with the model of an evaluation, its card, and the further files of the options.
 
         Raises:
-            UsageError: the folder is taken or lies among artifacts, or the model has nothing of what is wanted.
-            MissingInputError: no folder can be made there, or what the model was made from was removed.
+            UsageError: the folder is taken or lies among artifacts, or the model does not fit an option.
+            MissingInputError: no folder can be made there, or an artifact that the model was made from was removed.
             DataError: a file of the model is damaged.
             DiskFullError: no space is left.
         """
-        target = open_target(asked.root, self.target, force=self.force)
+        target = open_target(request.root, self.target, force=self.force)
         if self.license is not None and not _LICENSE.fullmatch(self.license):
             raise UsageError(f"--license {self.license!r} is no identifier of the hub, such as apache-2.0 or cc-by-4.0")
-        self._refuse_unfit(asked.plan("evaluate"))
-        made = asked.made("export")
+        self._refuse_unfit(request.plan("evaluate"))
+        made = request.made("export")
         if not made:
             return
         from itrpipe.exporting.card import model_card
@@ -78,15 +78,21 @@ class Export(AskingOptions):
         from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 
         evaluated = made[0]
-        trained, prepared = evaluated.input("train"), evaluated.input("prepare")
+        trained = evaluated.input("train")
+        prepared = evaluated.input("prepare")
         manifest = trained.manifest
         joint, reason = self._joint(trained)
         if reason:
-            asked.reporter.say(
+            request.reporter.say(
                 f"no class of transformers embeds as this model does: {reason}; the folder has itrpipe's own layout"
             )
         fingerprints = fingerprints_of(trained, evaluated)
-        record = {"itrpipe": __version__, "dataset": asked.dataset, "run": manifest.label, "artifacts": fingerprints}
+        record = {
+            "itrpipe": __version__,
+            "dataset": request.dataset,
+            "run": manifest.label,
+            "artifacts": fingerprints,
+        }
         with new_folder(target, record, force=self.force) as work:
             write_model(work, trained.folder, joint)
             libraries = []
@@ -123,13 +129,15 @@ class Export(AskingOptions):
                 "tables": TABLES if self.embeddings == "parquet" else {},
             }
             write_text(work / CARD, model_card(facts))
-        for path in sorted(path for path in target.rglob("*") if path.is_file()):
-            asked.reporter.say(f"  {path.relative_to(target).as_posix():<40} {path.stat().st_size / 2**10:>12,.1f} KiB")
-        asked.reporter.say(str(target))
-        asked.reporter.say(f"next: {target / CARD} shows how to use it")
+        for path in sorted(target.rglob("*")):
+            if path.is_file():
+                name = path.relative_to(target).as_posix()
+                request.reporter.say(f"  {name:<40} {path.stat().st_size / 2**10:>12,.1f} KiB")
+        request.reporter.say(str(target))
+        request.reporter.say(f"next: {target / CARD} shows how to use it")
 
     def _refuse_unfit(self, step: Step) -> None:
-        """Refuse before anything is trained what the model cannot give."""
+        """Refuse options that do not fit the model, before anything is trained."""
         settings = step.settings.model_dump()
         backbone = settings["backbone"]
         if settings["ensemble_with"]:
@@ -148,10 +156,13 @@ class Export(AskingOptions):
             )
 
     def _joint(self, trained: Artifact) -> "tuple[JointModel | None, str]":
-        """Return a dual encoder as a joint model of transformers, or why it is none; of other backbones neither.
+        """Return a dual encoder as a joint model of transformers, or the reason why transformers has none like it.
+
+        Returns:
+            The joint model and "", or None and the reason; for other backbones None and "".
 
         Raises:
-            UsageError: files for open_clip are wanted, which has no such model.
+            UsageError: --open-clip is given, and open_clip has no such model.
         """
         if backbone_family(trained.manifest.settings["backbone"]) != DUAL_ENCODER:
             return None, ""

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
 from itrpipe import __version__
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, JudgesOption, Number, Text
+from itrpipe.cli.request import Request
 from itrpipe.datasets.definition import image_root
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
@@ -16,10 +16,15 @@ from itrpipe.exporting.places import judge_without_place, without_places
 from itrpipe.features.declaration import GIVEN, SENTENCE_TRANSFORMERS
 from itrpipe.pipeline.exports import CARD, fingerprints_of
 from itrpipe.printable import quantity
+from itrpipe.progress import Reporter
 from itrpipe.report.chain import commands_behind
 from itrpipe.stages.base import Artifact, Need
 from itrpipe.storage.artifact import fingerprint
 from itrpipe.storage.disk import write_text
+
+if TYPE_CHECKING:
+    from itrpipe.exporting.formats import TableFiles
+    from itrpipe.exporting.negatives import MinedPairs
 
 VERSION = 4
 """Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
@@ -85,40 +90,42 @@ class ExportNegatives(AskingOptions):
             if self.synthetic:
                 raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
             method = self.method if "method" in self.given else None
-            asked = Asked(*self.where, self.overrides("judges", method=method), asks=True, **self.how)
+            request = Request(*self.where, self.overrides("judges", method=method), takes_finished=True, **self.how)
         else:
-            asked = self.asked("mine_negatives", judges=self.judges)
-        prepare = asked.planner.definition.prepare
+            request = self.request("mine_negatives", judges=self.judges)
+        prepare = request.planner.definition.prepare
         if prepare is not None and prepare.conf == GIVEN:
             raise UsageError(
                 f"dataset {self.dataset!r} was made of embeddings alone, and has neither captions nor photographs to "
                 "write; prepare them with `itrpipe prepare --dataset NAME`, and mine with `--dataset NAME --embeddings`"
             )
         if self.twins:
-            asked.plan("synthesize", "twins")
+            request.plan("synthesize", "twins")
         else:
-            sentences = [Need("synthesize", self.synthetic)] if self.synthetic else []
-            asked.plan("mine_negatives", None, *sentences)
-            self._refuse_short(asked)
-        made = asked.made("export-negatives")
+            if self.synthetic:
+                request.plan("mine_negatives", None, Need("synthesize", self.synthetic))
+            else:
+                request.plan("mine_negatives")
+            self._refuse_short(request)
+        made = request.made("export-negatives")
         if made:
-            self._write(asked, made, target)
+            self._write(request, made, target)
 
     def _refuse_unlike(self) -> None:
-        """Refuse choices that the format does not have."""
+        """Refuse options that files of the format do not have."""
         from itrpipe.exporting.formats import FORMATS
 
         for name in FORMATS[self.form].unread:
             if getattr(self, name) not in ("both", False, ""):
-                takers = [each for each, form in FORMATS.items() if name not in form.unread]
+                takers = [format_name for format_name, form in FORMATS.items() if name not in form.unread]
                 raise UsageError(
                     f"--{name.replace('_', '-')}: files of {self.form} have no such choice; leave it out, or give "
                     f"--format {' or '.join(takers)}"
                 )
 
-    def _refuse_short(self, asked: Asked) -> None:
-        """Refuse before anything is made what the lists cannot give."""
-        settings = asked.step.settings.model_dump()
+    def _refuse_short(self, request: Request) -> None:
+        """Refuse options that the lists cannot fulfil, before anything is made."""
+        settings = request.step.settings.model_dump()
         if settings["candidates"]:
             raise UsageError(
                 f"candidates = {settings['candidates']} adds candidates from outside the dataset, so that "
@@ -135,28 +142,33 @@ class ExportNegatives(AskingOptions):
             count = settings[f"rescore_{side}"] or settings[f"num_{side}"]
             if self.negatives and count < self.negatives:
                 raise UsageError(
-                    f"--negatives {self.negatives}: {asked.step.location.name} has num_{side} = {count}; give "
+                    f"--negatives {self.negatives}: {request.step.location.name} has num_{side} = {count}; give "
                     f"--negatives {count}, "
-                    f"or mine more with `{asked.command_of(asked.step)} --set num_{side}={self.negatives}`"
+                    f"or mine more with `{request.command_of(request.step)} --set num_{side}={self.negatives}`"
                 )
 
-    def _write(self, asked: Asked, made: list[Artifact], target: Path) -> None:
+    def _write(self, request: Request, made: list[Artifact], target: Path) -> None:
         """Write the files and their card."""
         from itrpipe.exporting.card import dataset_card
         from itrpipe.exporting.formats import FORMATS, write_files
         from itrpipe.exporting.negatives import MOST, open_mined, open_twins, refuse_wrong_root
 
-        reporter = asked.reporter
-        form, directions = FORMATS[self.form], DIRECTIONS[self.direction]
-        lists, prepared = made[0], made[0].input("prepare")
+        reporter = request.reporter
+        form = FORMATS[self.form]
+        directions = DIRECTIONS[self.direction]
+        lists = made[0]
+        prepared = lists.input("prepare")
         sources = prepared.folder, lists.folder, image_root(prepared.folder)
         how: dict[str, Any] = {"image_root": self.image_root, "holds_images": form.holds_images}
-        most_sentences = self.sentences if self.synthetic else 0
+        most_sentences = 0
+        if self.synthetic:
+            most_sentences = self.sentences
         if self.twins:
             mined = open_twins(*sources, **how)
         else:
             if self.synthetic:
-                how |= {"sentences": made[1].folder, "writer": self.synthetic}
+                how["sentences"] = made[1].folder
+                how["writer"] = self.synthetic
             how["drop_above"] = self.drop_above
             mined = open_mined(*sources, self.negatives or MOST, most_sentences=most_sentences, **how)
         mined = replace(mined, with_scores=self.with_scores)
@@ -177,7 +189,9 @@ class ExportNegatives(AskingOptions):
             )
 
         options = self.chosen(*_RECORDED)
-        options |= {"negatives": mined.negatives, "sentences": most_sentences, "format": self.form}
+        options["negatives"] = mined.negatives
+        options["sentences"] = most_sentences
+        options["format"] = self.form
         fingerprints = fingerprints_of(*made)
         record = {
             "itrpipe": __version__,
@@ -188,10 +202,11 @@ class ExportNegatives(AskingOptions):
             "tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables},
         }
         judges = [judge_without_place(name) for name in lists.manifest.settings.get("judges", ())]
-        whole = Path(self.image_root).is_absolute()
+        is_absolute = Path(self.image_root).is_absolute()
+        rows = sum(len(table.rows) for table in tables)
         with (
             new_folder(target, record, force=self.force) as work,
-            reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
+            reporter.task("writing negatives", rows, "rows") as task,
         ):
             files = write_files(work, tables, mined, self.shard_rows, task.advance)
             card = {
@@ -199,42 +214,48 @@ class ExportNegatives(AskingOptions):
                 **options,
                 "files": files,
                 "copied": any(image.get("copied") for image in mined.images),
-                "miner": _miner(asked),
+                "miner": _miner(request),
                 "holds_images": all(image["image"] is None for image in mined.images),
                 "tables": tables,
                 "judges": judges,
                 "repeats": sum(mined.left_out[name].repeats for name in directions),
                 "right": sum(mined.left_out[name].right for name in directions),
                 "seen": sum(mined.left_out[name].seen for name in directions),
-                "image_root": without_places(self.image_root) if whole else self.image_root,
-                "whole": whole,
+                "image_root": without_places(self.image_root) if is_absolute else self.image_root,
+                "whole": is_absolute,
                 "made_from": fingerprint("export_negatives", VERSION, options, fingerprints | {"itrpipe": __version__}),
                 "commands": commands_behind([each.folder for each in made]),
             }
             write_text(work / CARD, dataset_card(card))
-        for table in tables:
-            left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
-            reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
-        for direction in directions:
-            left_out = mined.left_out[direction]
-            if left_out.repeats:
-                count = quantity(left_out.repeats, "candidate")
-                reporter.say(f"  {direction}: left out {count} with the words of the positive")
-            if left_out.right:
-                count = f"{left_out.right:,} of {quantity(left_out.seen, 'negative')}"
-                reporter.say(
-                    f"  {direction}: left out {count} that the judge takes for right answers; "
-                    "keep them with --drop-above 1"
-                )
+        _say_rows(reporter, mined, tables, directions)
         reporter.say(str(target))
         reporter.say(f"next: {target / CARD} shows how to train with them")
 
 
-def _miner(asked: Asked) -> str:
-    """Return the hub id of the model of sentence-transformers that mined the lists; empty of other models."""
-    if "embeddings" not in asked.step.inputs:
+def _say_rows(reporter: Reporter, mined: "MinedPairs", tables: "list[TableFiles]", directions: tuple[str, ...]) -> None:
+    """Print the rows that were written, and the candidates and captions that were left out."""
+    for table in tables:
+        line = f"  {table.pattern:<16} {len(table.rows):>10,} rows"
+        if table.left_out:
+            line += f", {table.left_out:,} captions left out (too few negatives)"
+        reporter.say(line)
+    for direction in directions:
+        left_out = mined.left_out[direction]
+        if left_out.repeats:
+            count = quantity(left_out.repeats, "candidate")
+            reporter.say(f"  {direction}: left out {count} with the words of the positive")
+        if left_out.right:
+            count = f"{left_out.right:,} of {quantity(left_out.seen, 'negative')}"
+            reporter.say(
+                f"  {direction}: left out {count} that the judge takes for right answers; keep them with --drop-above 1"
+            )
+
+
+def _miner(request: Request) -> str:
+    """Return the hub id of the model of sentence-transformers that mined the lists; empty for other models."""
+    if "embeddings" not in request.step.inputs:
         return ""
-    settings = asked.step.inputs["embeddings"].settings.model_dump()
+    settings = request.step.inputs["embeddings"].settings.model_dump()
     if settings.get("library") != SENTENCE_TRANSFORMERS or Path(settings["model"]).is_absolute():
         return ""
     return settings["model"]

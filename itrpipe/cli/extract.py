@@ -6,10 +6,10 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import place_of, remembered
 from itrpipe.cli.options import DeviceOption, File, PartOption, RunOptions, Text, Texts
+from itrpipe.cli.request import place_of, remembered
 from itrpipe.config import kind_of, load_declaration, unknown
-from itrpipe.datasets.definition import StageDefinition, check_name, load_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS
 from itrpipe.progress import Reporter
@@ -49,8 +49,9 @@ class Extract(RunOptions):
             if arrays.setdefault(f"map.{dataset}", array) != array:
                 raise UsageError(f"--map gives {dataset} twice; name one array")
         overrides = self.overrides("strict", "ids", "device", "part", **arrays)
-        definition, named = load_definition(*self.where), self.name is not None
-        features, name = self.features, self.name
+        definition = load_definition(*self.where)
+        features = self.features
+        name = self.name
         if features is None and self.source is None and name in definition.features:
             features = name
         if self.source is not None:
@@ -60,7 +61,8 @@ class Extract(RunOptions):
             name = features or definition.default_features(self.dataset)
             defined = definition.features[name]
         else:
-            extractors, parts = load_declaration("extract").confs, features.split("+")
+            extractors = load_declaration("extract").confs
+            parts = features.split("+")
             for part in parts:
                 if part not in extractors:
                     raise UsageError(unknown("extractor", part, extractors))
@@ -70,52 +72,64 @@ class Extract(RunOptions):
                 raise UsageError(f"--features {features} names an extractor twice; name each once")
             defined = StageDefinition(conf=features)
         name = check_name(name or defined.conf)
-        known = definition.features.get(name)
-        stage, overrides = remembered("extract", defined, known, overrides)
+        before = definition.features.get(name)
+        defined, overrides = remembered("extract", defined, before, overrides)
+        if self.name is None and defined != before:
+            self._refuse_change(name, definition)
+        return self.run_stage("extract", overrides, conf=name, definition=definition.adding(features={name: defined}))
+
+    def _refuse_change(self, name: str, definition: DatasetDefinition) -> None:
+        """Refuse other features of a name if named models were trained on those that have it.
+
+        Raises:
+            UsageError: there are such models.
+        """
         readers = []
-        if not named and stage != known:
-            for trained, model in definition.named_trainings().items():
-                folder = self.data / self.dataset / "train" / trained
-                read = read_manifest(folder).inputs.get("extract") if folder.is_dir() else None
-                if read is not None and read.name.rpartition("-")[0] == name:
-                    readers.append(model)
+        for trained, model in definition.named_trainings().items():
+            folder = self.data / self.dataset / "train" / trained
+            if not folder.is_dir():
+                continue
+            extracted = read_manifest(folder).inputs.get("extract")
+            if extracted is not None and extracted.name.rpartition("-")[0] == name:
+                readers.append(model)
         if readers:
             raise UsageError(
                 f"features {name} would change, and model {', '.join(readers)} was trained on them; add --name NAME "
                 f"for further features, or --name {name} to replace these"
             )
-        return self.run_stage("extract", overrides, conf=name, definition=definition.adding(features={name: stage}))
 
 
 def _importer_of(source: Path, features: str | None) -> str:
-    """Find the importer that reads `source`: as named, else the only one whose layout is there or complete."""
-    known = _importers()
+    """Return the importer that reads `source`: the named one, else the only one with a layout, or a complete one."""
+    importers = _importers()
     if features is not None:
-        if features not in known:
-            raise UsageError(f"--from imports files: {unknown('importer --features', features, known)}")
+        if features not in importers:
+            raise UsageError(f"--from imports files: {unknown('importer --features', features, importers)}")
         return features
-    found = {}
-    for name, kind in known.items():
+    layouts = {}
+    for name, kind in importers.items():
         layout = IMPORTERS.module(kind).layout(source)
         if layout is not None:
-            found[name] = layout
-    if not found:
+            layouts[name] = layout
+    if not layouts:
         raise UsageError(
-            f"--from {source} is of no format that is recognised; name one with --features {' | '.join(known)}"
+            f"--from {source} is of no format that is recognised; name one with --features {' | '.join(importers)}"
         )
-    if len(found) == 1:
-        return next(iter(found))
-    holds = f"--from {source} holds {' and '.join(f'{name} ({layout})' for name, layout in found.items())}"
-    complete = [name for name, layout in found.items() if not layout.lacks]
+    if len(layouts) == 1:
+        return next(iter(layouts))
+    described = [f"{name} ({layout})" for name, layout in layouts.items()]
+    holds = f"--from {source} holds {' and '.join(described)}"
+    complete = [name for name, layout in layouts.items() if not layout.lacks]
     if len(complete) != 1:
-        raise UsageError(f"{holds}; name one with --features {' | '.join(complete or found)}")
+        raise UsageError(f"{holds}; name one with --features {' | '.join(complete or layouts)}")
     Reporter().say(f"{holds}; {complete[0]} alone is complete and is imported")
     return complete[0]
 
 
 def _importers() -> dict[str, str]:
     """Return the kind of every configuration of `extract` that imports features."""
-    declaration, importers = load_declaration("extract"), {}
+    declaration = load_declaration("extract")
+    importers = {}
     for conf in declaration.confs:
         kind = kind_of(declaration, conf)
         if kind.replace("_", "-") in IMPORTERS.classes:

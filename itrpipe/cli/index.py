@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked, refuse_incomplete
 from itrpipe.cli.options import OF_TRAINING, MakeOption, ModelOptions, overrides_of
+from itrpipe.cli.request import Request, refuse_incomplete
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.definition import StageDefinition, load_definition, redefine
 from itrpipe.encoders.folders import CONFIG, fetch_folder, read_config, reads_side
@@ -24,9 +24,10 @@ from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_man
 if TYPE_CHECKING:
     from itrpipe.search.gallery import Gallery
 
-CONF, STAGE = "photographs", "index"
-_LONGEST = 48
-"""Characters of a name of a folder in the name of an artifact."""
+CONF = "photographs"
+STAGE = "index"
+_MAX_LENGTH = 48
+"""Characters of a folder's name in the name of an artifact."""
 
 
 @dataclass
@@ -37,7 +38,7 @@ class IndexOptions(ModelOptions):
         """Complete the options as `ModelOptions` does; a folder or hub id stays in `named`, and `known` is None.
 
         Raises:
-            UsageError, MissingInputError: as there.
+            UsageError, MissingInputError: see `ModelOptions.complete`.
         """
         try:
             super().complete()
@@ -50,31 +51,33 @@ class IndexOptions(ModelOptions):
 
     @property
     def opened(self) -> str | None:
-        """Return the folder or hub id of a model; None where options name a training."""
-        return self.named if self.known is None else None
+        """Return the folder or hub id of a model; None if the options name a training."""
+        if self.known is not None:
+            return None
+        return self.named
 
-    def gallery(self, asked: Asked, photos: Path) -> "Gallery":
-        """Open all that can be searched of photographs, by what was asked for to index them."""
+    def gallery(self, request: Request, photos: Path) -> "Gallery":
+        """Open the gallery of a folder of photographs, by the request of its index."""
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import load
 
-        settings = asked.step.settings.model_dump()
+        settings = request.step.settings.model_dump()
         model = load(settings["model"], device=self.device or "auto")
         model.label = settings["called"]
-        return Gallery.of_folder(model, photos.resolve(), asked.step.location.folder)
+        return Gallery.of_folder(model, photos.resolve(), request.step.location.folder)
 
-    def indexed(self, photos: Path, *, as_json: bool = False, whole: bool = False) -> Asked | None:
-        """Make what is missing: the model, and the embeddings of photographs that are new or have changed.
+    def indexed(self, photos: Path, *, as_json: bool = False, whole: bool = False) -> Request | None:
+        """Make the model if it is missing, and the embeddings of photographs that are new or have changed.
 
-        Where the options name no model, the only one that has indexed the folder is meant.
+        If the options name no model, the only one that has indexed the folder is meant.
 
         Args:
             photos: the folder.
             as_json: standard output is for JSON.
-            whole: the index is what was asked for: it is made even with --no-deps, and its plan always shown.
+            whole: the index is the command's very result: it is made even with --no-deps, and its plan always shown.
 
         Returns:
-            What was asked for, whose step is the index; None after a dry run.
+            The request whose step is the index; None after a dry run.
 
         Raises:
             MissingInputError: there is no such folder, no photograph in it, or no such model.
@@ -83,73 +86,90 @@ class IndexOptions(ModelOptions):
         """
         from itrpipe.search.photos import list_photographs
 
-        list_photographs(photos, self.data)  # which refuses a folder without any
+        list_photographs(photos, self.data)  # refuses a folder without photographs
         photos = photos.resolve()
         dataset = dataset_of(photos)
-        told = overrides_of(self.settings, {"device": self.device}) + self.placed
-        model = self._model(photos, [item for item in told if item.scope not in (None, STAGE, CONF)], as_json)
+        overrides = overrides_of(self.settings, {"device": self.device}) + self.placed
+        of_training = [each for each in overrides if each.scope not in (None, STAGE, CONF)]
+        model = self._model(photos, of_training, as_json)
         if model is None:
             return None
         folder, name = model
-        told = [item for item in told if item.scope in (None, STAGE, CONF, EVERYWHERE)]
-        known = load_definition(self.data, dataset)
+        of_index = [each for each in overrides if each.scope in (None, STAGE, CONF, EVERYWHERE)]
+        before = load_definition(self.data, dataset)
         change = {"photographs": StageDefinition(conf=CONF, source=str(photos))}
-        definition = known.model_copy(update=change)
-        asked = Asked(self.data, dataset, told, as_json=as_json, **self.how, definition=definition)
-        asked.plan(STAGE, CONF, model=str(folder), called=name)
-        if not asked.made(STAGE, whole=whole):
+        definition = before.model_copy(update=change)
+        request = Request(self.data, dataset, of_index, as_json=as_json, **self.how, definition=definition)
+        request.plan(STAGE, CONF, model=str(folder), called=name)
+        if not request.made(STAGE, whole=whole):
             return None
-        if known.photographs is None:
+        if before.photographs is None:
             redefine(self.data, dataset, lambda now: now.model_copy(update=change))
-        return asked
+        return request
 
     def _model(self, photos: Path, of_training: list[Override], as_json: bool) -> tuple[Path, str] | None:
-        """Return the model, trained if it is missing, and its name; None where a dry run would train it.
+        """Return the folder of the model, trained or fetched if it is missing, and its name.
 
-        A model of the hub is fetched where it is not there yet.
+        None if a dry run would train it.
 
         Raises:
-            UsageError: none is named, and not one alone has indexed the folder.
+            UsageError: no model is named, and none or several have indexed the folder.
         """
+        opened = self.opened
+        name = ""
+        if self.named is None and self.given.isdisjoint(OF_TRAINING):
+            name, opened = self._only_model(photos)
+        if opened is None:
+            return self._trained(photos, of_training, as_json)
+        refuse_unused(override for override in of_training if override.scope != EVERYWHERE)
+        folder = Path(opened).expanduser()
+        if not folder.is_dir():
+            return fetch_folder(opened), name or _slug(opened.replace("/", "--"))
+        folder = folder.resolve()
+        if not any((folder / file).is_file() for file in (MANIFEST, CONFIG)):
+            raise MissingInputError(f"--model {opened} holds no model: it has no {CONFIG}; name the folder of one")
+        return folder, name or f"{_slug(folder.name)}.{_digest(str(folder))[:6]}"
+
+    def _only_model(self, photos: Path) -> tuple[str, str]:
+        """Return name and folder of the only model that has indexed some photographs.
+
+        Raises:
+            UsageError: none or several have.
+        """
+        folders = filter(is_finished, folders_in(self.data / dataset_of(photos) / STAGE))
+        models = {}
+        for manifest in sorted(map(read_manifest, folders), key=lambda manifest: manifest.finished):
+            models[manifest.settings["called"]] = manifest.settings["model"]
+        if not models:
+            raise UsageError(f"--photos {photos} is not indexed yet; name a model with --model")
+        if len(models) > 1:
+            names = ", ".join(sorted(models))
+            raise UsageError(f"--photos {photos} is indexed by {names}; name a model with --model")
+        return models.popitem()
+
+    def _trained(self, photos: Path, of_training: list[Override], as_json: bool) -> tuple[Path, str] | None:
+        """Return the folder of a training, made if it is missing, and its name; None if a dry run would make it."""
         from itrpipe.search.photos import no_embeddings, refuse_imported
 
-        opened, name = self.opened, ""
-        if self.named is None and self.given.isdisjoint(OF_TRAINING):
-            folders = filter(is_finished, folders_in(self.data / dataset_of(photos) / STAGE))
-            newest = {}
-            for manifest in sorted(map(read_manifest, folders), key=lambda each: each.finished):
-                newest[manifest.settings["called"]] = manifest.settings["model"]
-            if len(newest) != 1:
-                has = f"is indexed by {', '.join(sorted(newest))}" if newest else "is not indexed yet"
-                raise UsageError(f"--photos {photos} {has}; name a model with --model")
-            ((name, opened),) = newest.items()
-        if opened is not None:
-            refuse_unused(item for item in of_training if item.scope != EVERYWHERE)
-            folder = Path(opened).expanduser()
-            if not folder.is_dir():
-                return fetch_folder(opened), name or _slug(opened.replace("/", "--"))
-            folder = folder.resolve()
-            if not any((folder / file).is_file() for file in (MANIFEST, CONFIG)):
-                raise MissingInputError(f"--model {opened} holds no model: it has no {CONFIG}; name the folder of one")
-            return folder, name or f"{_slug(folder.name)}.{_digest(str(folder))[:6]}"
-        told = overrides_of(None, {**self.chosen(*self.shared), "method": None}) + of_training
+        overrides = overrides_of(None, {**self.chosen(*self.shared), "method": None}) + of_training
         if self.known:
-            told = self.known.overrides(read=False) + told
-        asked = Asked(*self.where, told, as_json=as_json, **self.how)
-        step = asked.plan("train", self.method)
+            overrides = self.known.overrides(read=False) + overrides
+        request = Request(*self.where, overrides, as_json=as_json, **self.how)
+        step = request.plan("train", self.method)
         settings = step.settings.model_dump()
         if not settings_of(settings["backbone"]).embeds:
-            raise no_embeddings(asked.label)
+            raise no_embeddings(request.label)
         extract = step.inputs.get("extract")
         if extract is not None:
-            refuse_imported(passes_of(extract.need.conf, extract.settings), f"{asked.label} on {extract.need.conf}")
-        name = asked.label
+            reader = f"{request.label} on {extract.need.conf}"
+            refuse_imported(passes_of(extract.need.conf, extract.settings), reader)
+        name = request.label
         if self.known:
             name = self.known.name
             if settings["seed"]:
                 name += f".s{settings['seed']}"
-        if step.state != "up to date" and not asked.made("train"):
-            asked.reporter.say(f"{photos}: {STAGE} follows when the model is trained")
+        if step.state != "up to date" and not request.made("train"):
+            request.reporter.say(f"{photos}: {STAGE} follows when the model is trained")
             return None
         return step.location.folder.resolve(), f"{self.dataset}.{name}"
 
@@ -164,8 +184,8 @@ def dataset_of(photos: Path) -> str:
 
 
 def _slug(name: str) -> str:
-    """Turn a name into a part of one that folders can have."""
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-")[:_LONGEST] or "folder"
+    """Turn a name into a part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-")[:_MAX_LENGTH] or "folder"
 
 
 def _digest(text: str) -> str:
@@ -188,17 +208,16 @@ class Index(IndexOptions):
     photos: Annotated[Path, Option(metavar="FOLDER", help="Folder of photographs.")]
 
     def run(self) -> None:
-        asked = self.indexed(self.photos, whole=True)
-        if asked is None:
+        request = self.indexed(self.photos, whole=True)
+        if request is None:
             return
-        folder = asked.step.location.folder
-        asked.reporter.say(str(folder))
+        folder = request.step.location.folder
+        request.reporter.say(str(folder))
         query = "'a dog on a beach'"
-        if not reads_side(read_config(Path(asked.step.settings.model_dump()["model"]) / CONFIG), "text"):
+        if not reads_side(read_config(Path(request.step.settings.model_dump()["model"]) / CONFIG), "text"):
             query = "--image FILE"
-        asked.reporter.say(
-            f"next: itrpipe search {query} --photos {shlex.quote(str(self.photos))}{data_option(self.data)}"
-        )
+        photos = shlex.quote(str(self.photos))
+        request.reporter.say(f"next: itrpipe search {query} --photos {photos}{data_option(self.data)}")
         refuse_incomplete(folder, "photograph", "what is replaced is read by the next run")
 
 
@@ -207,7 +226,7 @@ PhotosOption = Annotated[Path | None, Option(metavar="FOLDER", help="Folder of p
 
 @dataclass
 class SearchOptions(IndexOptions):
-    """Options of every command that searches, and trains no model unless it is told to."""
+    """Options of every command that searches, and trains no model without --make."""
 
     no_deps: MakeOption = True
 

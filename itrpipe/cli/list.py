@@ -9,7 +9,7 @@ from typer import Argument
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.names import LISTS, everything
 from itrpipe.cli.options import Text
-from itrpipe.config import brought, unknown
+from itrpipe.config import installed_plugins, unknown
 from itrpipe.errors import UsageError
 
 
@@ -33,7 +33,7 @@ class List(BaseCommand):
         if what not in LISTS:
             raise UsageError(unknown("list", what, LISTS))
         rows = everything(what)
-        for plugin in brought():
+        for plugin in installed_plugins():
             if plugin.problem and plugin.group == f"itrpipe.{what}":
                 rows.append((plugin.name, f"cannot be used: {plugin.problem}"))
         width = max(len(name) for name, _ in rows)

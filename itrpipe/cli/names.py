@@ -12,7 +12,7 @@ LISTS = {
 
 
 def everything(name: str) -> list[tuple[str, str]]:
-    """Return each name of a list with what it is in one line.
+    """Return each name of a list with a line about it.
 
     Args:
         name: of `LISTS`.
@@ -39,7 +39,8 @@ def principal(name: str) -> list[tuple[str, str]]:
     from itrpipe.models.declaration import backbones
 
     rows = everything(name)
-    known = {"methods": methods, "backbones": backbones}
-    if name in known:
-        rows = [row for row in rows if row[0] in known[name]()]
+    if name == "methods":
+        return [row for row in rows if row[0] in methods()]
+    if name == "backbones":
+        return [row for row in rows if row[0] in backbones()]
     return rows

@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked, whole_file, whole_judges
 from itrpipe.cli.commands import BaseCommand
+from itrpipe.cli.request import Request, absolute_judges, absolute_path
 from itrpipe.config import EVERYWHERE, Override, parse_override
 from itrpipe.datasets.definition import EMBEDDED, load_definition
 from itrpipe.datasets.formats.columns import ColumnSettings
@@ -43,13 +43,13 @@ AddressOption = Annotated[Text, Option(help="Ray cluster, such as auto; default:
 PartOption = Annotated[Text, Option(metavar="I/N", help="Make one of N shares; the last job joins.")]
 DevicesOption = Annotated[Number, Option(min=1, help="Processes that train together, one per GPU.")]
 DecisionsOption = Annotated[File, Option(metavar="FILE", help="Judgements, see itrpipe review.")]
-LanguageModelOption = Annotated[Text, Option(metavar="ID|FOLDER", callback=whole_file, help="GPT-2 for perplexity.")]
+LanguageModelOption = Annotated[Text, Option(metavar="ID|FOLDER", callback=absolute_path, help="GPT-2 for perplexity.")]
 JudgesOption = Annotated[
     Texts,
     Option(
         "--judge",
         metavar="JUDGE",
-        callback=whole_judges,
+        callback=absolute_judges,
         help="Says how likely each candidate is right after all, such as captions; repeatable.",
     ),
 ]
@@ -80,8 +80,13 @@ class PlanOptions(DataOptions):
 
     def complete(self) -> None:
         """Take the only dataset of the data folder where none was given."""
-        if "dataset" not in self.given and (known := self._datasets()):
-            self.dataset = known[0] if len(known) == 1 else ""
+        if "dataset" in self.given:
+            return
+        datasets = self._datasets()
+        if len(datasets) == 1:
+            self.dataset = datasets[0]
+        elif datasets:
+            self.dataset = ""
 
     def _datasets(self) -> list[str]:
         """Return the datasets of the data folder that have captions."""
@@ -109,15 +114,15 @@ class PlacedOptions(DataOptions):
 
     @property
     def placed(self) -> list[Override]:
-        """Return overrides that say where every step makes its parts.
+        """Return the overrides for where every step makes its parts.
 
         Raises:
             UsageError: there is an address and no engine that has one.
         """
         if self.address and self.engine != "ray":
             raise UsageError(f"--address {self.address} is that of a Ray cluster; add --engine ray")
-        named = {"workers": self.workers, "engine": self.engine, "address": self.address}
-        return [Override(EVERYWHERE, key, value) for key, value in named.items() if value is not None]
+        options = {"workers": self.workers, "engine": self.engine, "address": self.address}
+        return [Override(EVERYWHERE, key, value) for key, value in options.items() if value is not None]
 
 
 @dataclass
@@ -125,13 +130,13 @@ class RunOptions(PlacedOptions, PlanOptions):
     """Options of every command that runs a stage of a dataset."""
 
     shared: ClassVar[tuple[str, ...]] = ()
-    """Names of those options that are settings of any stage."""
+    """Names of the options of a class that are settings of every stage."""
     no_deps: MakeOption = False
     known: NamedModel | None = field(default=None, init=False)
 
     @property
     def how(self) -> dict[str, Any]:
-        """Return what is done with the plan, and the model with a name that it is about."""
+        """Return the arguments of a `Request` that these options give."""
         return {"dry_run": self.dry_run, "no_deps": self.no_deps, "model": self.known}
 
     def overrides(self, *names: str, read: bool = True, **settings: Any) -> list[Override]:
@@ -142,17 +147,21 @@ class RunOptions(PlacedOptions, PlanOptions):
             read: the step reads the model; else it trains it.
             settings: further ones; None for one that is not the step's.
         """
-        known = self.known.overrides(read=read) if self.known else []
-        return known + overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings}) + self.placed
+        overrides = []
+        if self.known:
+            overrides += self.known.overrides(read=read)
+        overrides += overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings})
+        return overrides + self.placed
 
     def run_stage(
         self, stage: str, overrides: list[Override], *, conf: str | None = None, definition: Any = None
     ) -> Path:
-        """Plan a stage of the dataset and run what is missing, see `Asked.run_stage`."""
-        return Asked(*self.where, overrides, definition=definition, **self.how).run_stage(stage, conf)
+        """Plan a stage of the dataset and run missing steps, see `Request.run_stage`."""
+        request = Request(*self.where, overrides, definition=definition, **self.how)
+        return request.run_stage(stage, conf)
 
     def chosen(self, *names: str) -> dict[str, Any]:
-        """Return options by their names."""
+        """Return the values of some options by name."""
         return {name: getattr(self, name) for name in names}
 
 
@@ -169,7 +178,7 @@ class TrainedOptions(RunOptions):
 
 
 OF_TRAINING = ("method", "backbone", "features", "seed")
-"""Options that say which model is trained."""
+"""Options that choose the model that is trained."""
 
 
 @dataclass
@@ -184,13 +193,13 @@ class ModelOptions(TrainedOptions):
     method: MethodOption = "triplet"
     backbone: BackboneOption = None
 
-    def asked(self, stage: str, *, as_json: bool = False, **settings: Any) -> Asked:
-        """Ask for a training, or for what a later stage makes with it."""
+    def request(self, stage: str, *, as_json: bool = False, **settings: Any) -> Request:
+        """Request a training, or the artifact of a later stage that reads one."""
         self.choose()
         if stage == "train":  # whose method is its configuration
             settings["method"] = None
         overrides = self.overrides(read=stage != "train", **settings)
-        return Asked(*self.where, overrides, as_json=as_json, asks=True, **self.how)
+        return Request(*self.where, overrides, as_json=as_json, takes_finished=True, **self.how)
 
     def complete(self) -> None:
         """Take the settings of the model of `--model`, and its dataset where no other was given.
@@ -206,11 +215,12 @@ class ModelOptions(TrainedOptions):
             if self.method == GIVEN:
                 self.backbone = self.backbone or GIVEN
             return
-        known = find_model(self.data, self.dataset if "dataset" in self.given else None, self.named)
-        for name, own in (("method", known.method), ("backbone", known.backbone)):
-            if name in self.given:
-                raise UsageError(f"--model {self.named} has {name} {own}; leave --{name} out")
-        self._meaning(known)
+        dataset = self.dataset if "dataset" in self.given else None
+        model = find_model(self.data, dataset, self.named)
+        for option in ("method", "backbone"):
+            if option in self.given:
+                raise UsageError(f"--model {self.named} has {option} {getattr(model, option)}; leave --{option} out")
+        self._take(model)
 
     def choose(self) -> None:
         """Take the only named model of the dataset where no option names one, or else its only embeddings.
@@ -220,19 +230,20 @@ class ModelOptions(TrainedOptions):
         """
         if self.named or self.given.intersection(OF_TRAINING) or self.method != ModelOptions.method:
             return
-        known = load_definition(*self.where)
-        models = known.models or models_of(known)
+        definition = load_definition(*self.where)
+        models = definition.models or models_of(definition)
         if len(models) > 1:
             raise UsageError(f"dataset {self.dataset} has models {', '.join(models)}; choose with --model")
         if models:
             ((self.named, model),) = models.items()
-            self._meaning(NamedModel(self.named, self.dataset, model))
+            self._take(NamedModel(self.named, self.dataset, model))
 
-    def _meaning(self, known: NamedModel) -> None:
+    def _take(self, model: NamedModel) -> None:
         """Take the settings of a named model."""
-        self.known = known
-        self.dataset, self.method = known.dataset, known.method
-        settings = {**known.definition.settings, "backbone": known.backbone}
+        self.known = model
+        self.dataset = model.dataset
+        self.method = model.method
+        settings = {**model.definition.settings, "backbone": model.backbone}
         for key in NAMING:
             if key in settings and key not in self.given:
                 setattr(self, key, settings[key])
@@ -240,16 +251,16 @@ class ModelOptions(TrainedOptions):
 
 @dataclass
 class AskingOptions(ModelOptions):
-    """Options of every command that asks a trained model, and trains none unless it is told to."""
+    """Options of every command that reads a trained model, and trains none without --make."""
 
     no_deps: MakeOption = True
 
 
 def named_columns(options: Iterable[str] | None) -> dict[str, Any]:
-    """Return the settings of `prepare` for the columns that were named.
+    """Return the settings of `prepare` that name columns of a table.
 
     Raises:
-        UsageError: one is not of the form WHAT=COLUMN.
+        UsageError: an option is not of the form WHAT=COLUMN, or is given twice.
     """
     settings = {}
     for option in options or ():
@@ -266,7 +277,7 @@ def named_columns(options: Iterable[str] | None) -> dict[str, Any]:
 
 
 def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> list[Override]:
-    """Return the options that were given, and `--set` assignments, as overrides of the requested step.
+    """Return given options and `--set` assignments as overrides of the requested step.
 
     Raises:
         UsageError: a setting is given twice with different values.
@@ -278,9 +289,10 @@ def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> li
         if value is not None and value is not False:
             overrides.append(Override(None, key, value))
     overrides += map(parse_override, assignments or ())
-    seen = {}
-    for item in overrides:
-        # By what they look like, because NaN is no number that equals itself.
-        if seen.setdefault((item.scope, item.key), repr(item.value)) != repr(item.value):
-            raise UsageError(f"{item.key} is given twice with different values")
+    texts = {}
+    for override in overrides:
+        # Values are compared by their text, because NaN does not equal itself.
+        text = repr(override.value)
+        if texts.setdefault((override.scope, override.key), text) != text:
+            raise UsageError(f"{override.key} is given twice with different values")
     return overrides

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import place_of, remembered
 from itrpipe.cli.options import ColumnOption, File, Number, PartOption, RunOptions, Text, named_columns
+from itrpipe.cli.request import place_of, remembered
 from itrpipe.datasets.definition import EMBEDDED, StageDefinition, load_definition
 from itrpipe.datasets.hub import fetch_source
 from itrpipe.errors import MissingInputError, UsageError

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
+from itrpipe.cli.request import Request
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.declaration import canonical_backbone
 from itrpipe.pipeline.evaluations import evaluations_of, evaluations_of_two
@@ -38,45 +38,53 @@ class Report(PlanOptions):
     into: Annotated[File, Option(metavar="FILE", help="Markdown file whose table of results is renewed.")] = None
 
     def run(self) -> Path:
-        backbone, into = self.backbone, self.into
+        backbone = self.backbone
+        into = self.into
         if self.compare is not None and (backbone is not None or into is not None):
             raise UsageError("--compare has two models; leave out --backbone and --into")
         homes = {home_of(self.data, each) for each in self.compare or ()}
         if "dataset" not in self.given and len(homes) == 1:
             self.dataset = homes.pop() or self.dataset
-        asked = Asked(*self.where, overrides_of(self.settings, {}), dry_run=self.dry_run)
-        lines = self.dataset
+        request = Request(*self.where, overrides_of(self.settings, {}), dry_run=self.dry_run)
+        place = self.dataset
         if backbone is not None:
             backbone = canonical_backbone(backbone)
-            lines += f" {backbone}"
+            place += f" {backbone}"
         if into is not None:
-            _with_tables(into, lines, "")
+            _with_tables(into, place, "")  # refuses a document without a place for the table
             require_writable(into, "--into")
-        known = asked.planner.definition
-        evaluations = evaluations_of(self.data, self.dataset, known, backbone)
+        definition = request.planner.definition
+        evaluations = evaluations_of(self.data, self.dataset, definition, backbone)
         settings: dict[str, Any] = {}
         if self.compare is not None:
-            evaluations, settings["compare"] = evaluations_of_two(self.compare, evaluations, known)
-        trained = set()
+            evaluations, settings["compare"] = evaluations_of_two(self.compare, evaluations, definition)
+        read = set()
         inputs = {}
         for manifest in evaluations:
-            trained.update(each.name for each in manifest.inputs.values())
-            step = pinned_step(asked.root, manifest)
+            read.update(each.name for each in manifest.inputs.values())
+            step = pinned_step(request.root, manifest)
             inputs[step.location.name] = step
-        settings["names"] = sorted(each for each in known.named_trainings().items() if each[0] in trained)
-        asked.plan("report", inputs=inputs, **settings)
-        folder = asked.run()
-        if asked.dry_run:
+        trainings = definition.named_trainings()
+        settings["names"] = sorted((folder, name) for folder, name in trainings.items() if folder in read)
+        request.plan("report", inputs=inputs, **settings)
+        folder = request.run()
+        if request.dry_run:
             return folder
-        load_stage("report").show(folder, asked.reporter)
+        load_stage("report").show(folder, request.reporter)
         if into is not None:
-            write_text(into, _with_tables(into, lines, (folder / MARKDOWN).read_text(encoding="utf-8")))
-            asked.reporter.say(f"table: {into}")
+            tables = (folder / MARKDOWN).read_text(encoding="utf-8")
+            write_text(into, _with_tables(into, place, tables))
+            request.reporter.say(f"table: {into}")
         return folder
 
 
-def _with_tables(path: Path, asked: str, tables: str) -> str:
-    """Return a document with these tables for those that it has of a dataset, or of one backbone on it."""
+def _with_tables(path: Path, place: str, tables: str) -> str:
+    """Return a document with its tables of a dataset, or of one backbone on it, replaced.
+
+    Raises:
+        MissingInputError: there is no such file.
+        DataError: it is no text, or has no place for the tables.
+    """
     from itrpipe.report.page import BEGIN, END, insert_tables
 
     if not path.is_file():
@@ -85,10 +93,10 @@ def _with_tables(path: Path, asked: str, tables: str) -> str:
         document = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"--into {path} is not UTF-8 at byte {error.start}; name a Markdown file") from None
-    found = insert_tables(document, asked, tables)
-    if found is None:
+    changed = insert_tables(document, place, tables)
+    if changed is None:
         raise DataError(
-            f"--into {path} does not say where the table belongs; write two lines into it: {BEGIN.format(asked=asked)} "
+            f"--into {path} does not say where the table belongs; write two lines into it: {BEGIN.format(asked=place)} "
             f"and {END}"
         )
-    return found
+    return changed

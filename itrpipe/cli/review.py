@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.options import AskingOptions, JsonOption, JudgesOption, Split
+from itrpipe.cli.request import Request
 from itrpipe.errors import UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
@@ -52,12 +52,12 @@ class Review(AskingOptions):
         merged = 0
         if self.merge and not self.dry_run:
             merged = file.merge(map(read_decisions, self.merge))
-        asked = self.asked("mine_negatives", as_json=self.as_json, judges=self.judges)
+        request = self.request("mine_negatives", as_json=self.as_json, judges=self.judges)
         if self.merge:
-            asked.reporter.say(
+            request.reporter.say(
                 f"{file.path}: {quantity(merged, 'judgement')} added of {quantity(len(self.merge), 'file')}"
             )
-        candidates = open_candidates(asked, self.split, self.judges)
+        candidates = open_candidates(request, self.split, self.judges)
         if candidates is None:
             return
         judgements = reviewed(candidates, self.order, file.read())
@@ -65,23 +65,23 @@ class Review(AskingOptions):
             Reporter().say_json(judgements)
             return
         for line in lines(judgements):
-            asked.reporter.say(line)
-        say_next(asked, file.path)
+            request.reporter.say(line)
+        say_next(request, file.path)
 
 
-def say_next(asked: Asked, decisions: Path) -> None:
-    """Say where decisions are, and which command reads them: a recipe that made what they are about, or its stage."""
+def say_next(request: Request, decisions: Path) -> None:
+    """Print the file of decisions and the command that reads them: the recipe of the judged artifact, or its stage."""
     if not decisions.exists():
         return
-    asked.reporter.say(f"decisions: {decisions}")
-    command = read_manifest(asked.step.location.folder).command
+    request.reporter.say(f"decisions: {decisions}")
+    command = read_manifest(request.step.location.folder).command
     if not command.startswith("itrpipe run "):
-        command = asked.command_of(asked.step)
+        command = request.command_of(request.step)
     option = f" --decisions {shlex.quote(str(decisions))}"
-    asked.reporter.say(f"next: {command.removesuffix(option)}{option}")
+    request.reporter.say(f"next: {command.removesuffix(option)}{option}")
 
 
-def open_candidates(asked: Asked, split: str | None, judges: list[str] | None) -> "ReviewCandidates | None":
+def open_candidates(request: Request, split: str | None, judges: list[str] | None) -> "ReviewCandidates | None":
     """Open the pairs that may be judged; None after a dry run.
 
     Raises:
@@ -91,11 +91,13 @@ def open_candidates(asked: Asked, split: str | None, judges: list[str] | None) -
 
     if split in (None, TRAIN):
         open_pairs = mined_candidates
-        asked.plan("mine_negatives")
+        request.plan("mine_negatives")
     else:
         if judges:
             raise UsageError(f"--judge orders mined pairs, and --split {split} reviews rankings; leave one of both out")
         open_pairs = ranked_candidates
-        asked.plan("evaluate", split=split)
-    made = asked.made("review")
-    return open_pairs(made[0].folder) if made else None
+        request.plan("evaluate", split=split)
+    made = request.made("review")
+    if not made:
+        return None
+    return open_pairs(made[0].folder)

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import (
     ColumnOption,
@@ -20,6 +19,7 @@ from itrpipe.cli.options import (
     named_columns,
     overrides_of,
 )
+from itrpipe.cli.request import absolute_path
 from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.hub import fetch_source
 from itrpipe.errors import NoCaptionsError
@@ -62,11 +62,18 @@ class Run(PlacedOptions):
             overrides.append(Override(EVERYWHERE, "part", self.part))
         if self.decisions:
             for stage in ("mine_negatives", "evaluate"):
-                overrides.append(Override(stage, "decisions", whole_file(self.decisions)))
-        named = {"vision": self.vision, "text": self.text}
+                overrides.append(Override(stage, "decisions", absolute_path(self.decisions)))
+        source = None
+        if self.source:
+            source = fetch_source(self.source)
+        encoders = {}
+        if self.vision:
+            encoders["vision"] = absolute_path(self.vision)
+        if self.text:
+            encoders["text"] = absolute_path(self.text)
         options = Options(
-            source=fetch_source(self.source) if self.source else None,
-            encoders={side: whole_file(encoder) for side, encoder in named.items() if encoder},
+            source=source,
+            encoders=encoders,
             columns=named_columns(self.column),
             overrides=overrides,
             only=self.only or (),
@@ -78,7 +85,7 @@ class Run(PlacedOptions):
         try:
             run_recipe(self.data, self.recipe, options)
         except NoCaptionsError:
-            encoders = {**load_recipe(self.recipe).encoders, **options.encoders}
+            encoders = {**load_recipe(self.recipe).encoders, **encoders}
             if self.source is None or "vision" not in encoders:
                 raise
             Reporter().say(

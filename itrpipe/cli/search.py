@@ -21,8 +21,10 @@ from itrpipe.storage.disk import require_writable, write_text
 
 if TYPE_CHECKING:
     from itrpipe.search.gallery import SearchAnswers
-_GENERATOR, _HEAD = b'<meta name="generator" content="itrpipe search">', 1024
-"""In the first bytes of a page that a search wrote."""
+_GENERATOR = b'<meta name="generator" content="itrpipe search">'
+"""Tag of a page that a search wrote."""
+_HEAD = 1024
+"""Bytes at the beginning of a page that hold the tag."""
 
 
 @dataclass
@@ -56,47 +58,52 @@ class Search(SearchOptions):
             refuse_with_photos({"--split": self.split})
             return self._search_photographs(self.photos)
         self.refuse_opened()
-        asked = self.asked("train", as_json=self.as_json)
-        step = asked.plan("train", self.method)
+        request = self.request("train", as_json=self.as_json)
+        step = request.plan("train", self.method)
         split = self.split
         if split is None and not settings_of(step.settings.model_dump()["backbone"]).embeds:
             split = "test"
         if split is not None:
             check_split(step, split)
-        made = asked.made("search with")
+        made = request.made("search with")
         if not made:
             return None
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import Stored, load
         from itrpipe.search.photos import PHOTOGRAPH, find_image
 
-        trained, device = made[0], asked.device
-        image = self.image and find_image(trained.folder, self.image, device)
+        trained = made[0]
+        device = request.device
+        image = None
+        if self.image:
+            image = find_image(trained.folder, self.image, device)
         model = load(trained.folder, device=device)
-        model.label, progress = step.model or asked.label, not model.embeds
+        model.label = step.model or request.label
+        shows_progress = not model.embeds
         gallery = Gallery.of_dataset(model, trained.folder, split)
-        folder = own = None
+        folder = None
+        query_file = None
         if image:
-            own = image.file
+            query_file = image.file
             if image.features is not None:
-                shown = Stored(image.features, [image.image_id])
+                query = Stored(image.features, [image.image_id])
             elif image.split == PHOTOGRAPH:
-                shown = own
+                query = query_file
             else:
-                shown = image_root(trained.input("prepare").folder) / own
-            found = gallery.captions_for(shown, image.image_id, image.split, self.top, progress)
+                query = image_root(trained.input("prepare").folder) / query_file
+            answers = gallery.captions_for(query, image.image_id, image.split, self.top, shows_progress)
         else:
-            found = gallery.images_for(str(self.caption), self.top, progress)
+            answers = gallery.images_for(str(self.caption), self.top, shows_progress)
         if self.html is not None:
             try:
                 folder = image_root(trained.input("prepare").folder)
             except (MissingInputError, DataError) as error:
-                asked.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
-        self._show(found, asked.reporter, folder, own)
-        return found
+                request.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
+        self._show(answers, request.reporter, folder, query_file)
+        return answers
 
     def _check(self) -> None:
-        """Refuse what cannot be asked, before anything is made.
+        """Refuse queries and pages that are not possible, before anything is made.
 
         Raises:
             UsageError: not one of sentence and image is given, the sentence is empty, or the page is there already.
@@ -119,12 +126,13 @@ class Search(SearchOptions):
             given_split([self.caption], what="the query")
 
     def _search_photographs(self, photos: Path) -> "SearchAnswers | None":
-        """Print and return the photographs of a folder that a model finds; the index is brought up to date before.
+        """Bring the index of a folder up to date, search it, and print and return the photographs.
 
         Raises:
-            MissingInputError: the photograph that is searched with is not there.
+            MissingInputError: the photograph of the query is not there.
         """
-        image = own = None
+        image = None
+        query_file = None
         if self.image:
             for image in (Path(self.image).expanduser(), photos / self.image):
                 if os.path.isfile(image) or in_archive(image):
@@ -133,48 +141,52 @@ class Search(SearchOptions):
                 raise MissingInputError(
                     f"--image {self.image} is no file, neither here nor below {photos}; name a photograph"
                 )
-        asked = self.indexed(photos, as_json=self.as_json)
-        if asked is None:
+        request = self.indexed(photos, as_json=self.as_json)
+        if request is None:
             return None
-        gallery, reporter, folder = self.gallery(asked, photos), asked.reporter, photos.resolve()
-        if image is not None:
-            own = str(image.resolve())
-            known = own.removeprefix(f"{folder}/")
-            found = gallery.photographs_like(known if known in gallery.rows else image, self.top, str(self.image))
+        gallery = self.gallery(request, photos)
+        reporter = request.reporter
+        folder = photos.resolve()
+        if image is None:
+            answers = gallery.images_for(str(self.caption), self.top)
         else:
-            found = gallery.images_for(str(self.caption), self.top)
-        left_out = len(read_manifest(asked.step.location.folder).failed)
+            query_file = str(image.resolve())
+            name = query_file.removeprefix(f"{folder}/")
+            query = name if name in gallery.rows else image
+            answers = gallery.photographs_like(query, self.top, str(self.image))
+        left_out = len(read_manifest(request.step.location.folder).failed)
         if left_out:
             reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
-        self._show(found, reporter, folder, own)
-        return found
+        self._show(answers, reporter, folder, query_file)
+        return answers
 
-    def _show(self, found: "SearchAnswers", reporter: Reporter, folder: Path | None, own: str | None) -> None:
+    def _show(self, answers: "SearchAnswers", reporter: Reporter, folder: Path | None, query_file: str | None) -> None:
         """Print the answers, and write the page.
 
         Args:
-            found: the answers.
-            reporter: shows them.
-            folder: of the photographs; None where it is gone.
-            own: file that was searched with, relative to the folder or not.
+            answers: of the search.
+            reporter: prints.
+            folder: of the photographs; None if it is gone.
+            query_file: file of the query image, relative to the folder or not; None for a sentence.
         """
         if self.html is not None:
-            page, problems = found.page(folder, own)
+            page, problems = answers.page(folder, query_file)
             write_text(self.html, page)
             for problem in problems:
                 reporter.say(f"  no picture of {problem}")
             reporter.say(f"page: {self.html}")
         if self.as_json:
-            Reporter().say_json(asdict(found))
+            Reporter().say_json(asdict(answers))
             return
-        if found.caption is not None:
-            query = f"“{found.caption}”"
+        if answers.caption is not None:
+            query = f"“{answers.caption}”"
+        elif answers.image_split:
+            query = f"{answers.image_id} ({answers.image_split})"
         else:
-            query = f"{found.image_id} ({found.image_split})" if found.image_split else found.image_id
-        reporter.say(f"{query}: the first {len(found.answers)} of {found.how}", style="bold")
-        if found.unknown:
-            reporter.say(
-                f"  unknown  {', '.join(found.unknown)}: not among the words that the model knows", style="yellow"
-            )
-        for line in found.lines():
+            query = answers.image_id
+        reporter.say(f"{query}: the first {len(answers.answers)} of {answers.how}", style="bold")
+        if answers.unknown:
+            unknown = ", ".join(answers.unknown)
+            reporter.say(f"  unknown  {unknown}: not among the words that the model knows", style="yellow")
+        for line in answers.lines():
             reporter.say(line)

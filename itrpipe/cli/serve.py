@@ -44,16 +44,16 @@ class Serve(SearchOptions):
         candidates = None
         if self.photos is not None:
             refuse_with_photos({"--split": self.split, "--judge": self.judges})
-            asked = self.indexed(self.photos)
-            if asked is None:
+            request = self.indexed(self.photos)
+            if request is None:
                 return
         else:
             self.refuse_opened()
-            asked = self.asked("mine_negatives", judges=self.judges)
-            candidates = open_candidates(asked, self.split, self.judges)
+            request = self.request("mine_negatives", judges=self.judges)
+            candidates = open_candidates(request, self.split, self.judges)
             if candidates is None:
                 return
-        asked.reporter.say("opening the model and the photographs; the address follows")
+        request.reporter.say("opening the model and the photographs; the address follows")
         from itrpipe.datasets.decisions import DecisionFile
         from itrpipe.search import serve as pages
         from itrpipe.search.gallery import Gallery
@@ -61,21 +61,21 @@ class Serve(SearchOptions):
 
         reviews = None
         if self.photos is not None:
-            gallery = self.gallery(asked, self.photos)
-            small = self.data / asked.dataset / PICTURES
-            pictures = pages.Pictures.of_folder(asked.step.location.folder, self.photos.resolve(), small)
+            gallery = self.gallery(request, self.photos)
+            small = self.data / request.dataset / PICTURES
+            pictures = pages.Pictures.of_folder(request.step.location.folder, self.photos.resolve(), small)
         else:
             assert candidates is not None
             prepared = candidates.prepared
             pictures = pages.Pictures.of_dataset(prepared, image_root(prepared), self.data / self.dataset / PICTURES)
             model = load(candidates.trained, device=self.device or "auto")
-            model.label = first_model(asked.step.inputs).model or model.label
-            alone = None
+            model.label = first_model(request.step.inputs).model or model.label
+            split = None
             if not model.embeds:  # it reads every image beside every sentence, and searches one split alone
-                alone = "test" if self.split in (None, TRAIN) else self.split
-            gallery = Gallery.of_dataset(model, candidates.trained, alone)
+                split = "test" if self.split in (None, TRAIN) else self.split
+            gallery = Gallery.of_dataset(model, candidates.trained, split)
             reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
         site = pages.Site(pages.Searches(gallery), pictures, reviews)
-        pages.run(site, self.port, not self.no_browser, asked.reporter.say)
+        pages.run(site, self.port, not self.no_browser, request.reporter.say)
         if reviews:
-            say_next(asked, reviews.file.path)
+            say_next(request, reviews.file.path)

@@ -32,9 +32,11 @@ class Show(BaseCommand):
     data: DataOption = Path("data")
 
     def run(self) -> None:
-        stage, conf = self.stage.replace("-", "_"), self.conf
+        stage = self.stage.replace("-", "_")
+        conf = self.conf
         if stage not in declared_stages():
-            raise UsageError(unknown("stage", stage, [name.replace("_", "-") for name in declared_stages()]))
+            stages = [name.replace("_", "-") for name in declared_stages()]
+            raise UsageError(unknown("stage", stage, stages))
         reporter = Reporter()
         declaration = load_declaration(stage)
         if conf is None:
@@ -48,10 +50,10 @@ class Show(BaseCommand):
         definition = None
         if stage == "extract":
             definition = planner.definition.features.get(conf)
-        found, execution, resolved = planner.configure(Need(stage, conf), definition)
-        rows = dict(leaves(found.model_dump(mode="json")))
-        if isinstance(found, TrainSettings):
-            for key in found.unused_options():
+        settings, execution, resolved = planner.configure(Need(stage, conf), definition)
+        rows = dict(leaves(settings.model_dump(mode="json")))
+        if isinstance(settings, TrainSettings):
+            for key in settings.unused_options():
                 rows.pop(key, None)
         width = max(map(len, rows), default=0)
         reporter.say(f"{stage} {conf}, dataset {self.dataset}", style="bold")

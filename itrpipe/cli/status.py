@@ -10,7 +10,7 @@ from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.options import DataOption, Text
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, UnavailableError
-from itrpipe.pipeline.folders import entries, model_of, require_dataset, size_text
+from itrpipe.pipeline.folders import list_folders, model_of, require_dataset, size_text
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import folders_in
 
@@ -55,7 +55,8 @@ class Status(BaseCommand):
             names = [self.dataset]
         if not names:
             reporter.say_lines(_FIRST.format(root=data))
-        damaged, unreadable = [], []
+        damaged = []
+        unreadable = []
         for name in names:
             definition = load_definition(data, name)
             title = name
@@ -63,16 +64,19 @@ class Status(BaseCommand):
                 title = f"{name}  {definition.photographs.source}"
             reporter.say(title, style="bold")
             models = definition.named_trainings()
-            for entry in entries(data, name, verify=self.verify):
-                model, style = model_of(entry, models), _STYLES.get(entry.state, "yellow")
-                called = f"  {entry.name}"
+            for entry in list_folders(data, name, verify=self.verify):
+                style = _STYLES.get(entry.state, "yellow")
+                title = f"  {entry.name}"
+                model = model_of(entry, models)
                 if model:
-                    called += f" (model {model})"
-                seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
-                if len(called) > _NAMES:
-                    reporter.say(called, style=style)
-                    called = ""
-                line = f"{called:<{_NAMES}} {entry.state:<12} {size_text(entry.bytes):>11} {seconds:>10}"
+                    title += f" (model {model})"
+                seconds = ""
+                if entry.manifest:
+                    seconds = f"{entry.manifest.timings['total']:,.1f} s"
+                if len(title) > _NAMES:
+                    reporter.say(title, style=style)
+                    title = ""
+                line = f"{title:<{_NAMES}} {entry.state:<12} {size_text(entry.bytes):>11} {seconds:>10}"
                 reporter.say(line.rstrip(), style=style)
                 if entry.problem:
                     reporter.say(f"    {entry.problem}", style=style)

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from itrpipe.cli.asked import whole_file
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import DevicesOption, JudgesOption, ModelOptions, Text, Texts, overrides_of
+from itrpipe.cli.request import absolute_path
 from itrpipe.config import Override
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import UsageError
@@ -57,7 +57,8 @@ class Train(ModelOptions):
 
     def run(self) -> Path:
         restart_with(self.devices)
-        name, like = self.name, self.like
+        name = self.name
+        like = self.like
         if self.known and name is not None:
             raise UsageError(f"--model {self.known.name} trains a model that has a name; leave --name {name} out")
         if like is not None and name is None:
@@ -68,36 +69,37 @@ class Train(ModelOptions):
                 home = find_model(self.data, None, like, "--like").dataset
             self.dataset = home or self.dataset
         base = None
-        if like is not None:  # a model of this dataset before all others
-            is_here = like in models_of(load_definition(*self.where))
-            base = find_model(self.data, self.dataset if is_here else None, like, "--like")
+        if like is not None:
+            home = None
+            if like in models_of(load_definition(*self.where)):  # a model of this dataset comes before all others
+                home = self.dataset
+            base = find_model(self.data, home, like, "--like")
         if name is not None and "method" not in self.given:
-            known = base or load_definition(*self.where).models.get(check_name(name))
-            self.method = known.method if known else self.method
+            previous = base or load_definition(*self.where).models.get(check_name(name))
+            if previous:
+                self.method = previous.method
         encoders = both_encoders(self.method, self.vision, self.text)
         if encoders and not self.backbone:
             self.backbone = backbone_for(self.method, encoders)
-        settings = [*(self.settings or [])]
-        settings += [f"train.model.{key}={whole_file(each)}" for key, each in encoders.items()]
+        settings = list(self.settings or [])
+        for side, encoder in encoders.items():
+            settings.append(f"train.model.{side}={absolute_path(encoder)}")
         if self.track:
             settings.append(f"train.trackers={json.dumps(self.track)}")
         words = self.chosen("negatives", "weigh", "judged", "objective", "batches")
-        method, loss = chosen_loss(self.method, {key: each for key, each in words.items() if each}, self.positives)
+        words = {option: word for option, word in words.items() if word}
+        method, loss = chosen_loss(self.method, words, self.positives)
         chosen = {**self.chosen(*self.shared, "teacher"), "method": None, "loss.judges": self.judges, **loss}
         overrides = overrides_of(settings, chosen) + self.placed
-        mines = not self.teacher and "mined" in loss.get("loss.negatives", ())
-        if (
-            mines
-            and base
-            and base.dataset == self.dataset
-            and base.method != GIVEN
-            and {"teacher", "loss.teacher"}.isdisjoint(base.definition.settings)
-        ):
-            overrides.append(Override(None, "loss.teacher", base.name))
+        if base and not self.teacher and "mined" in loss.get("loss.negatives", ()):
+            is_trained_here = base.dataset == self.dataset and base.method != GIVEN
+            if is_trained_here and {"teacher", "loss.teacher"}.isdisjoint(base.definition.settings):
+                overrides.append(Override(None, "loss.teacher", base.name))  # the base mines
         if name is not None:
-            for position, item in enumerate(overrides):  # later commands may run in another folder
-                if isinstance(item.value, str) and item.key.rpartition(".")[2] in _FILES:
-                    overrides[position] = replace(item, value=whole_file(item.value))
+            for position, override in enumerate(overrides):  # later commands may run in another folder
+                value = override.value
+                if isinstance(value, str) and override.key.rpartition(".")[2] in _FILES:
+                    overrides[position] = replace(override, value=absolute_path(value))
             self.known, overrides = define_model(*self.where, name, method, overrides, base)
         if self.known:
             method = self.known.method

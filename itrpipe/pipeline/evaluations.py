@@ -10,45 +10,54 @@ from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_fi
 
 
 def evaluations_of(root: Path, dataset: str, definition: DatasetDefinition, backbone: str | None) -> list[Manifest]:
-    """Return every finished evaluation of a dataset, or those of one backbone.
+    """Return every finished evaluation of a dataset, or of one backbone.
 
-    Of embeddings with a name only those of the files that the name stands for now.
+    An evaluation of named embeddings counts only if the name still stands for the files that were evaluated.
+
+    Raises:
+        MissingInputError: there is none.
     """
-    found = []
-    for folder in filter(is_finished, folders_in(root / check_name(dataset) / "evaluate")):
+    evaluations = []
+    for folder in folders_in(root / check_name(dataset) / "evaluate"):
+        if not is_finished(folder):
+            continue
         evaluation = check_artifact(folder)
-        settings = evaluation.settings
-        known = definition.embeddings.get(f"{settings['backbone']}.{settings['split']}")
+        name = evaluation.settings["backbone"]
+        current = definition.embeddings.get(f"{name}.{evaluation.settings['split']}")
         # The name of given embeddings may have been that of other files before.
-        if known is None or settings["backbone"] == GIVEN or known.artifact == first_model(evaluation.inputs).name:
-            found.append(evaluation)
-    chosen = [each for each in found if backbone in (None, each.settings["backbone"])]
-    if not chosen:
-        known = ", ".join(sorted({each.settings["backbone"] for each in found}))
-        of = f"of {backbone}, only of {known}" if known else "yet"
-        option = f"--backbone {backbone} " if known else ""
-        raise MissingInputError(
-            f"dataset {dataset!r} has no evaluation {of}; run `itrpipe evaluate {option}--dataset {dataset}`"
-        )
-    return chosen
+        if current is None or name == GIVEN or current.artifact == first_model(evaluation.inputs).name:
+            evaluations.append(evaluation)
+    chosen = [each for each in evaluations if backbone in (None, each.settings["backbone"])]
+    if chosen:
+        return chosen
+    evaluated = {each.settings["backbone"] for each in evaluations}
+    if evaluated:
+        missing = f"of {backbone}, only of {', '.join(sorted(evaluated))}"
+        command = f"itrpipe evaluate --backbone {backbone}"
+    else:
+        missing = "yet"
+        command = "itrpipe evaluate"
+    raise MissingInputError(f"dataset {dataset!r} has no evaluation {missing}; run `{command} --dataset {dataset}`")
 
 
 def evaluations_of_two(
     names: tuple[str, str], evaluations: list[Manifest], definition: DatasetDefinition
 ) -> tuple[list[Manifest], list[str]]:
-    """Return the evaluations of two models on a split that both were evaluated on, and those of the first by folder.
+    """Return the evaluations of two models on a split that both were evaluated on, and the folders of the first.
 
     Raises:
         UsageError: there is no such split, or both are one training.
     """
-    first, second = (evaluations_named(name, evaluations, definition) for name in names)
-    tests = set(map(tested_on, first.values())) & set(map(tested_on, second.values()))
+    first = _evaluations_named(names[0], evaluations, definition)
+    second = _evaluations_named(names[1], evaluations, definition)
+    tests = set(map(_test_set, first.values())) & set(map(_test_set, second.values()))
     if not tests:
         raise UsageError(f"--compare: {' and '.join(names)} share no test set; evaluate both on one split")
-    split = min((split for _, split in tests), key=("test", "val", "train").index)
+    splits = {split for _, split in tests}
+    split = min(splits, key=("test", "val", "train").index)
     chosen = {}
     for folder, evaluation in (first | second).items():
-        test = tested_on(evaluation)
+        test = _test_set(evaluation)
         if test in tests and test[1] == split:
             chosen[folder] = evaluation
     of_first = first.keys() & chosen.keys()
@@ -57,34 +66,49 @@ def evaluations_of_two(
     return [*chosen.values()], sorted(of_first)
 
 
-def tested_on(evaluation: Manifest) -> tuple[str, str]:
+def _test_set(evaluation: Manifest) -> tuple[str, str]:
     """Return the prepared dataset and the split that were evaluated."""
     return evaluation.inputs["prepare"].name, evaluation.settings["split"]
 
 
-def evaluations_named(name: str, evaluations: list[Manifest], definition: DatasetDefinition) -> dict[str, Manifest]:
-    """Return the evaluations of a model by folder.
+def _evaluations_named(name: str, evaluations: list[Manifest], definition: DatasetDefinition) -> dict[str, Manifest]:
+    """Return the evaluations of a model by folder, re-ranked ones only if there are no others.
 
-    It is named by its own name, by METHOD.BACKBONE of any seed, or by that of a folder.
-
-    Embeddings from files have names of their own, with `given-` before them or without. The mean of several models is
-    named by its label alone, and what was re-ranked only where it was not evaluated without.
+    Raises:
+        MissingInputError: there is none.
     """
-    found = {}
-    for each in evaluations:
-        folder = f"{each.label}-{each.fingerprint[:8]}"
-        names = {each.label, folder}
-        if not each.settings.get("ensemble_with"):
-            names |= definition.names_of(first_model(each.inputs).name)
-            backbone = each.settings["backbone"]
-            names |= {backbone, backbone.removeprefix(f"{GIVEN}-")} if is_given(backbone) else set()
-            names |= {own.partition("@")[0] for own in names}  # all seeds of a training elsewhere
-        if name in names or re.fullmatch(rf"{re.escape(name)}\.s\d+", each.label):
-            found[folder] = each
-    found = {folder: each for folder, each in found.items() if not each.settings.get("rerank")} or found
-    if not found:
-        option = f"`itrpipe evaluate --model {name}`" if name in definition.models else "`itrpipe evaluate` with it"
-        names = definition.named_trainings()
-        known = ", ".join(sorted({names.get(first_model(each.inputs).name, each.label) for each in evaluations}))
-        raise MissingInputError(f"--compare: {name!r} is not evaluated, only {known}; run {option}")
-    return found
+    matches = {}
+    for evaluation in evaluations:
+        folder = f"{evaluation.label}-{evaluation.fingerprint[:8]}"
+        is_a_seed = re.fullmatch(rf"{re.escape(name)}\.s\d+", evaluation.label)
+        if is_a_seed or name == folder or name in _names_of(evaluation, definition):
+            matches[folder] = evaluation
+    first_stage = {folder: each for folder, each in matches.items() if not each.settings.get("rerank")}
+    if first_stage:
+        return first_stage
+    if matches:
+        return matches
+    remedy = "`itrpipe evaluate` with it"
+    if name in definition.models:
+        remedy = f"`itrpipe evaluate --model {name}`"
+    trainings = definition.named_trainings()
+    evaluated = {trainings.get(first_model(each.inputs).name, each.label) for each in evaluations}
+    known = ", ".join(sorted(evaluated))
+    raise MissingInputError(f"--compare: {name!r} is not evaluated, only {known}; run {remedy}")
+
+
+def _names_of(evaluation: Manifest, definition: DatasetDefinition) -> set[str]:
+    """Return the names by which a user may mean an evaluated model, and that of all seeds of a training elsewhere.
+
+    Embeddings from files have names of their own, with `given-` before them or without. The mean of several models has
+    its label alone.
+    """
+    if evaluation.settings.get("ensemble_with"):
+        return {evaluation.label}
+    names = {evaluation.label, *definition.names_of(first_model(evaluation.inputs).name)}
+    backbone = evaluation.settings["backbone"]
+    if is_given(backbone):
+        names |= {backbone, backbone.removeprefix(f"{GIVEN}-")}
+    for each in list(names):
+        names.add(each.partition("@")[0])
+    return names

@@ -6,8 +6,10 @@ CARD = "README.md"
 
 
 def fingerprints_of(first: Artifact, *others: Artifact) -> dict[str, str]:
-    """Return artifact -> fingerprint of some artifacts, and of all that the first one was made from."""
-    found = {f"{each.stage}/{each.name}": each.fingerprint for each in first.manifest.inputs.values()}
-    for each in (first, *others):
-        found[f"{each.manifest.stage}/{each.folder.name}"] = each.manifest.fingerprint
-    return found
+    """Return artifact -> fingerprint of some artifacts, and of the inputs of the first one."""
+    fingerprints = {}
+    for read in first.manifest.inputs.values():
+        fingerprints[f"{read.stage}/{read.name}"] = read.fingerprint
+    for artifact in (first, *others):
+        fingerprints[f"{artifact.manifest.stage}/{artifact.folder.name}"] = artifact.manifest.fingerprint
+    return fingerprints

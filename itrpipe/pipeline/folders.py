@@ -34,15 +34,15 @@ _REMOVED = ".removed"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One folder below a dataset.
+class DatasetFolder:
+    """A folder below a dataset: an artifact, a beginning of one, or something else.
 
     Attributes:
-        folder: where it lies.
-        state: what it is, see `_STYLES`.
+        folder: its path.
+        state: one of those that `itrpipe status` shows, such as `whole` or `interrupted`.
         manifest: of a whole artifact.
-        problem: what is wrong with a damaged one, or why it is left alone.
-        bytes: space it takes.
+        problem: what is wrong with a damaged artifact, or why `gc` leaves the folder alone.
+        bytes: space that it takes.
     """
 
     folder: Path
@@ -53,29 +53,30 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Stage and folder name."""
+        """Return stage and folder name."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
 
-def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
-    """Return everything below a dataset, in the order of the stages.
+def list_folders(root: Path, dataset: str, *, verify: bool = False) -> list[DatasetFolder]:
+    """Return every folder below a dataset with its state, in the order of the stages.
 
     Args:
         root: the data folder.
         dataset: dataset name.
         verify: compare content hashes, not only sizes.
     """
-    found = []
+    listed = []
     for stage in declared_stages():
         folder = root / dataset / stage
         try:
-            found += [_entry(each, verify) for each in folders_in(folder)]
+            listed += [_look_at(each, verify) for each in folders_in(folder)]
         except UnavailableError as error:
-            found.append(Entry(folder, "unreadable", None, str(error)))
+            listed.append(DatasetFolder(folder, "unreadable", None, str(error)))
     copies = root / dataset / PICTURES
     if copies.is_dir() and not copies.is_symlink():
-        found.append(Entry(copies, "small copies", None, "of photographs; made again when needed", _size_of(copies)))
-    return found
+        note = "of photographs; made again when needed"
+        listed.append(DatasetFolder(copies, "small copies", None, note, _size_of(copies)))
+    return listed
 
 
 def collect_garbage(
@@ -111,14 +112,14 @@ def collect_garbage(
     """
     reporter = Reporter()
     require_dataset(root, dataset)
-    found = entries(root, dataset, verify=verify)
-    unreadable = [entry for entry in found if entry.state == "unreadable"]
-    if unreadable and not damaged_only:
-        raise UnavailableError(f"what else is needed depends on something unreadable: {unreadable[0].problem}")
+    listed = list_folders(root, dataset, verify=verify)
+    for entry in listed:
+        if entry.state == "unreadable" and not damaged_only:
+            raise UnavailableError(f"what else is needed depends on something unreadable: {entry.problem}")
     models = load_definition(root, dataset).named_trainings()
-    kept = _referenced(found, models, superseded_too)
+    kept = _referenced(listed, models, superseded_too)
     doomed = []
-    for entry in found:
+    for entry in listed:
         unneeded = not damaged_only and entry.state not in _HELD and entry.folder not in kept
         left_alone = ""
         if entry.state in ("unreadable", "not ours"):
@@ -130,24 +131,30 @@ def collect_garbage(
                 doomed.append(entry)
         if left_alone:
             reporter.say(f"  {entry.name:<48} left alone, {left_alone}")
-    for folder in (root / dataset, *(root / dataset / stage for stage in declared_stages())):
-        for hidden in folder.glob(f".*{_REMOVED}"):  # of removals that a kill has interrupted
+    for stage in ("", *declared_stages()):
+        for hidden in (root / dataset / stage).glob(f".*{_REMOVED}"):  # of removals that a kill has interrupted
             if not hidden.is_symlink():
                 shutil.rmtree(hidden)
     if not doomed:
         reporter.say("nothing to remove")
         return []
-    needed = _referenced(found, models, superseded_too=False)
+    needed = _referenced(listed, models, superseded_too=False)
     for entry in doomed:
-        unneeded = "superseded" if entry.folder in needed else "unused"
-        why = unneeded if entry.state == "whole" else entry.state
+        why = entry.state
+        if why == "whole":
+            why = "superseded" if entry.folder in needed else "unused"
         reporter.say(f"  {entry.name:<48} {why}, {size_text(entry.bytes)} {entry.problem}".rstrip())
     total = sum(entry.bytes for entry in doomed)
     if ask is not None and not ask(f"remove {quantity(len(doomed), 'folder')}, {size_text(total)}?"):
         return []
-    removed = [entry for entry in doomed if remove_unused(entry.folder)]
-    reporter.say(f"removed {size_text(sum(entry.bytes for entry in removed))}")
-    return [entry.folder for entry in removed]
+    removed = []
+    freed = 0
+    for entry in doomed:
+        if remove_unused(entry.folder):
+            removed.append(entry.folder)
+            freed += entry.bytes
+    reporter.say(f"removed {size_text(freed)}")
+    return removed
 
 
 def remove_unused(folder: Path) -> bool:
@@ -175,12 +182,13 @@ def require_dataset(root: Path, dataset: str) -> None:
         raise MissingInputError(f"no dataset {dataset!r} in {root}, only {known}; name one with --dataset")
 
 
-def _entry(folder: Path, verify: bool) -> Entry:
+def _look_at(folder: Path, verify: bool) -> DatasetFolder:
     try:
         with on_disk(folder):
-            return Entry(folder, *_state_of(folder, verify), bytes=_size_of(folder))
+            state, manifest, problem = _state_of(folder, verify)
+            return DatasetFolder(folder, state, manifest, problem, _size_of(folder))
     except UnavailableError as error:
-        return Entry(folder, "unreadable", None, str(error))
+        return DatasetFolder(folder, "unreadable", None, str(error))
 
 
 def _state_of(folder: Path, verify: bool) -> tuple[str, Manifest | None, str]:
@@ -195,13 +203,17 @@ def _state_of(folder: Path, verify: bool) -> tuple[str, Manifest | None, str]:
     if partial and is_locked(folder):
         return "running", None, ""
     if partial and not (folder / MANIFEST).exists():
-        return "in parts" if (folder / WORK / UNFINISHED).exists() else "interrupted", None, ""
+        if (folder / WORK / UNFINISHED).exists():
+            return "in parts", None, ""
+        return "interrupted", None, ""
     try:
         # A sealed partial folder is only renamed if its hashes are right, so they decide here too.
         manifest = check_artifact(folder, thorough=verify or partial)
     except DataError as error:
         return "damaged", None, str(error)
-    return ("interrupted", None, "") if partial else ("whole", manifest, "")
+    if partial:
+        return "interrupted", None, ""
+    return "whole", manifest, ""
 
 
 def _size_of(folder: Path) -> int:
@@ -221,55 +233,69 @@ def _size_of(folder: Path) -> int:
     return size
 
 
-def model_of(entry: Entry, models: Mapping[str, str]) -> str:
+def model_of(entry: DatasetFolder, models: Mapping[str, str]) -> str:
     """Return the name of the model that an artifact is, or was made from; empty where that has none.
 
     Args:
         entry: the artifact.
         models: folder of a training artifact -> name of its model.
     """
-    read = entry.manifest.inputs.get("train") if entry.manifest else None
-    return models.get(entry.folder.name if entry.folder.parent.name == "train" else read.name if read else "", "")
+    if entry.folder.parent.name == "train":
+        return models.get(entry.folder.name, "")
+    if entry.manifest is None or "train" not in entry.manifest.inputs:
+        return ""
+    return models.get(entry.manifest.inputs["train"].name, "")
 
 
-def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: bool) -> set[Path]:
+def _referenced(listed: list[DatasetFolder], models: Mapping[str, str], superseded_too: bool) -> set[Path]:
     """Return the folders that stay.
 
     These are the newest artifact of every run, named models apart, every evaluation, all that these were made from, and
     what running steps read.
     """
-    whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
+    whole: dict[str, tuple[DatasetFolder, Manifest]] = {}
+    for entry in listed:
+        if entry.manifest and entry.state == "whole":
+            whole[entry.name] = (entry, entry.manifest)
     newest: dict[tuple, str] = {}
-    for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
+    for entry, manifest in sorted(whole.values(), key=lambda pair: pair[1].finished):
         features = manifest.settings.get("features")
-        of_two = _of_two(manifest)
-        run = (manifest.stage, manifest.label, features, of_two, model_of(entry, models))
+        run = (manifest.stage, manifest.label, features, _compared(manifest), model_of(entry, models))
         newest[run] = entry.name
-    by_name = {entry.name: (entry, manifest) for entry, manifest in whole}
-    queue = [*newest.values()]
+    queue = list(newest.values())
     if not superseded_too:
-        queue += [entry.name for entry, manifest in whole if manifest.stage == "evaluate"]
-    for entry in found:
+        for name, (_, manifest) in whole.items():
+            if manifest.stage == "evaluate":
+                queue.append(name)
+    for entry in listed:
         record = entry.folder / WORK / INPUTS
         if entry.state == "running" and record.exists():
             remedy = "end the process that is working there, and run the same command again"
             queue += read_stamped_json(record, remedy)
     kept: set[Path] = set()
     while queue:
-        entry, manifest = by_name.get(queue.pop(), (None, None))
-        if entry is None or manifest is None or entry.folder in kept:
+        name = queue.pop()
+        if name not in whole:
             continue
-        kept.add(entry.folder)
-        queue += [f"{each.stage}/{each.name}" for each in manifest.inputs.values()]
+        entry, manifest = whole[name]
+        if entry.folder not in kept:
+            kept.add(entry.folder)
+            for read in manifest.inputs.values():
+                queue.append(f"{read.stage}/{read.name}")
     return kept
 
 
-def _of_two(manifest: Manifest) -> tuple[str, ...]:
-    """Return the two models that a page compares, by name or label; it replaces none over all, and none over others."""
+def _compared(manifest: Manifest) -> tuple[str, ...]:
+    """Return the two models that a page compares, by name or label, and none for a page over all models.
+
+    So a page over two models takes the place of no page over all, nor over others.
+    """
     if not manifest.settings.get("compare"):
         return ()
-    names = {name for _, name in manifest.settings.get("names", ())}
-    return tuple(sorted(names | {name.rpartition("-")[0] for name in manifest.inputs}))
+    models = {name.rpartition("-")[0] for name in manifest.inputs}
+    for _, name in manifest.settings.get("names", ()):
+        models.add(name)
+    return tuple(sorted(models))
 
 
 def size_text(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Models by their names: `itrpipe train --name` remembers one, `--model` means it, and printed commands name it."""
+"""Models by their names: `itrpipe train --name` remembers one, `--model` finds it, and printed commands name it."""
 
 import shlex
 from collections.abc import Iterable
@@ -54,10 +54,11 @@ class NamedModel:
         """Return its settings as overrides of a plan.
 
         Args:
-            read: the plan is of a step that reads the model; what has no scope is then limited to its training, and
-                what names the model is said by its reader. Else the plan is of its training.
+            read: the plan is of a step that reads the model; settings without a scope are then limited to its
+                training, and those that name the model are left out, since the step has them itself. Otherwise the
+                plan is of its training.
         """
-        told = []
+        overrides = []
         for key, value in self.definition.settings.items():
             origin = COMMAND_LINE if key in self.typed else f"model {self.name}"
             override = scoped_override(key, value, origin)
@@ -65,17 +66,17 @@ class NamedModel:
                 if override.key in NAMING:
                     continue
                 override = replace(override, scope=self.method, backbone=self.backbone)
-            told.append(override)
-        return told
+            overrides.append(override)
+        return overrides
 
 
 def define_model(
     root: Path, dataset: str, name: str, method: str, overrides: Iterable[Override], like: NamedModel | None = None
 ) -> tuple[NamedModel, list[Override]]:
-    """Define a model as `itrpipe train --name` was told; what it was not told stays as it was.
+    """Define the model of `itrpipe train --name`; settings that the command line does not give stay as they were.
 
-    Another method or backbone starts anew. A model that is like another starts with the settings of that, of another
-    method without those of the loss.
+    Another method or backbone starts anew. A model that is like another starts with the settings of that one, without
+    those of the loss if its method is another.
 
     Args:
         root: the data folder.
@@ -91,26 +92,31 @@ def define_model(
     Raises:
         UsageError: the name cannot be one, or is also that of the model that it is to be like or mined with.
     """
-    known = load_definition(root, dataset).models.get(check_name(name))
-    own = {}
+    previous = load_definition(root, dataset).models.get(check_name(name))
+    settings = {}
     execution = []
-    for item in overrides:
-        if item.scope == EVERYWHERE or item.key in TrainExecution.model_fields:
-            execution.append(item)
+    for override in overrides:
+        if override.scope == EVERYWHERE or override.key in TrainExecution.model_fields:
+            execution.append(override)
         else:
-            own[item.name] = item.value
-    typed = frozenset(own)
+            settings[override.name] = override.value
+    typed = frozenset(settings)
     if like is not None:
         if like.name == name:
             raise UsageError(f"--like {name} is the model itself, which keeps its settings anyway; leave it out")
-        known = None
-        lost = () if method == like.method else (_LOSS,)
-        own = {key: value for key, value in like.definition.settings.items() if not key.startswith(lost)} | own
-    same = known and known.method == method and own.get("backbone") in (None, known.settings.get("backbone"))
-    settings = {**known.settings, **own} if known and same else own
+        previous = None
+        inherited = like.definition.settings
+        if method != like.method:
+            inherited = {key: value for key, value in inherited.items() if not key.startswith(_LOSS)}
+        settings = inherited | settings
+    trained = {}
+    if previous is not None and previous.method == method:
+        if settings.get("backbone") in (None, previous.settings.get("backbone")):
+            settings = previous.settings | settings
+        if settings == previous.settings:
+            trained = previous.trained
     if name in (settings.get("teacher"), settings.get(f"{_LOSS}teacher")):
         raise UsageError(f"--negatives-from {name} is the model itself; name another that it is mined with")
-    trained = known.trained if known and (method, settings) == (known.method, known.settings) else {}
     model = ModelDefinition(method=method, settings=settings, trained=trained)
     return NamedModel(name, dataset, model, typed), execution
 
@@ -119,21 +125,25 @@ def options_of(model: Step) -> str:
     """Return the options by which a command names the model that a planned step trains, or that made embeddings."""
     settings = model.settings
     location = model.location
-    name = model.model
     if location.stage == "embeddings":
         name = model.need.settings["name"].removeprefix(f"{GIVEN}-")
         return f"--dataset {location.dataset} --model {name}"
     assert isinstance(settings, TrainSettings)
-    if name:
-        known = load_definition(location.root, location.dataset).models.get(name)
-        usual = known.seed if known else 0
-        return f"--model {name}" if settings.seed == usual else f"--model {name} --seed {settings.seed}"
-    return f"--dataset {location.dataset} --method {model.need.conf} --backbone {settings.backbone}"
+    name = model.model
+    if not name:
+        return f"--dataset {location.dataset} --method {model.need.conf} --backbone {settings.backbone}"
+    definition = load_definition(location.root, location.dataset).models.get(name)
+    default_seed = definition.seed if definition else 0
+    if settings.seed == default_seed:
+        return f"--model {name}"
+    return f"--model {name} --seed {settings.seed}"
 
 
 def data_option(root: Path) -> str:
-    """Return the option of a printed command, where the data folder is not the usual one; else nothing."""
-    return "" if root == Path("data") else f" --data {shlex.quote(str(root))}"
+    """Return the option that a printed command needs for this data folder; empty for the default one."""
+    if root == Path("data"):
+        return ""
+    return f" --data {shlex.quote(str(root))}"
 
 
 def home_of(root: Path, name: str) -> str | None:
@@ -142,18 +152,20 @@ def home_of(root: Path, name: str) -> str | None:
     Raises:
         UsageError: several have one.
     """
-    found = []
+    homes = []
     for dataset in datasets_of(root):
         models = load_definition(root, dataset).models
-        if name in models or any(own.partition("@")[0] == name for own in models):
-            found.append(dataset)
-    if len(found) > 1:
-        raise UsageError(f"datasets {', '.join(found)} have a model {name}; add --dataset")
-    return found[0] if found else None
+        if name in models or name in {model.partition("@")[0] for model in models}:
+            homes.append(dataset)
+    if not homes:
+        return None
+    if len(homes) > 1:
+        raise UsageError(f"datasets {', '.join(homes)} have a model {name}; add --dataset")
+    return homes[0]
 
 
 def forget_model(root: Path, dataset: str | None, name: str) -> str:
-    """Remove a name, and return its dataset; what was trained under it stays and has none.
+    """Remove the name of a model, and return its dataset; artifacts that were trained under the name stay.
 
     Args:
         root: the data folder.
@@ -169,7 +181,9 @@ def forget_model(root: Path, dataset: str | None, name: str) -> str:
         raise MissingInputError(f"--forget {name}: no model of {dataset or root} has this name; see `itrpipe status`")
 
     def without(now: DatasetDefinition) -> DatasetDefinition:
-        return now.model_copy(update={"models": {each: own for each, own in now.models.items() if each != name}})
+        models = dict(now.models)
+        models.pop(name, None)
+        return now.model_copy(update={"models": models})
 
     redefine(root, dataset, without)
     return dataset
@@ -188,15 +202,25 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
         MissingInputError: there is none.
         UsageError: several datasets have one.
     """
-    models = {each: models_of(load_definition(root, each)) for each in ([dataset] if dataset else datasets_of(root))}
-    found = [each for each in models if name in models[each]]
-    if len(found) > 1:
-        raise UsageError(f"{option} {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
-    if not found:
-        where = f"dataset {dataset!r} has" if dataset else f"datasets in {root} have"
-        known = ", ".join(each for own in models.values() for each in own) or "none yet"
-        raise MissingInputError(f"{option} {name}: {where} no model of this name; known: {known}")
-    return NamedModel(name, found[0], models[found[0]][name])
+    datasets = [dataset] if dataset else datasets_of(root)
+    homes = []
+    known = []
+    for each in datasets:
+        models = models_of(load_definition(root, each))
+        known += models
+        if name in models:
+            homes.append(NamedModel(name, each, models[name]))
+    if len(homes) > 1:
+        several = ", ".join(home.dataset for home in homes)
+        raise UsageError(f"{option} {name}: datasets {several} have a model of this name; add --dataset")
+    if not homes:
+        where = f"datasets in {root} have"
+        if dataset:
+            where = f"dataset {dataset!r} has"
+        raise MissingInputError(
+            f"{option} {name}: {where} no model of this name; known: {', '.join(known) or 'none yet'}"
+        )
+    return homes[0]
 
 
 def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:

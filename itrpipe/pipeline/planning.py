@@ -1,7 +1,7 @@
-"""Plan what a command needs, and say what is up to date, missing or stale and why.
+"""Plan the steps that a command needs, and find which are up to date, missing or stale, and why.
 
-A plan is a graph of steps. Every fingerprint in it is computed from settings and sources alone, so
-planning runs nothing and imports no deep-learning library.
+A plan is a graph of steps. Every fingerprint in it is computed from settings and sources alone, so planning runs
+nothing and imports no deep-learning library.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,15 +38,15 @@ def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> N
     """Refuse overrides that no step reads.
 
     Args:
-        overrides: likewise.
+        overrides: that no step has read.
         known: settings that the steps have.
 
     Raises:
         UsageError: there is one.
     """
-    for item in overrides:
-        remedy = did_you_mean(item.key, known) or "; leave it out"
-        raise UsageError(f"setting {item.name} (from {item.origin}) is read by no step of this plan{remedy}")
+    for override in overrides:
+        remedy = did_you_mean(override.key, known) or "; leave it out"
+        raise UsageError(f"setting {override.name} (from {override.origin}) is read by no step of this plan{remedy}")
 
 
 SOURCE_CACHE = "sources.json"
@@ -111,11 +111,11 @@ class Planner:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
             self._underway.append(key)
             try:
-                given = {}
+                trainings = {}
                 # Trainings of named models have their own settings, and the seed of the step that reads them.
                 for name, model in need.named.items():
-                    given[name] = self.of_model(model, need.settings["seed"])
-                self._known[key] = self._plan(need, requested, given)
+                    trainings[name] = self.of_model(model, need.settings["seed"])
+                self._known[key] = self._plan(need, requested, trainings)
             finally:
                 self._underway.pop()
             if not self._underway:
@@ -125,7 +125,8 @@ class Planner:
                 self._cache.save()
         return self._known[key]
 
-    def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
+    def _plan(self, need: Need, requested: bool, planned: Mapping[str, Step]) -> Step:
+        """Plan a step and its inputs, of which some are planned already."""
         stage = load_stage(need.stage)
         if need.stage not in _WITHOUT_DATASET:
             self._definition_of(Need("prepare", ""))
@@ -133,7 +134,7 @@ class Planner:
         settings, execution, resolved = self.configure(need, definition, requested=requested, fill=True)
         inputs = dict[str, Step]()
         for name, upstream in stage.needs(settings, self.definition).items():
-            if name in given:
+            if name in planned:
                 continue
             start = inputs.get("start")
             if upstream.stage == "encode" and start is not None and name in start.inputs:
@@ -142,13 +143,16 @@ class Planner:
                 inputs[name] = self.plan(replace(upstream, named=need.named), requested=requested)
             else:
                 inputs[name] = self.plan(upstream, requested=False)
-        inputs |= given
-        asked = repr((need.stage, settings, definition))
-        if asked not in self._cache.of_steps:
-            self._cache.of_steps[asked] = stage.sources(settings, definition, self._cache)
-        sources = self._cache.of_steps[asked]
-        digests = {name: step.location.fingerprint for name, step in inputs.items()}
-        digests |= {f"source {name}": digest for name, digest in sources.items()}
+        inputs |= planned
+        key = repr((need.stage, settings, definition))
+        if key not in self._cache.of_steps:
+            self._cache.of_steps[key] = stage.sources(settings, definition, self._cache)
+        sources = self._cache.of_steps[key]
+        digests = {}
+        for name, upstream in inputs.items():
+            digests[name] = upstream.location.fingerprint
+        for name, digest in sources.items():
+            digests[f"source {name}"] = digest
         location = Location(
             self.root,
             self.dataset,
@@ -156,33 +160,39 @@ class Planner:
             stage.label(need.conf, settings),
             fingerprint(need.stage, stage.schema_version, settings.counted(), digests),
         )
-        model, name = self.model, ""
-        trains = model is not None and (need.stage, need.conf) == ("train", model.method)
-        if model and trains and (requested or need.settings.get("backbone") == model.backbone):
-            name = model.name  # as it was told, or with other settings
-        step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing", model=name)
+        model = ""
+        if self.model is not None and (need.stage, need.conf) == ("train", self.model.method):
+            is_its_backbone = need.settings.get("backbone") == self.model.backbone
+            if requested or is_its_backbone:
+                model = self.model.name  # also where the command line changes its settings
+        step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing", model=model)
         read = {}
-        for name, each in inputs.items():
-            former = self._former(each)
-            if former is not None:
-                read[name] = (each.location.name, former)
-        state, reason = state_of(step, self._former(step), read)
-        # To be replaced by artifacts of the same names and perhaps of other bytes.
-        outdated = [name for name, each in inputs.items() if each.state == "stale" and each.location.folder.exists()]
-        if state == "up to date" and outdated:
-            state = "stale"
-            reason = f"{outdated[0]} is to be made again"
+        for name, upstream in inputs.items():
+            trained = self._trained_before(upstream)
+            if trained is not None:
+                read[name] = (upstream.location.name, trained)
+        state, reason = state_of(step, self._trained_before(step), read)
+        if state == "up to date":
+            for name, upstream in inputs.items():
+                # It will be replaced by an artifact of the same name and perhaps of other bytes.
+                if upstream.state == "stale" and upstream.location.folder.exists():
+                    return replace(step, state="stale", reason=f"{name} is to be made again")
         return replace(step, state=state, reason=reason)
 
-    def _former(self, step: Step) -> str | None:
-        """Return the artifact that has the name of a step's model by now, empty for none; None where it has no name."""
+    def _trained_before(self, step: Step) -> str | None:
+        """Return the artifact that has the name of a step's model so far, or "" if none has.
+
+        None if the step trains no named model.
+        """
         if not step.model:
             return None
-        known = self.definition.models.get(step.model)
-        return known.trained.get(step.location.label, "") if known else ""
+        model = self.definition.models.get(step.model)
+        if model is None:
+            return ""
+        return model.trained.get(step.location.label, "")
 
     def of_model(self, name: str, seed: int) -> Step:
-        """Plan the training of a named model as the dataset's definition tells it, whatever else is planned.
+        """Plan the training of a named model by the dataset's definition, whatever else is planned.
 
         Args:
             name: of the model.
@@ -192,12 +202,15 @@ class Planner:
             UsageError: it would be made from itself, or cannot be planned.
             MissingInputError: what it reads is not there.
         """
-        above = self.above | {self.model.name} if self.model else self.above
+        above = self.above
+        if self.model:
+            above |= {self.model.name}
         if name in above:
             raise UsageError(f"model {name} would be made from itself; name another model with --negatives-from")
         model = NamedModel(name, self.dataset, self.definition.models[name])
-        everywhere = [override for override in self.overrides if override.scope == EVERYWHERE]
-        overrides = [*everywhere, *model.overrides(read=False), Override(None, "seed", seed)]
+        overrides = [override for override in self.overrides if override.scope == EVERYWHERE]
+        overrides += model.overrides(read=False)
+        overrides.append(Override(None, "seed", seed))
         other = replace(self, overrides=overrides, digests=self._cache, model=model, above=above)
         other._underway.append(name)  # what cannot work is refused by the plan that this is part of
         return other.plan(Need("train", model.method))
@@ -213,8 +226,9 @@ class Planner:
         if need.stage == "prepare":
             if definition.prepare is None:
                 hint = did_you_mean(dataset, [folder.name for folder in folders_in(self.root)])
+                otherwise = f"{hint} If not," if hint else ";"
                 raise MissingInputError(
-                    f"dataset {dataset!r} is not defined in {self.root.resolve()}{f'{hint} If not,' if hint else ';'} "
+                    f"dataset {dataset!r} is not defined in {self.root.resolve()}{otherwise} "
                     f"run `itrpipe prepare --dataset {dataset} --source FOLDER`, or name another folder with --data"
                 )
             return definition.prepare
@@ -235,8 +249,9 @@ class Planner:
         if need.stage == "embeddings":
             name = need.settings["name"]
             split = need.settings["split"]
-            if found := definition.embeddings.get(f"{name}.{split}"):
-                return found
+            label = f"{name}.{split}"
+            if label in definition.embeddings:
+                return definition.embeddings[label]
             known = ", ".join(definition.embeddings) or "none"
             raise MissingInputError(
                 f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, and has {known}; name their "
@@ -247,12 +262,12 @@ class Planner:
     def configure(
         self, need: Need, definition: StageDefinition | None = None, *, requested: bool = True, fill: bool = False
     ) -> tuple[Settings, Settings, Resolved]:
-        """Configure one step: declarations, what its reader needs, the dataset's definition, overrides.
+        """Configure one step by the declarations, its reader's need, the dataset's definition and the overrides.
 
         Args:
             need: the step.
             definition: of the dataset, as far as it is about the step.
-            requested: whether overrides without a scope hold for it.
+            requested: whether overrides without a scope apply to it.
             fill: choose the dataset's features where none are named and some are read.
 
         Returns:
@@ -294,8 +309,8 @@ class Planner:
             key = complete_key(short, known)
             is_setting = any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known)
             if override.scope == need.stage and not is_setting:
-                continue  # what is said of a stage holds for those of its steps that have such a setting
-            # An input that is not what its reader asked for would carry a name that it does not deserve.
+                continue  # an override of a stage applies to those of its steps that have such a setting
+            # An input with other settings than its reader asked for would carry a name that it does not deserve.
             if not requested and need.settings.get(key, override.value) != override.value:
                 raise UsageError(
                     f"{need.stage}.{key} = {override.value!r} (from {override.origin}) contradicts {key} = "
@@ -328,9 +343,9 @@ class Planner:
                 yield override
 
     def _features_of(self, need: Need, settings: Any, origin: str) -> tuple[str, str]:
-        """Return the features that a step reads, or the model that it is about, and what chose them.
+        """Return the features that a step or the model behind it reads, and the origin of this choice.
 
-        They are the dataset's only ones where none are named, and none for a model that reads photographs.
+        Where no features are named, these are the only ones of the dataset; for a model of photographs, none.
 
         Raises:
             UsageError: the dataset has several and none are named, or some are named for a model of photographs.
@@ -351,9 +366,10 @@ class Planner:
             return "", origin
         if settings.features:
             return settings.features, origin
-        made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
-        unasked = [name for name in WITHOUT_CHOICE if name in made]  # but read by a model
-        return self.definition.default_features(self.dataset, unasked), "dataset.json"
+        extracted = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
+        # Nobody named these features to `itrpipe extract`, but a model has read them.
+        unnamed = [name for name in WITHOUT_CHOICE if name in extracted]
+        return self.definition.default_features(self.dataset, unnamed), "dataset.json"
 
 
 def pinned_step(root: Path, manifest: Manifest) -> Step:
@@ -364,10 +380,10 @@ def pinned_step(root: Path, manifest: Manifest) -> Step:
 
 
 def refuse_hopeless(steps: Sequence[Step]) -> None:
-    """Let every stage that has a check look at its steps before any of them runs.
+    """Let every stage check its steps before any of them runs.
 
     Args:
-        steps: that have to run, in order. The last are looked at first: they know best what the others are for.
+        steps: that have to run, in order. The last are checked first: they know best what the others are for.
 
     Raises:
         UsageError: one of them cannot work, as far as its settings and what is finished by now tell, or there is no

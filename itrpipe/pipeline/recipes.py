@@ -57,7 +57,7 @@ from itrpipe.errors import DataError, MissingSourceError, UsageError
 from itrpipe.models.declaration import backbone_family, backbone_names, canonical_backbone, settings_of
 from itrpipe.report.published import Published, Tolerance
 
-COLUMN = 36
+_COLUMN = 36
 """Column in which explanations begin, behind the path they explain."""
 
 
@@ -71,9 +71,11 @@ def _by_dotted_keys(value: Any) -> Any:
     return dict(leaves(value))
 
 
-def _named(name: str) -> str:
+def _valid_name(name: str) -> str:
+    if not name:
+        return ""
     try:
-        return check_name(name) if name else name
+        return check_name(name)
     except UsageError as error:
         raise ValueError(str(error)) from None
 
@@ -90,7 +92,7 @@ def _below(path: str) -> str:
 _BRACES = re.compile(r"\{([^{}]+)\}")
 _MODEL = "train.model."
 """Begins the keys of settings of a backbone."""
-Name = Annotated[str, AfterValidator(_named)]
+Name = Annotated[str, AfterValidator(_valid_name)]
 """Name of a dataset or of features, which becomes that of a folder."""
 Below = Annotated[str, AfterValidator(_below)]
 """Path below `--source`; links that the user placed there are followed."""
@@ -126,8 +128,8 @@ class SourceFeatures(Settings):
     explanation: str = ""
 
 
-class Source(Settings):
-    """Files that the user brings.
+class RecipeSource(Settings):
+    """Files that the user brings for a recipe.
 
     Attributes:
         captions: file or folder of the captions; `.` is `--source` itself, which may be a file.
@@ -199,7 +201,7 @@ class RecipeRun(Settings):
 
     @property
     def label(self) -> str:
-        """`aoq.vsrn`."""
+        """Return method and backbone, such as `aoq.vsrn`."""
         return f"{self.method}.{self.backbone}"
 
     @property
@@ -220,7 +222,7 @@ class Recipe(Settings):
     features: Name = ""
     title: str
     next: tuple[str, ...] = ()
-    source: Source | None = None
+    source: RecipeSource | None = None
     encoders: dict[Literal["vision", "text"], str] = Field(default_factory=dict)
     overrides: Overrides = Field(default_factory=dict, alias="set")
     backbones: dict[str, ForBackbone] = Field(default_factory=dict)
@@ -233,15 +235,20 @@ class Recipe(Settings):
     def _every_run(cls, value: Any) -> Any:
         if not isinstance(value, list):
             return value
-        return list(itertools.chain.from_iterable(map(_runs_of, value)))
+        runs = []
+        for run in value:
+            runs += _runs_of(run)
+        return runs
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Recipe:
         for name in (*self.backbones, *self.tiny.backbones):
             if name not in backbone_names():
                 raise ValueError(f"there is no backbone {name!r}{did_you_mean(name, backbone_names())}")
-        known = {*self.encoders, *(self.source.files if self.source else ())}
-        for key, name in self._braced(self.run, self.backbones.values()):
+        known = set(self.encoders)
+        if self.source is not None:
+            known |= self.source.files.keys()
+        for key, name in self._braced([*self.backbones.values(), *self.run]):
             if name not in known:
                 hint = did_you_mean(name, known)
                 raise ValueError(f"{key}: {{{name}}} names no file of [source.files] and none of [encoders]{hint}")
@@ -257,21 +264,21 @@ class Recipe(Settings):
 
     def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
         """Return the name of the features that a run reads; empty for one that reads photographs."""
-        own = for_backbone(self.backbones, run.backbone)
-        tables = [self.overrides, own.overrides, run.overrides]
-        named = run.features or own.features or self.features
+        of_backbone = for_backbone(self.backbones, run.backbone)
+        tables = [self.overrides, of_backbone.overrides, run.overrides]
+        features = run.features or of_backbone.features or self.features
         if tiny:
-            own = for_backbone(self.tiny.backbones, run.backbone)
-            tables += [self.tiny.overrides, own.overrides]
+            of_backbone = for_backbone(self.tiny.backbones, run.backbone)
+            tables += [self.tiny.overrides, of_backbone.overrides]
             if self.tiny.features:
-                named = own.features or self.tiny.features
+                features = of_backbone.features or self.tiny.features
         model = {}
         for table in tables:
             for key, value in table.items():
                 if key.startswith(_MODEL):
                     model[key.removeprefix(_MODEL)] = value
         reads = settings_of(run.backbone).model_construct(**model).reads()
-        return "" if reads == ("pixels",) else named
+        return "" if reads == ("pixels",) else features
 
     def chosen(self, name: str, only: Sequence[str]) -> list[RecipeRun]:
         """Return the runs that `--only` names, in the order of the recipe; all of them where it names none.
@@ -283,21 +290,31 @@ class Recipe(Settings):
         Raises:
             UsageError: one of them names no run.
         """
+        if not only:
+            return list(self.run)
         chosen: list[RecipeRun] = []
         for text in only:
             method, _, backbone = text.partition(".")
-            of_method = [run for run in self.run if method in ("", run.method, run.name, run.group)]
-            named = [run for run in of_method if canonical_backbone(backbone) in ("", run.backbone)]
+            backbone = canonical_backbone(backbone)
+            matches = []
+            variants = []
+            for run in self.run:
+                if method not in ("", run.method, run.name, run.group):
+                    continue
+                if backbone in ("", run.backbone):
+                    matches.append(run)
+                elif backbone_family(run.backbone) == backbone:
+                    variants.append(run)
             # A recipe may have variants of a backbone only, as the two of SCAN whose mean is published.
-            found = named or [run for run in of_method if backbone_family(run.backbone) == canonical_backbone(backbone)]
-            if not found or not text.strip("."):
+            matches = matches or variants
+            if not matches or not text.strip("."):
                 known = list(dict.fromkeys(run.label for run in self.run))
                 hint = did_you_mean(text, known) or f"; it has {', '.join(known)}"
                 raise UsageError(f"--only {text}: recipe {name} has no such run{hint}")
-            chosen += found
-        return [run for run in self.run if run in chosen] if only else list(self.run)
+            chosen += matches
+        return [run for run in self.run if run in chosen]
 
-    def sourced(
+    def define_dataset(
         self,
         root: Path,
         name: str,
@@ -307,20 +324,20 @@ class Recipe(Settings):
         *,
         tiny: bool,
     ) -> tuple[DatasetDefinition, dict[str, str]]:
-        """Define the dataset by the recipe and the user's folder, with what some runs need of it.
+        """Define the dataset by the recipe and the user's folder, with the features and files that some runs need.
 
         A recipe without a source takes the dataset as it was prepared, features and all; the embedded one is made.
 
         Args:
             root: the data folder.
             name: of the recipe, for messages.
-            runs: likewise.
-            folder: of what the user brings, or a table file.
+            runs: of the recipe.
+            folder: that the user brings, or a table file.
             encoders: that replace those of the recipe.
-            tiny: toy models, which have random weights, so that these are not asked for.
+            tiny: toy models, which have random weights, so that no weights are asked for.
 
         Returns:
-            The definition, and what each name in braces stands for: an encoder, or the whole path of a file.
+            The definition, and name in braces -> the encoder, or the whole path of the file, that it stands for.
 
         Raises:
             UsageError: the recipe needs no source, or has no encoders to replace.
@@ -336,49 +353,64 @@ class Recipe(Settings):
             raise UsageError(f"recipe {name} brings or has its data already and takes no --source; leave it out")
         if source is None and self.dataset != EMBEDDED:
             return load_definition(root, self.dataset), places
-        brought = source.features if source else {}
-        needed = {}
-        for run in runs:
-            features = self.features_of(run, tiny=tiny)
-            if not features:
-                continue
-            made = brought.get(features, SourceFeatures())
-            settings = {key: filled(value, places) for key, value in made.settings.items()}
-            needed[features] = made.model_copy(update={"conf": made.conf or features, "settings": settings})
-        prepare = StageDefinition(conf=EMBEDDED)
+        needed = self._needed_features(runs, places, tiny=tiny)
         if source is None:
-            features = {each: StageDefinition(conf=made.conf, settings=made.settings) for each, made in needed.items()}
-            return DatasetDefinition(prepare=prepare, features=features), places
+            prepare = StageDefinition(conf=EMBEDDED)
+            return DatasetDefinition(prepare=prepare, features=_defined(needed, {})), places
 
         files = {}
         if not tiny:
-            of_backbones = [for_backbone(self.backbones, run.backbone) for run in runs]
-            for _, each in self._braced(runs, of_backbones):
-                if each in source.files:
-                    files[each] = source.files[each]
-        explained = [*files.values(), *(made for made in needed.values() if made.explanation)]
-        explanation = _explanation(source, name, explained)
+            files = self._needed_files(source, runs)
+        parts = [*needed.values(), *files.values()]
+        explanation = _explanation(source, name, [*files.values(), *needed.values()])
         if folder is None:
             raise MissingSourceError(explanation)
-        parts = [*needed.values(), *files.values()]
         for below in (source.captions, *(part.path for part in parts)):
             if not (folder / below).exists():
                 raise MissingSourceError(f"{folder / below} does not exist\n\n{explanation}")
-        paths = {part.path: str((folder / part.path).resolve()) for part in parts if part.path}
-        features = {}
-        for each, made in needed.items():
-            features[each] = StageDefinition(conf=made.conf, source=paths.get(made.path), settings=made.settings)
+        paths = {}
+        for part in parts:
+            if part.path:
+                paths[part.path] = str((folder / part.path).resolve())
         prepare = StageDefinition(conf="files", source=str((folder / source.captions).resolve()))
-        known = load_definition(root, self.dataset).prepare
-        if known is not None and known.source == prepare.source:
-            prepare = known  # with the columns and shares that `itrpipe prepare` was told
-        definition = DatasetDefinition(prepare=prepare, features=features)
-        return definition, places | {each: paths[file.path] for each, file in files.items()}
+        before = load_definition(root, self.dataset).prepare
+        if before is not None and before.source == prepare.source:
+            prepare = before  # with the columns and shares that `itrpipe prepare` was told
+        for key, file in files.items():
+            places[key] = paths[file.path]
+        return DatasetDefinition(prepare=prepare, features=_defined(needed, paths)), places
 
-    def _braced(self, runs: Iterable[RecipeRun], of_backbones: Iterable[ForBackbone]) -> Iterator[tuple[str, str]]:
-        """Yield the settings that name something in braces, with each such name."""
-        for table in (self.overrides, *(each.overrides for each in (*of_backbones, *runs))):
-            for key, value in table.items():
+    def _needed_features(
+        self, runs: Iterable[RecipeRun], places: Mapping[str, str], *, tiny: bool
+    ) -> dict[str, SourceFeatures]:
+        """Return the features that some runs read by name, each with its configuration of `extract`."""
+        needed = {}
+        for run in runs:
+            name = self.features_of(run, tiny=tiny)
+            if not name:
+                continue
+            features = SourceFeatures()
+            if self.source is not None:
+                features = self.source.features.get(name, features)
+            settings = {}
+            for key, value in features.settings.items():
+                settings[key] = fill_in(value, places)
+            needed[name] = features.model_copy(update={"conf": features.conf or name, "settings": settings})
+        return needed
+
+    def _needed_files(self, source: RecipeSource, runs: Sequence[RecipeRun]) -> dict[str, SourceFile]:
+        """Return the files that settings of some runs name in braces."""
+        of_backbones = [for_backbone(self.backbones, run.backbone) for run in runs]
+        files = {}
+        for _, name in self._braced([*of_backbones, *runs]):
+            if name in source.files:
+                files[name] = source.files[name]
+        return files
+
+    def _braced(self, parts: Iterable[ForBackbone | RecipeRun]) -> Iterator[tuple[str, str]]:
+        """Yield key and name of each name in braces in the settings of the recipe and of some parts of it."""
+        for part in (self, *parts):
+            for key, value in part.overrides.items():
                 for name in names_in(value):
                     yield key, name
 
@@ -389,26 +421,40 @@ def for_backbone(tables: Mapping[str, ForBackbone], backbone: str) -> ForBackbon
 
 
 def names_in(value: Any) -> list[str]:
-    """Return the names that a setting has in braces: a text, or a list with such texts."""
+    """Return the names in braces of a setting, which may be a text or a list with texts."""
     names = []
-    for text in value if isinstance(value, list) else [value]:
+    for text in _as_list(value):
         if isinstance(text, str):
             names += _BRACES.findall(text)
     return names
 
 
-def filled(value: Any, places: Mapping[str, str]) -> Any:
-    """Return the value of a setting with what each name in braces stands for in its place."""
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def fill_in(value: Any, places: Mapping[str, str]) -> Any:
+    """Replace each name in braces of a setting by the encoder or path that it stands for."""
     if isinstance(value, list):
-        return [filled(each, places) for each in value]
+        return [fill_in(each, places) for each in value]
     if isinstance(value, str):
-        return _BRACES.sub(lambda found: places[found[1]], value)
+        return _BRACES.sub(lambda name: places[name[1]], value)
     return value
+
+
+def _defined(features: Mapping[str, SourceFeatures], paths: Mapping[str, str]) -> dict[str, StageDefinition]:
+    """Return the definitions of features; `paths` has the whole paths of imported ones."""
+    definitions = {}
+    for name, each in features.items():
+        source = paths.get(each.path)
+        definitions[name] = StageDefinition(conf=each.conf, source=source, settings=each.settings)
+    return definitions
 
 
 def recipe_files() -> dict[str, Path]:
     """Return the files of the recipes of `stages/recipes/`, by name."""
-    return {file.stem: file for file in sorted((stages_folder() / "recipes").glob("*.toml"))}
+    files = sorted((stages_folder() / "recipes").glob("*.toml"))
+    return {file.stem: file for file in files}
 
 
 def load_recipe(name: str) -> Recipe:
@@ -421,8 +467,11 @@ def load_recipe(name: str) -> Recipe:
     """
     path = Path(name) if name.endswith(".toml") else _file_of(name)
     tables = read_toml(path)
-    if extended := tables.pop(EXTENDS, None):
-        tables = _over({**read_toml(_file_of(str(extended))), "run": []}, tables)
+    extended = tables.pop(EXTENDS, None)
+    if extended:
+        base = read_toml(_file_of(str(extended)))
+        base["run"] = []
+        tables = _laid_over(base, tables)
     try:
         return Recipe.model_validate(tables)
     except ValidationError as error:
@@ -436,21 +485,25 @@ def load_recipe(name: str) -> Recipe:
 
 
 def _file_of(name: str) -> Path:
-    if name not in (known := recipe_files()):
-        raise UsageError(f"no recipe {name!r}{did_you_mean(name, known) or '; known: ' + ', '.join(known)}")
-    return known[name]
+    files = recipe_files()
+    if name not in files:
+        hint = did_you_mean(name, files) or f"; known: {', '.join(files)}"
+        raise UsageError(f"no recipe {name!r}{hint}")
+    return files[name]
 
 
-def _over(base: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay the tables of a recipe over those of the one that it extends."""
-    for key, value in own.items():
-        both = isinstance(value, Mapping) and isinstance(base.get(key), dict)
-        base[key] = _over(base[key], value) if both else value
+def _laid_over(base: dict[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay the tables of a recipe over those of the recipe that it extends, and return these."""
+    for key, value in tables.items():
+        below = base.get(key)
+        if isinstance(value, Mapping) and isinstance(below, dict):
+            value = _laid_over(below, value)
+        base[key] = value
     return base
 
 
 def _runs_of(run: Any) -> Iterator[Any]:
-    """Yield a `[[run]]` of several rows, methods, backbones or settings as one of each, backbone after backbone."""
+    """Yield the runs that a `[[run]]` of several rows, methods, backbones or settings stands for, row after row."""
     if not isinstance(run, Mapping):
         yield run
         return
@@ -458,39 +511,66 @@ def _runs_of(run: Any) -> Iterator[Any]:
     if not _are_tables(rows) or any("rows" in row for row in rows):
         raise ValueError("rows is a list of tables, each of keys of a run, such as rows = [{…}, {…}]")
     for row in rows:
-        own = {key: value for key, value in {**run, **row}.items() if key not in ("rows", "grid", "set")}
-        named = [each if isinstance(each, list) else [each] for each in (own.get("backbone"), own.get("method"))]
-        lists = [[each["set"]] for each in (run, row) if "set" in each]
-        for grid in (each["grid"] for each in (run, row) if "grid" in each):
-            lists += grid.values() if isinstance(grid, Mapping) and grid else [grid]
-        if not all(map(_are_tables, lists)):
-            raise ValueError("grid is a table of lists, each of tables of settings, such as grid.weights = [{…}, {…}]")
-        for backbone, method, *tables in itertools.product(*named, *lists):
-            settings = dict(itertools.chain.from_iterable(_by_dotted_keys(each).items() for each in tables))
-            matrix = {"method": method, "backbone": backbone}
-            yield {**own, **{key: value for key, value in matrix.items() if value is not None}, "set": settings}
+        yield from _combinations(run, row)
+
+
+def _combinations(run: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a run for each combination of the backbones, methods and settings of a row, backbone after backbone."""
+    common = {**run, **row}
+    for key in ("rows", "grid", "set"):
+        common.pop(key, None)
+    lists: list[Any] = [[table["set"]] for table in (run, row) if "set" in table]
+    for table in (run, row):
+        if "grid" not in table:
+            continue
+        grid = table["grid"]
+        if isinstance(grid, Mapping) and grid:
+            lists += grid.values()
+        else:
+            lists.append(grid)  # is refused
+    if not all(map(_are_tables, lists)):
+        raise ValueError("grid is a table of lists, each of tables of settings, such as grid.weights = [{…}, {…}]")
+    backbones = _as_list(common.get("backbone"))
+    methods = _as_list(common.get("method"))
+    for backbone, method, *tables in itertools.product(backbones, methods, *lists):
+        combination = dict(common)
+        if backbone is not None:
+            combination["backbone"] = backbone
+        if method is not None:
+            combination["method"] = method
+        combination["set"] = {}
+        for table in tables:
+            combination["set"] |= _by_dotted_keys(table)
+        yield combination
 
 
 def _are_tables(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
 
 
-def _explanation(source: Source, name: str, parts: Sequence[SourceFile | SourceFeatures]) -> str:
+def _explanation(source: RecipeSource, name: str, parts: Iterable[SourceFile | SourceFeatures]) -> str:
     """Explain what to bring for some runs, where to put it, and how it is checked."""
-    lines = []
+    lines = [source.explanation.strip()]
     for part in parts:
+        if not part.explanation:
+            continue
         first, *others = part.explanation.strip().splitlines()
-        head = f"  FOLDER/{part.path}" if part.path else "  (nothing to bring)"
-        lines += [f"{head:<{COLUMN}} {first}", *(f"{'':<{COLUMN}} {line.strip()}" for line in others)]
-    sizes = f" The splits must have {told_sizes(source.expected)} images." if source.expected else ""
-    checks = (
-        "Every image is opened once; captions and features are matched by id and by caption, and what does not\n"
-        f"fit is reported before anything is trained.{sizes}\nAn interrupted run goes on where it stopped."
-    )
-    command = f"then run\n\n  itrpipe run {name} --source FOLDER"
-    return "\n".join([source.explanation.strip(), *lines, "", command, "", checks])
+        place = f"FOLDER/{part.path}" if part.path else "(nothing to bring)"
+        lines.append(f"  {place:<{_COLUMN - 2}} {first}")
+        for line in others:
+            lines.append(f"{'':<{_COLUMN}} {line.strip()}")
+    sizes = f" The splits must have {sizes_text(source.expected)} images." if source.expected else ""
+    lines.append(f"""
+then run
+
+  itrpipe run {name} --source FOLDER
+
+Every image is opened once; captions and features are matched by id and by caption, and what does not
+fit is reported before anything is trained.{sizes}
+An interrupted run goes on where it stopped.""")
+    return "\n".join(lines)
 
 
-def told_sizes(sizes: Mapping[Any, int]) -> str:
-    """Return the images of each split, for people."""
+def sizes_text(sizes: Mapping[Any, int]) -> str:
+    """Return the images of each split in words."""
     return ", ".join(f"{count:,} {split}" for split, count in sizes.items())

@@ -1,4 +1,4 @@
-"""Run a plan: print it and what it will cost, make every artifact that is not up to date, record how it came to be."""
+"""Run a plan: print it with its cost, make every artifact that is not up to date, and record how it was made."""
 
 import datetime
 import shlex
@@ -34,7 +34,7 @@ from itrpipe.storage.locks import HOURS, holder, locked, patience
 
 POLL_SECONDS = 1.0
 _WIDEST_TITLE = 62
-"""Characters behind which states are aligned at most, so that a line of a plan fits into 80 columns."""
+"""Largest width of the column of titles, so that a line of a plan fits into 80 columns."""
 _MARKS: dict[State, tuple[str, str]] = {
     "up to date": ("✓", "green"),
     "missing": ("+", "cyan"),
@@ -47,13 +47,22 @@ _MARKS: dict[State, tuple[str, str]] = {
 
 
 def print_plan(steps: Iterable[Step], todo: Iterable[Step], reporter: Reporter) -> None:
-    """Print one line for each step: mark, artifact, state and reason; of those that have to run, and of all others."""
+    """Print a line for each step of a plan: mark, artifact, state and reason.
+
+    Args:
+        steps: that were asked for; those upstream are printed too.
+        todo: steps that have to run; others that are not up to date are marked as needed by nothing.
+        reporter: prints.
+    """
     needed = {step.location.folder for step in todo}
     every = unique_steps(steps)
-    width = min(_WIDEST_TITLE, max((len(step.title) for step in every), default=0))
+    longest = max((len(step.title) for step in every), default=0)
+    width = min(_WIDEST_TITLE, longest)
     for step in every:
         mark, style = _MARKS[step.state]
-        text = f"{step.state}{f', {step.reason}' if step.reason else ''}"
+        text = step.state
+        if step.reason:
+            text = f"{step.state}, {step.reason}"
         if step.state != "up to date" and step.location.folder not in needed:
             mark = "·"
             style = None
@@ -76,12 +85,11 @@ def run(
         reporter: prints.
         dry_run: print only, and what it will cost.
         with_upstream: run missing steps upstream; otherwise refuse.
-        failures: gets, by the folder of an artifact, why it was not made, and the others are made; None ends with the
-            first error.
+        failures: receives artifact folder -> the error that prevented it, while the other artifacts are made; None
+            ends with the first error.
 
     Raises:
-        UsageError: something upstream is not up to date and `with_upstream` is off, or a step turns out to be one
-            that cannot work.
+        UsageError: something upstream is not up to date and `with_upstream` is off, or a step cannot work.
         DataError: an artifact is damaged.
     """
     todo = pending_steps(steps)
@@ -89,80 +97,90 @@ def run(
     if dry_run:
         say_costs(todo, reporter)
         return
-    damaged = [step for step in todo if step.state == "damaged"]
-    if damaged and failures is None:
-        raise DataError(damaged[0].reason)
+    for step in todo:
+        if step.state == "damaged" and failures is None:
+            raise DataError(step.reason)
     for dataset in {step.location.root / step.location.dataset for step in steps}:
         remove_leftovers(dataset)
-    named = _named(steps)
+    trainings = _named_trainings(steps)
     requested = {step.location.folder for step in steps}
     for step in todo:
         if not with_upstream and step.location.folder not in requested:
             raise UsageError(f"{step.title} is not up to date and --no-deps was given; run it first")
     for number, step in enumerate(todo):
         try:
-            for each in step.inputs.values():
-                if failures and (reason := failures.get(each.location.folder)):
-                    raise reason
-            refuse_hopeless(todo[number:] if failures is None else [step])
+            if failures is None:
+                refuse_hopeless(todo[number:])
+            else:
+                for upstream in step.inputs.values():
+                    if upstream.location.folder in failures:
+                        raise failures[upstream.location.folder]
+                refuse_hopeless([step])
             run_step(step, reporter, needed=number + 1 < len(todo))
         except ItrpipeError as error:
             if failures is None:
                 raise
             failures[step.location.folder] = error
             reporter.say(f"  ✗ {step.title} failed: {error}", style="red")
-    for step in named:
-        if step.finished is None:
-            continue
-        location = step.location
-        name = step.model
-        remember_training(location.root, location.dataset, name, location.label, location.name)
-        definition = load_definition(location.root, location.dataset)
-        asked = location.folder in requested
-        if asked and name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
-            reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
+    for step in trainings:
+        if step.finished is not None:
+            _remember(step, reporter, requested=step.location.folder in requested)
 
 
-def _named(steps: Iterable[Step]) -> list[Step]:
-    """Return the trainings of a plan that named models are; one with other settings than its model has no name."""
-    found = []
+def _named_trainings(steps: Iterable[Step]) -> list[Step]:
+    """Return the trainings of a plan that make a named model, with the very settings that it was told."""
+    trainings = []
     for step in unique_steps(steps):
         location = step.location
-        name = step.model
-        known = load_definition(location.root, location.dataset).models.get(name)
-        if known is None:
+        model = load_definition(location.root, location.dataset).models.get(step.model)
+        if model is None:
             continue
-        is_known = known.trained.get(location.label) == location.name
-        if not is_known:
+        if model.trained.get(location.label) != location.name:
             seed = step.settings.model_dump()["seed"]
-            told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
-            is_known = told.location.folder == location.folder
-        if is_known:
-            found.append(step)
-    return found
+            as_told = Planner(location.root, location.dataset, remember=False).of_model(step.model, seed)
+            if as_told.location.folder != location.folder:
+                continue
+        trainings.append(step)
+    return trainings
+
+
+def _remember(training: Step, reporter: Reporter, *, requested: bool) -> None:
+    """Write down which artifact is a named model now, and print whether it has other names, if it was asked for."""
+    location = training.location
+    name = training.model
+    remember_training(location.root, location.dataset, name, location.label, location.name)
+    definition = load_definition(location.root, location.dataset)
+    if requested and name in definition.models:
+        others = sorted(definition.names_of(location.name) - {name})
+        if others:
+            reporter.say(f"model {name} is the same as {', '.join(others)}: no setting differs", style="yellow")
 
 
 def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
     """Make one artifact, or find that another process has made it meanwhile.
 
     Args:
-        step: the artifact. Where its execution settings name a share, only that share of its parts is made; who makes
-            the last part joins all of them.
+        step: the artifact. Where its execution settings name a share, only that share of its parts is made; the job
+            that makes the last part joins all of them.
         reporter: prints.
-        needed: something reads it that runs later, so that other jobs with other shares are waited for.
+        needed: a later step reads the artifact, so this waits for the jobs with the other shares.
     """
     share = None
     if load_stage(step.location.stage).has_parts(step):
         share = part_share(step.execution)
-    while (others := _run_share(step, reporter, share)) is not None:
-        if others.missing() and not (needed or others.more):
+    while True:
+        others = _run_share(step, reporter, share)
+        if others is None:
+            return
+        if others.missing() and not needed and not others.more:
             return
         _wait_for(others, step, reporter)
-        share = share if others.more else None
+        if not others.more:
+            share = None  # all parts are there, and this job joins them
 
 
 def _run_share(step: Step, reporter: Reporter, share: PartShare | None) -> OthersMissing | None:
-    """Make one artifact, or a share of its parts, and return what other jobs have to do then; None if nothing."""
+    """Make one artifact, or a share of its parts, and return the parts that other jobs make; None if it is whole."""
     location = step.location
     part = "" if share is None else f"{share.number}-of-{share.count}"
     joins = share is None and part_share(step.execution) is not None
@@ -176,28 +194,35 @@ def _run_share(step: Step, reporter: Reporter, share: PartShare | None) -> Other
         if state == "damaged":
             raise DataError(reason)
         if state == "up to date":
-            known = "up to date after all" if step.state == "stale" else "finished by another run"
-            reporter.say(f"{step.title}: {known}")
+            how = "up to date after all" if step.state == "stale" else "finished by another run"
+            reporter.say(f"{step.title}: {how}")
             return None
         job, start = _begin(step, reporter, share)
         try:
             load_stage(location.stage).run(job)
         except OthersMissing as others:
-            left = others.missing()
-            every = len(others.paths)
-            rest = f"{left:,} of {every:,} are left to other jobs; the job that makes the last one joins all"
+            rest = (
+                f"{others.missing():,} of {len(others.paths):,} are left to other jobs; the job that makes the last "
+                "one joins all"
+            )
             write_stamped_json(job.work / UNFINISHED, {"rest": rest})  # for `itrpipe status`
             reporter.say(f"  part {others.share} is done ({others.rows:,} {others.unit}); {rest}")
             return others
         job.timings["total"] = round(time.time() - start, 3)
         job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
         manifest = finish(location, _record(step, job))
-    told = [
-        f"{key} {f'{value:.4g}' if isinstance(value, float) else value}"
-        for key, value in manifest.metrics.items()
-        if value and key != PEAK_MEMORY and isinstance(value, int | float | str)
-    ]
-    reporter.say(f"  done in {manifest.timings['total']:.1f} s{': ' if told else ''}{', '.join(told)}")
+    metrics = []
+    for key, value in manifest.metrics.items():
+        if not value or key == PEAK_MEMORY:
+            continue
+        if isinstance(value, float):
+            metrics.append(f"{key} {value:.4g}")
+        elif isinstance(value, int | str):
+            metrics.append(f"{key} {value}")
+    line = f"  done in {manifest.timings['total']:.1f} s"
+    if metrics:
+        line += f": {', '.join(metrics)}"
+    reporter.say(line)
     return None
 
 
@@ -223,18 +248,23 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
 
 
 def _begin(step: Step, reporter: Reporter, share: PartShare | None) -> tuple[Job, float]:
-    """Open the partial folder, and say whether the job goes on with what an earlier run has begun there.
+    """Open the partial folder, and print whether the job goes on where an earlier run stopped.
 
     Returns:
-        The job, and when it would have been begun without the breaks between its runs, in seconds of the epoch.
+        The job, and the time at which it would have begun without the breaks between its runs, in seconds of the epoch.
     """
-    inputs = {name: Artifact.of(upstream.location.folder) for name, upstream in step.inputs.items()}
+    inputs = {}
+    for name, upstream in step.inputs.items():
+        inputs[name] = Artifact.of(upstream.location.folder)
     _drop_other_beginning(step, inputs, reporter, shared=share is not None)
+    execution = step.execution
+    if share is None:
+        execution = without_share(execution)
     job = Job(
         dataset=step.location.dataset,
         conf=step.need.conf,
         settings=step.settings,
-        execution=step.execution if share is not None else without_share(step.execution),
+        execution=execution,
         inputs=inputs,
         definition=step.definition,
         folder=open_partial(step.location),
@@ -245,12 +275,15 @@ def _begin(step: Step, reporter: Reporter, share: PartShare | None) -> tuple[Job
     record = job.work / START
     resumed = record.exists() and share is None
     if resumed:
-        ended = max(path.stat().st_mtime for path in job.folder.rglob("*"))  # an earlier run, with its last file
-        start -= ended - read_stamped_json(record, f"remove {job.folder} and run the same command again")["start"]
-    if resumed or not record.exists():  # when it would have been begun without the breaks between its runs
+        remedy = f"remove {job.folder} and run the same command again"
+        before = read_stamped_json(record, remedy)["start"]
+        ended = max(path.stat().st_mtime for path in job.folder.rglob("*"))  # when it wrote its last file
+        start -= ended - before
+    if resumed or not record.exists():
         write_stamped_json(record, {"start": start})
-    write_stamped_json(job.work / INPUTS, _read_by(inputs))
-    reporter.say(f"{step.title}{' (resuming)' if resumed else ''}", style="bold")
+    write_stamped_json(job.work / INPUTS, _digests_of(inputs))
+    title = f"{step.title} (resuming)" if resumed else step.title
+    reporter.say(title, style="bold")
     return job, start
 
 
@@ -262,18 +295,22 @@ def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: 
         return
     remedy = f"remove {partial} and run the same command again"
     before = read_stamped_json(record, remedy)
-    changed = [each for each, now in _read_by(inputs).items() if before.get(each) != now]
-    if not changed:
+    for changed, digest in _digests_of(inputs).items():
+        if before.get(changed) == digest:
+            continue
+        if shared:
+            raise DataError(f"{partial} was begun before {changed} was made again; {remedy} for every part")
+        reporter.say(f"  {changed} was made again since {partial.name} was begun; it begins anew", style="yellow")
+        shutil.rmtree(partial)
         return
-    if shared:
-        raise DataError(f"{partial} was begun before {changed[0]} was made again; {remedy} for every part")
-    reporter.say(f"  {changed[0]} was made again since {partial.name} was begun; it begins anew", style="yellow")
-    shutil.rmtree(partial)
 
 
-def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
-    """Return the digest of the files of each artifact."""
-    return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
+def _digests_of(inputs: Mapping[str, Artifact]) -> dict[str, str]:
+    """Return stage and name of each artifact -> digest of its files."""
+    digests = {}
+    for artifact in inputs.values():
+        digests[f"{artifact.folder.parent.name}/{artifact.folder.name}"] = artifact.manifest.digest
+    return digests
 
 
 def _record(step: Step, job: Job) -> dict[str, Any]:
@@ -298,10 +335,10 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
     }
 
 
-EPOCHS, MAX_UPDATES = "epochs", "max_updates"
-OF_NEGATIVES = frozenset(("method", "loss", "sentences"))
+EPOCHS = "epochs"
+_OF_NEGATIVES = frozenset(("method", "loss", "sentences"))
 """Settings that choose the negatives of a training, and name the training in stages that read it."""
-DATA = frozenset(("prepare", "extract", "parse"))
+_DATA = frozenset(("prepare", "extract", "parse"))
 """Inputs that an earlier artifact must have had too, where both read them: other data take another time."""
 
 
@@ -310,7 +347,7 @@ class Cost(NamedTuple):
 
     Attributes:
         seconds: that an earlier artifact took, of a training in proportion to its epochs; None where there is none.
-        note: what `seconds` is, for people.
+        note: where `seconds` comes from, for people.
     """
 
     seconds: float | None = None
@@ -318,27 +355,30 @@ class Cost(NamedTuple):
 
 
 def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
-    """Return the cost of a step by the nearest earlier artifact that was made of the same data, of several the newest.
+    """Return the cost of the nearest earlier artifact that was made of the same data, of several the newest.
+
+    Settings that do not decide how long a stage takes, such as the seed, may differ, see `itrpipe.stages.base`, and so
+    may the epochs of a training, whose cost is that of all its epochs. Without such an artifact, the nearest one with
+    other negatives counts.
 
     Args:
         step: that is to run.
         earlier: artifacts of its stage by name, see `earlier_artifacts`.
-
-    Settings that do not decide how long a stage takes, such as the seed, may differ, see `itrpipe.stages.base`, and so
-    may the epochs of a training, whose cost is that of all its epochs. Where there is no such artifact, one counts that
-    differs in its negatives as well.
     """
     settings = step.settings.model_dump(mode="json")
     untimed = load_stage(step.need.stage).untimed
-    conf = None if EPOCHS in settings else step.need.conf  # of a training the method is a setting
-    by_epochs = EPOCHS in settings and not settings.get(MAX_UPDATES)
-    scaled = untimed | {EPOCHS} if by_epochs else untimed
+    is_training = EPOCHS in settings  # whose method is a setting, so that the configuration may differ
+    by_epochs = is_training and not settings.get("max_updates")
+    scaled = untimed
+    if by_epochs:
+        scaled = untimed | {EPOCHS}
     nearest = None
     for name, manifest in earlier.items():
-        shared = DATA & manifest.inputs.keys() & step.inputs.keys()
+        shared = _DATA & manifest.inputs.keys() & step.inputs.keys()
         is_alike = all(manifest.inputs[key].fingerprint == step.inputs[key].location.fingerprint for key in shared)
+        is_same_conf = is_training or manifest.conf == step.need.conf
         different = {key for key, value in manifest.settings.items() if settings.get(key) != value}
-        if is_alike and conf in (None, manifest.conf) and different <= scaled | OF_NEGATIVES:
+        if is_alike and is_same_conf and different <= scaled | _OF_NEGATIVES:
             closeness = (different <= scaled, different <= untimed, -len(different), manifest.finished)
             if nearest is None or closeness > nearest[0]:
                 nearest = closeness, name, manifest
@@ -358,14 +398,14 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
 
 
 def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
-    """Print the cost of steps, a line each, and the sum of what is known."""
+    """Print the cost of each step, and the sum of the costs that are known."""
+    if not steps:
+        return
     earlier = cache(earlier_artifacts)
     costs = {}
     for step in steps:
         costs[step.title] = cost_of(step, earlier(step.location.folder.parent))
     known = [cost.seconds for cost in costs.values() if cost.seconds is not None]
-    if not steps:
-        return
     if not known:
         reporter.say("estimated cost: unknown, these data have no earlier run of this kind", style="bold")
         return
@@ -374,7 +414,11 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     for name, cost in costs.items():
         time = "unknown" if cost.seconds is None else f"{cost.seconds:.0f} s"
         reporter.say(f"    {name:<{width}} {time:>9}  {cost.note}".rstrip())
-    most = any(0 < getattr(step.settings, "patience", 0) < getattr(step.settings, EPOCHS, 0) for step in steps)
+    total = duration(sum(known))
+    # A training with patience may end before its last epoch.
+    if any(0 < getattr(step.settings, "patience", 0) < getattr(step.settings, EPOCHS, 0) for step in steps):
+        total = f"at most {total}"
     unknown = len(costs) - len(known)
-    more = f" and {quantity(unknown, 'step')} of unknown cost" if unknown else ""
-    reporter.say(f"    sum: {'at most ' if most else ''}{duration(sum(known))}{more}")
+    if unknown:
+        total += f" and {quantity(unknown, 'step')} of unknown cost"
+    reporter.say(f"    sum: {total}")

@@ -1,4 +1,4 @@
-"""The state of the steps of a plan on disk, and why."""
+"""Find the state of the steps of a plan on disk, and the reason for it."""
 
 import dataclasses
 import glob
@@ -21,12 +21,12 @@ from itrpipe.storage.artifact import (
 )
 from itrpipe.storage.locks import is_locked
 
-MOST_CHANGES = 6
-"""Changes that a reason names at most."""
+MAX_CHANGES = 6
+"""Largest number of changes that a reason names."""
 
 
 def pending_steps(steps: Iterable[Step]) -> list[Step]:
-    """Return the steps that have to run, in order: those asked for that are not up to date, and what these read."""
+    """Return the steps that have to run, in order: requested ones that are not up to date, and what these read."""
     ordered = {}
 
     def visit(step: Step) -> None:
@@ -52,14 +52,14 @@ def unique_steps(steps: Iterable[Step]) -> list[Step]:
 def state_of(
     step: Step, former: str | None = None, read: Mapping[str, Collection[str]] = MappingProxyType({})
 ) -> tuple[State, str]:
-    """Return the state of a planned artifact on disk, with the reason a reader wants to know.
+    """Return the state of a planned artifact on disk, and the reason for people.
 
     Args:
         step: that is planned.
-        former: artifact that had the name of this one so far, empty for none; None where it has no name, and is
-            compared with the newest artifact of the same run.
-        read: input -> artifacts of its model, by name, by now and so far, where that has a name: what read another
-            model is no earlier version of this step.
+        former: artifact that has had the name of the step's model so far, empty for none; None where the model has no
+            name, and the step is compared with the newest artifact of the same run.
+        read: input that is a named model -> the artifacts of this model, as planned and so far. An artifact that read
+            another model is no earlier version of this step.
     """
     location = step.location
     if location.folder.exists():
@@ -70,7 +70,9 @@ def state_of(
         if manifest.fingerprint != location.fingerprint:
             return "damaged", f"{location.folder} holds another artifact; remove it and run the same command again"
         made_again = _made_again(manifest, step)
-        return ("stale", made_again) if made_again else ("up to date", "")
+        if made_again:
+            return "stale", made_again
+        return "up to date", ""
     if location.partial.exists():
         if is_locked(location.partial):
             return "running", "in another process, which is waited for"
@@ -90,12 +92,13 @@ def state_of(
     newest = max(siblings, key=lambda manifest: manifest.finished)
     if _overtaken(newest, step):
         return "stale", _difference(newest, step)
-    has_versions = load_stage(step.need.stage).has_versions
-    return ("new settings", _difference(newest, step)) if has_versions else ("missing", "")
+    if load_stage(step.need.stage).has_versions:
+        return "new settings", _difference(newest, step)
+    return "missing", ""
 
 
 def _of_same_label(location: Location) -> Iterator[tuple[Path, Manifest]]:
-    """Yield the finished artifacts of a label, which differ in settings or in what they read."""
+    """Yield the finished artifacts of a label, which differ in settings or inputs."""
     for folder in location.folder.parent.glob(f"{glob.escape(location.label)}-*"):
         manifest = _readable(folder)
         if manifest and manifest.label == location.label:
@@ -115,25 +118,32 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
     """
     if step.state == "up to date":
         return step
-    planned = dict(leaves(step.settings.model_dump(mode="json")))
-    fixed = {key: planned[key] for key in planned for name in given if f".{key}".endswith(f".{name}")}
-    found = {}
+    endings = tuple(f".{name}" for name in given)
+    fixed = {}
+    for key, value in leaves(step.settings.model_dump(mode="json")):
+        if f".{key}".endswith(endings):
+            fixed[key] = value
+    finished = {}
     for _, manifest in sorted(_of_same_label(step.location), key=lambda artifact: artifact[1].finished):
-        as_given = fixed.items() <= dict(leaves(manifest.settings)).items()
+        if manifest.schema_version != load_stage(step.need.stage).schema_version:
+            continue
+        if not fixed.items() <= dict(leaves(manifest.settings)).items():
+            continue
         shared = step.inputs.keys() & manifest.inputs.keys()
-        of_inputs = all(manifest.inputs[name].fingerprint == step.inputs[name].location.fingerprint for name in shared)
-        of_version = manifest.schema_version == load_stage(step.need.stage).schema_version
-        if as_given and of_inputs and of_version:
-            other = _finished(step, manifest)
-            if other.state == "up to date":
-                found[repr({**manifest.settings, "decisions": ""})] = other
-    return found.popitem()[1] if len(found) == 1 else step
+        if any(manifest.inputs[name].fingerprint != step.inputs[name].location.fingerprint for name in shared):
+            continue
+        other = _finished(step, manifest)
+        if other.state == "up to date":
+            finished[repr({**manifest.settings, "decisions": ""})] = other
+    if len(finished) != 1:
+        return step
+    return finished.popitem()[1]
 
 
 def latest_judged(search: Step) -> Step | None:
-    """Return the last lists in which judges or people marked what a search found; None where nobody did.
+    """Return the newest lists in which judges or people marked the results of a search; None where there are none.
 
-    They are of the same stage as the search, which is an input of that name.
+    They are artifacts of the same stage as the search, which they have as an input of that name.
     """
     if search.state != "up to date":
         return None
@@ -150,7 +160,7 @@ def latest_judged(search: Step) -> Step | None:
 
 
 def _finished(step: Step, manifest: Manifest) -> Step:
-    """Return a finished artifact of the stage of a planned step in its place, with its settings."""
+    """Return a planned step with the label, fingerprint and settings of a finished artifact of its stage."""
     location = dataclasses.replace(step.location, label=manifest.label, fingerprint=manifest.fingerprint)
     settings = type(step.settings).model_validate(manifest.settings)
     finished = dataclasses.replace(step, settings=settings, location=location)
@@ -159,7 +169,10 @@ def _finished(step: Step, manifest: Manifest) -> Step:
 
 
 def _made_again(manifest: Manifest, step: Step) -> str:
-    """Return how an input of an artifact has other bytes than it was made from; empty if none has that is there."""
+    """Return which input has other bytes than the artifact was made from, and why; empty if there is no such input.
+
+    An input that is not there now does not count.
+    """
     for name, upstream in step.inputs.items():
         record = manifest.inputs[name]
         now = _readable(upstream.location.folder)
@@ -170,24 +183,26 @@ def _made_again(manifest: Manifest, step: Step) -> str:
             if file not in now.outputs or now.outputs[file].sha256 != digest:
                 changed = file
                 break
-        how = []
+        changes = []
         for key, value in now.made.items():
             before = record.made.get(key)
             if before != value:
-                how.append(f"{key} {_legible(value)} instead of {_legible(before)}")
-        return f"{changed} was made again ({', '.join(how[:MOST_CHANGES]) or 'with the same settings'})"
+                changes.append(f"{key} {_legible(value)} instead of {_legible(before)}")
+        how = ", ".join(changes[:MAX_CHANGES]) or "with the same settings"
+        return f"{changed} was made again ({how})"
     return ""
 
 
 def _overtaken(old: Manifest, step: Step) -> bool:
-    """Return whether an older artifact, or what it was made from, is of a source or a stage as it no longer is.
+    """Return whether a source or the version of a stage has changed since an older artifact or its inputs were made.
 
     Otherwise it differs from the planned one in settings alone, its own or those of a step upstream.
     """
     if old.schema_version != load_stage(step.need.stage).schema_version:
         return True
-    if any(name in old.sources and old.sources[name] != value for name, value in step.sources.items()):
-        return True
+    for name in old.sources.keys() & step.sources.keys():
+        if old.sources[name] != step.sources[name]:
+            return True
     for name in old.inputs.keys() & step.inputs.keys():
         upstream = step.inputs[name]
         read = _readable(input_folder(step.location.folder, old, name))
@@ -197,7 +212,9 @@ def _overtaken(old: Manifest, step: Step) -> bool:
 
 
 def _legible(value: Any) -> str:
-    return "none" if value is None or value in ("", [], ()) else str(value)
+    if value is None or value in ("", [], ()):
+        return "none"
+    return str(value)
 
 
 def _readable(folder: Path) -> Manifest | None:
@@ -212,16 +229,16 @@ def _readable(folder: Path) -> Manifest | None:
 
 def earlier_artifacts(folder: Path) -> dict[str, Manifest]:
     """Return the manifests of the finished artifacts of a stage's folder by name."""
-    found = {}
+    manifests = {}
     for each in folders_in(folder):
         manifest = _readable(each)
         if manifest:
-            found[each.name] = manifest
-    return found
+            manifests[each.name] = manifest
+    return manifests
 
 
 def _difference(old: Manifest, step: Step) -> str:
-    """Return what differs between an older artifact and the planned one."""
+    """Return the differences between an older artifact and the planned one."""
     before = dict(leaves(old.settings))
     after = dict(leaves(step.settings.model_dump(mode="json")))
     changes = []
@@ -232,11 +249,15 @@ def _difference(old: Manifest, step: Step) -> str:
             changes.append(f"{key} changed")
         else:
             changes.append(f"{key} {_legible(before.get(key))} → {_legible(value)}")
-    changes += [f"{key} dropped" for key in before if key not in after]
+    for key in before:
+        if key not in after:
+            changes.append(f"{key} dropped")
     for name, upstream in step.inputs.items():
         if name not in old.inputs or old.inputs[name].fingerprint != upstream.location.fingerprint:
             changes.append(f"{name} changed")
-    changes += [f"source {name} changed" for name, value in step.sources.items() if old.sources.get(name) != value]
-    if len(changes) > MOST_CHANGES + 1:
-        changes[MOST_CHANGES:] = [f"and {len(changes) - MOST_CHANGES} more changes"]
+    for name, value in step.sources.items():
+        if old.sources.get(name) != value:
+            changes.append(f"source {name} changed")
+    if len(changes) > MAX_CHANGES + 1:
+        changes[MAX_CHANGES:] = [f"and {len(changes) - MAX_CHANGES} more changes"]
     return ", ".join(changes) or "made by another version of the stage"

@@ -1,7 +1,7 @@
-"""The stages: settings, what they need, and how one artifact is made.
+"""The contract of stages: the settings, needs and sources of an artifact, and the work that makes it.
 
-A module `itrpipe/stages/<stage>.py` has a class of the stage's name, such as `MineNegatives`. It imports nothing heavy
-at its top, because plans are made without torch.
+A module `itrpipe/stages/<stage>.py` has a class with the stage's name, such as `MineNegativesStage`. The module imports
+nothing heavy at its top, because plans are made without torch.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from itrpipe.storage.artifact import WORK, DigestCache, Location, Manifest, exis
 
 @dataclass(frozen=True)
 class Need:
-    """Asks for an artifact of another stage.
+    """Request for an artifact of another stage.
 
     Attributes:
         stage: which stage makes it.
         conf: with which configuration.
         settings: dotted keys that must have these values.
-        named: inputs that are models of the dataset, trained as these were told: name of the input -> the model's.
-        without: settings that it lacks of a reader that it is a step of: all else that is said of the reader is said of
-            it too, its named models among them. Empty where it is no such step.
+        named: inputs that are named models of the dataset: name of the input -> name of the model.
+        without: settings of the reader that this artifact, a step of the reader's own stage, does not have. All other
+            overrides and the named models of the reader apply to it too. Empty for artifacts that are no such step.
     """
 
     stage: str
@@ -63,7 +63,7 @@ class Step:
         definition: where those files lie.
         location: where the artifact lies or will lie.
         state, reason: what the plan found.
-        model: name of the model that it trains, as that was told or with other settings; empty for none.
+        model: name of the model that it trains, perhaps with other settings than the model was given; empty for none.
     """
 
     need: Need
@@ -85,8 +85,9 @@ class Step:
 
     @property
     def finished(self) -> Path | None:
-        """Return the folder of the artifact, once it is whole."""
-        return self.location.folder if self.state != "damaged" and self.location.folder.exists() else None
+        """Return the folder of the artifact; None while it is not whole."""
+        folder = self.location.folder
+        return folder if self.state != "damaged" and folder.exists() else None
 
     def upstream(self) -> Iterator[Step]:
         """Yield every step this one depends on, then itself, in an order in which they can run."""
@@ -127,8 +128,8 @@ class Job:
     Attributes:
         dataset: name of the dataset.
         conf: name of the configuration.
-        settings: what determines the result.
-        execution: what does not.
+        settings: determine the result.
+        execution: settings that do not change the result.
         inputs: input name -> finished artifact.
         definition: where outside files lie, for stages that read some.
         folder: the `.partial` folder to write the outputs to.
@@ -136,7 +137,7 @@ class Job:
         sources: digests of files outside the data folder, as they were when the step was planned.
         metrics, messages: filled by the stage, recorded in the manifest.
         timings: `total`, the seconds of all runs.
-        failed: image that could not be used -> reason; likewise.
+        failed: image that could not be used -> reason; filled by the stage, recorded in the manifest.
     """
 
     dataset: str
@@ -161,8 +162,7 @@ class Job:
     def made(self, work: Work, folder: str = PARTS) -> Made:
         """Make every part of a map that is not there yet, where the execution settings say.
 
-        A job that makes a share only goes no further than here, so nothing may be written before that is not the same
-        in every job.
+        A job that makes only a share ends here, so whatever is written before must be the same in every job.
 
         Args:
             work: the map.
@@ -188,7 +188,7 @@ class Stage:
 
     Attributes:
         schema_version: raised when files change for equal settings; not where an optional file is new.
-        settings: what determines the result; every configuration is bound to it, or to what `settings_class` says.
+        settings: class of the settings that determine the result; `settings_class` may choose another one.
         execution: settings that do not change the result: a `MapExecution` says where maps are made, a
             `SharedExecution` also which share of them.
         has_versions: another artifact of the same name is an earlier version of this one.
@@ -210,10 +210,10 @@ class Stage:
         return conf
 
     def needs(self, settings: Any, definition: DatasetDefinition) -> dict[str, Need]:
-        """Return the artifacts that are read, by the names of inputs; refuse what is never read together.
+        """Return the artifacts that are read, by the names of inputs.
 
         Raises:
-            UsageError: likewise.
+            UsageError: these settings or this dataset do not go together.
         """
         return {}
 
@@ -224,10 +224,10 @@ class Stage:
             MissingInputError: one is not there.
             DataError: one is damaged.
         """
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for name, value, mark in settings.outside():
-            found |= mark.digests(name, value, cache)
-        return found
+            digests |= mark.digests(name, value, cache)
+        return digests
 
     def has_parts(self, step: Step) -> bool:
         """Return whether jobs can share the making of a step; else one job makes it, whatever its share."""
@@ -254,7 +254,8 @@ class Stage:
 def load_stage(stage: str) -> Stage:
     """Return the stage of a declared name."""
     module = importlib.import_module(f"itrpipe.stages.{stage}")
-    return getattr(module, stage.title().replace("_", ""))()
+    name = stage.title().replace("_", "")
+    return getattr(module, f"{name}Stage")()
 
 
 def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
@@ -277,30 +278,32 @@ def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
 
 
 def check_split(model: Step, split: str) -> None:
-    """Refuse a split without images, where the dataset that a model is trained on is prepared.
+    """Refuse a split without images, if the dataset that a model is trained on is prepared.
 
     Args:
-        model: the training, or the embeddings, of what is asked about the split.
-        split: its name.
+        model: a training, or embeddings.
+        split: that is to be read.
 
     Raises:
-        UsageError: likewise.
+        UsageError: the dataset has no images of this split.
     """
     prepared = model.inputs["prepare"].finished
-    metrics = {} if prepared is None else read_manifest(prepared).metrics
-    held = [name for name in SPLITS if name in metrics]
-    if held and split not in held:
+    if prepared is None:
+        return
+    metrics = read_manifest(prepared).metrics
+    splits = [name for name in SPLITS if name in metrics]
+    if splits and split not in splits:
         raise UsageError(
-            f"the dataset has no {split} images, only {' and '.join(held)}; ask with --split {held[-1]}, or add "
+            f"the dataset has no {split} images, only {' and '.join(splits)}; ask with --split {splits[-1]}, or add "
             "photographs, or a column split, and prepare again"
         )
 
 
 def source_of(definition: StageDefinition | None, missing: str) -> Path:
-    """Return the place of the outside files of a stage.
+    """Return the path of the outside files of a stage.
 
     Raises:
-        MissingInputError: none are named, which is told so.
+        MissingInputError: none are named; `missing` is the message.
     """
     if definition is None or definition.source is None:
         raise MissingInputError(missing)
@@ -308,5 +311,7 @@ def source_of(definition: StageDefinition | None, missing: str) -> Path:
 
 
 def reason_with_file(image_id: str, file: str, reason: str) -> str:
-    """Return the reason for which an image could not be used, with its file where its id does not say that."""
-    return reason if image_id == file else f"({file}) {reason}"
+    """Return the reason for which an image could not be used, with its file unless that is its id."""
+    if image_id == file:
+        return reason
+    return f"({file}) {reason}"

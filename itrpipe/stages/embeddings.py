@@ -1,7 +1,4 @@
-"""Embeddings that no training here has made: what mines and evaluates reads them instead of a training.
-
-They are read from files, or made by a model of another library.
-"""
+"""Embeddings from files or of a model of another library, which mining and evaluations read instead of a training."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -23,12 +20,18 @@ from itrpipe.features.declaration import (
     is_given,
 )
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
-from itrpipe.storage.artifact import LOCAL_MODEL
+from itrpipe.storage.artifact import LOCAL_MODEL, DigestCache
 from itrpipe.training.settings import ModelName
 
-GIVEN_FILES = Outside(
-    lambda _, files, cache: {name: cache.place(path, "hashing", "*.parquet") for name, path in files.paths.items()}
-)
+
+def _digests_of_files(_: str, files: GivenFiles, cache: DigestCache) -> dict[str, str]:
+    digests = {}
+    for name, path in files.paths.items():
+        digests[name] = cache.place(path, "hashing", "*.parquet")
+    return digests
+
+
+GIVEN_FILES = Outside(_digests_of_files)
 _NEEDED = {
     SENTENCE_TRANSFORMERS: ("modules.json", "config.json"),
     OPEN_CLIP: ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors"),
@@ -72,7 +75,7 @@ class EmbedderSettings(Settings):
     revision: str = "main"
 
 
-class Execution(MapExecution):
+class EmbeddingsExecution(MapExecution):
     """Settings that do not change the result beyond rounding.
 
     Attributes:
@@ -82,14 +85,17 @@ class Execution(MapExecution):
     device: Device
 
 
-class Embeddings(Stage):
+class EmbeddingsStage(Stage):
     """Writes embeddings that no training here has made, in the order of a dataset."""
 
-    settings, execution = EmbeddingsSettings, Execution
+    settings = EmbeddingsSettings
+    execution = EmbeddingsExecution
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
-        """Return `EmbedderSettings` where a library is named, else `EmbeddingsSettings`."""
-        return EmbedderSettings if "library" in values else EmbeddingsSettings
+        """Return `EmbedderSettings` if a library is named, else `EmbeddingsSettings`."""
+        if "library" in values:
+            return EmbedderSettings
+        return EmbeddingsSettings
 
     def label(self, conf: str, settings: Any) -> str:
         """Return `NAME.SPLIT`."""
@@ -126,7 +132,8 @@ class Embeddings(Stage):
         from itrpipe.features.embeddings import EMBEDDINGS
         from itrpipe.features.given import GivenSplit, write_given
 
-        prepare, settings = job.inputs["prepare"], job.settings
+        prepare = job.inputs["prepare"]
+        settings = job.settings
         split = PreparedDataset.open(prepare.folder).split(settings.split)
         path = job.folder / EMBEDDINGS
         if isinstance(settings, EmbedderSettings):
@@ -134,17 +141,18 @@ class Embeddings(Stage):
             return
         given = GivenSplit(settings.files, settings.split)
         by_row = prepare.manifest.conf != GIVEN
-        with job.reporter.task("reading embeddings", len(given.images) + len(given.captions), "rows") as task:
+        rows = len(given.images) + len(given.captions)
+        with job.reporter.task("reading embeddings", rows, "rows") as task:
             job.metrics |= write_given(path, given, split, settings.measure, by_row=by_row, advance=task.advance)
 
 
 def require_embedder(model: str, revision: str, library: str) -> None:
-    """Refuse what is no model of another library, as `require_model` does.
+    """Refuse a model that another library cannot open, as `require_model` does for encoders.
 
     Args:
         model: folder or hub id.
         revision: branch, tag or commit of the hub id.
-        library: that opens it.
+        library: that opens the model.
 
     Raises:
         MissingInputError: there is no such model, or its folder has none of the library's files.
@@ -180,7 +188,7 @@ def _embed(job: Job, settings: EmbedderSettings, split: Any, path: Path) -> None
 
 
 def embeddings_need(model: ModelName, split: str, **training: Any) -> Need:
-    """Ask for the embeddings of a split: of a model that is trained, or given ones of this name.
+    """Return the need of the embeddings of a split: of a training, or given ones.
 
     Args:
         model: a training, or the name of given embeddings as its backbone.
@@ -191,10 +199,12 @@ def embeddings_need(model: ModelName, split: str, **training: Any) -> Need:
         UsageError: given embeddings are to have a method, a seed or a share of the training images.
     """
     if not is_given(model.backbone):
-        return Need("train", model.method, {"backbone": model.backbone, "seed": model.seed, **training})
+        settings = {"backbone": model.backbone, "seed": model.seed, **training}
+        return Need("train", model.method, settings)
     if model.method != GIVEN:
         raise UsageError(f"{model.backbone} is made of given embeddings; give --method given, and not {model.method}")
-    for name, value in (("seed", model.seed), ("train_share", training.get("train_share"))):
+    refused = {"seed": model.seed, "train_share": training.get("train_share")}
+    for name, value in refused.items():
         if value:
             raise UsageError(f"{model.backbone} is made of given embeddings and has no {name}; leave {value} out")
     return Need("embeddings", GIVEN, {"name": model.backbone, "split": split})

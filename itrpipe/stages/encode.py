@@ -1,4 +1,4 @@
-"""Vectors of a frozen encoder, which trainings read instead of asking it."""
+"""Vectors of a frozen encoder, which trainings read instead of running the encoder."""
 
 from __future__ import annotations
 
@@ -53,20 +53,21 @@ class EncodeExecution(SharedExecution):
     block: int = Field(ge=1, le=1_000_000)
 
 
-class Encode(Stage):
+class EncodeStage(Stage):
     """Encodes the images or captions of every split once."""
 
     schema_version = 3
-    settings, execution = EncodeSettings, EncodeExecution
+    settings = EncodeSettings
+    execution = EncodeExecution
     has_versions = False  # other vectors are of another encoder
 
     def needs(self, settings: EncodeSettings, definition: DatasetDefinition) -> dict[str, Need]:
         """Ask for the dataset, and for the training that has left the encoder."""
-        wanted = {"prepare": prepare_need(definition)}
+        needs = {"prepare": prepare_need(definition)}
         if settings.start_from:
-            same = {name: getattr(settings, f"start_{name}") for name in OF_START}
-            wanted["start"] = Need("train", settings.start_from, same)
-        return wanted
+            training = {name: getattr(settings, f"start_{name}") for name in OF_START}
+            needs["start"] = Need("train", settings.start_from, training)
+        return needs
 
     def run(self, job: Job) -> None:
         """Write vectors.arrays and encoder/."""

@@ -1,4 +1,4 @@
-"""`itrpipe evaluate`: metrics and rankings of one trained model, or of several with averaged scores, on one split."""
+"""The stage of `itrpipe evaluate`: metrics and rankings of a model, or of several with averaged scores, on a split."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from itrpipe.storage.disk import write_text
 from itrpipe.synthesis.generators import Generator
 
 
-class Execution(MapExecution):
+class EvaluateExecution(MapExecution):
     """Settings that do not change the result.
 
     Attributes:
@@ -35,15 +35,19 @@ class Execution(MapExecution):
     encode_block: int = Field(ge=1)
 
 
-class Evaluate(Stage):
+class EvaluateStage(Stage):
     """Measures trained models."""
 
-    schema_version, settings, execution = 9, EvaluateSettings, Execution
+    schema_version = 9
+    settings = EvaluateSettings
+    execution = EvaluateExecution
 
     def label(self, conf: str, settings: EvaluateSettings) -> str:
         """Return the name of the evaluated model or models, with the split when it is not the test split."""
         name = models_label(settings)
-        return name if settings.split == "test" else f"{name}.{settings.split}"
+        if settings.split != "test":
+            name += f".{settings.split}"
+        return name
 
     def needs(self, settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
         """Ask for models as `train` or `embeddings`, `train_2` and so on; the dataset for its truth; and sentences.
@@ -63,7 +67,9 @@ class Evaluate(Stage):
         needs = {"prepare": prepare}
         for number, model in enumerate(settings.models, 1):
             need = embeddings_need(model, settings.split, features=settings.features)
-            name = need.stage if number == 1 else f"{need.stage}_{number}"
+            name = need.stage
+            if number > 1:
+                name += f"_{number}"
             needs[name] = need
             is_trained = need.stage == "train"
             if settings.ensemble_with and is_trained and not settings_of(model.backbone).embeds:
@@ -71,19 +77,23 @@ class Evaluate(Stage):
                 needs[f"{SCORED}{name}"] = Need("evaluate", "recall", alone)
         for name in settings.discriminate:
             generator = Generator.named(name)
-            needs[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, generator.wanted(settings.split))
+            sentences = generator.wanted(settings.split)
+            needs[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, sentences)
         return needs
 
     def check(self, step: Step) -> None:
         """Refuse a split without images, benchmarks of images that cannot be read, and models that are not there."""
         settings: Any = step.settings
         check_split(first_model(step.inputs), settings.split)
-        extracted = step.inputs["train"].inputs.get("extract") if settings.benchmark else None
-        if extracted is not None:
-            check_photographs(settings, passes_of("", extracted.settings))
-        for encoder in filter(None, (settings.language_model, settings.blind_encoder)):
-            require_model(encoder, sides=("text",))
-        for judge in map(judge_name, settings.judges):
+        if settings.benchmark:
+            extracted = step.inputs["train"].inputs.get("extract")
+            if extracted is not None:
+                check_photographs(settings, passes_of("", extracted.settings))
+        for encoder in (settings.language_model, settings.blind_encoder):
+            if encoder:
+                require_model(encoder, sides=("text",))
+        for name in settings.judges:
+            judge = judge_name(name)
             if judge.pretrained:
                 require_model(judge.pretrained, sides=SIDES.get(judge.kind, ("vision", "text")))
 
@@ -126,6 +136,6 @@ class Evaluate(Stage):
         write_text(job.folder / SUMMARY, f"{text}\n{answers}\n")
 
     def show(self, folder: Path, reporter: Reporter) -> None:
-        """Print the recalls of a finished evaluation, and what was answered in it."""
+        """Print the recalls of a finished evaluation, and the answers of its questions."""
         open_artifact(folder)
         reporter.say_lines((folder / SUMMARY).read_text(encoding="utf-8").rstrip("\n"))

@@ -1,4 +1,4 @@
-"""`itrpipe extract`: visual features of every image, computed or imported, as one memory-mapped HDF5 file."""
+"""The stage of `itrpipe extract`: visual features of every image, computed or imported, as one HDF5 file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NO_SOURCE = "these features have no source; run `itrpipe extract --from PATH`"
 
 
-class Execution(SharedExecution):
+class ExtractExecution(SharedExecution):
     """Settings that do not change the result beyond rounding.
 
     Attributes:
@@ -42,23 +42,23 @@ class Execution(SharedExecution):
     strict: bool
 
 
-class Extract(Stage):
+class ExtractStage(Stage):
     """Computes or imports the features of every image."""
 
-    execution = Execution
+    execution = ExtractExecution
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
-        """Return the class of the extractor, or one with those of several in it for a combination."""
+        """Return the settings class of the extractor, or one that joins the classes of a combination."""
         return feature_settings(values)
 
     def check(self, step: Step) -> None:
-        """Refuses extractors whose model is neither here nor on the hub."""
+        """Refuse extractors whose model is neither here nor on the hub."""
         for part in passes_of("", step.settings).values():
             for model, revision in part.from_hub().items():
                 require_model(model, revision)
 
     def needs(self, settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
-        """The images and captions.
+        """Ask for the images and captions.
 
         Raises:
             DataError: the detector of the embedded dataset was asked for photographs.
@@ -66,29 +66,30 @@ class Extract(Stage):
         """
         need = prepare_need(definition)
         parts = passes_of("", settings)
-        for each in parts.values():
-            if each.drawings_only and need.conf != EMBEDDED:
+        for part in parts.values():
+            if part.drawings_only and need.conf != EMBEDDED:
                 source = definition.prepare.source if definition.prepare else None
                 raise DataError(
-                    f"{source} holds photographs and the detector of `{each.kind}` knows synthetic images only; choose "
+                    f"{source} holds photographs and the detector of `{part.kind}` knows synthetic images only; choose "
                     "another extractor with --features, or import features with `itrpipe extract --from PATH`"
                 )
-            if each.imported and len(parts) > 1:
-                raise UsageError(f"imported features ({each.kind}) cannot be combined with others; import them alone")
+            if part.imported and len(parts) > 1:
+                raise UsageError(f"imported features ({part.kind}) cannot be combined with others; import them alone")
         return {"prepare": need}
 
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of imported files, and of weights that lie in files of this machine."""
+        """Return the digests of imported files, and of weights in files of this machine."""
         digests: dict[str, str] = {}
         for name, part in passes_of("", settings).items():
             prefix = f"{name} " if name else ""
-            path = source_of(definition, NO_SOURCE) if part.imported else None
-            if path:
+            path = None
+            if part.imported:
+                path = source_of(definition, NO_SOURCE)
                 layout = IMPORTERS.module(part.kind).layout(path)
                 if layout is None or layout.lacks:
-                    found = f" ({layout})" if layout else ""
+                    lacking = f" ({layout})" if layout else ""
                     raise MissingInputError(
-                        f"{path} holds no features that {part.kind} reads{found}; see `itrpipe extract --help`"
+                        f"{path} holds no features that {part.kind} reads{lacking}; see `itrpipe extract --help`"
                     )
                 digests[part.kind] = cache.combined(layout.files, path, "hashing features")
             for key, file in part.further_files(path).items():
@@ -98,7 +99,7 @@ class Extract(Stage):
         return digests
 
     def run(self, job: Job) -> None:
-        """Writes features.h5: runs the extractors or the importer, one after the other, and joins their parts."""
+        """Write features.h5: run the extractors or the importer, one after the other, and join their parts."""
         from itrpipe.datasets.prepared import PreparedDataset
         from itrpipe.features.extraction import join_features, notes_of
         from itrpipe.features.store import FEATURES, GROUPS, FeatureFile
@@ -141,7 +142,7 @@ class Extract(Stage):
 
 
 def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:
-    """The maps over the images by the name of their extractor, or the one of the importer."""
+    """Return extractor -> its map over the images; or the configuration of an importer -> its map."""
     from itrpipe.features.extraction import ImageFiles, extractions
     from itrpipe.features.importers.base import Import, WantedImage
 
@@ -155,25 +156,34 @@ def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Imp
             for row, image_id in enumerate(split.image_ids.tolist()):
                 texts = split.texts[offsets[row] : offsets[row + 1]]
                 images.append(WantedImage(image_id, split.files[row], texts))
-        work = Import(
-            f"importing {job.conf}", job.settings, source_of(job.definition, NO_SOURCE), images, prepared.sizes()
-        )
+        source = source_of(job.definition, NO_SOURCE)
+        work = Import(f"importing {job.conf}", job.settings, source, images, prepared.sizes())
         job.reporter.say(f"  {work.source.summary}")
         return {job.conf: work}
     root = image_root(job.inputs["prepare"].folder)
     files = ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes())
-    options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}
-    return extractions(parts, files, device=execution.device, **options)
+    return extractions(
+        parts,
+        files,
+        device=execution.device,
+        batch=execution.batch,
+        decoders=execution.decoders,
+        strict=execution.strict,
+    )
 
 
 def _require_equal_notes(job: Job, notes: list[str]) -> None:
-    """Keeps the notes for later runs; they name the commit of a model of the hub, which must not change meanwhile."""
+    """Keep the notes for later runs; they name the commit of a model of the hub, which must not change meanwhile.
+
+    Raises:
+        DataError: an interrupted run has noted something else.
+    """
     path = job.work / NOTES
-    remedy = f"remove {job.folder} and run the same command again"
-    begun = list(read_stamped_json(path, remedy)) if path.exists() else notes
-    if begun != notes:
-        raise DataError(
-            f"{job.folder} was begun with ({'; '.join(begun)}) and would go on with ({'; '.join(notes)}); "
-            "pin the model with --set revision=COMMIT, or remove that folder"
-        )
+    if path.exists():
+        begun = list(read_stamped_json(path, f"remove {job.folder} and run the same command again"))
+        if begun != notes:
+            raise DataError(
+                f"{job.folder} was begun with ({'; '.join(begun)}) and would go on with ({'; '.join(notes)}); "
+                "pin the model with --set revision=COMMIT, or remove that folder"
+            )
     write_stamped_json(path, dict.fromkeys(notes, ""))

@@ -1,4 +1,4 @@
-"""`itrpipe index`: embeddings of the photographs of a folder, of which earlier indexes have most already."""
+"""The stage of `itrpipe index`: embeddings of the photographs of a folder, most of them from earlier indexes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from itrpipe.storage.artifact import (
 if TYPE_CHECKING:
     import numpy as np
 
-MODEL, PHOTOGRAPHS = "model", "photographs"
-"""Sources: digest of the model, and of paths, sizes and times of the photographs."""
+MODEL = "model"
+"""Source: digest of the model."""
+PHOTOGRAPHS = "photographs"
+"""Source: digest of paths, sizes and times of the photographs."""
 RATE = "photographs/s"
 NO_SOURCE = "no photographs are named; run `itrpipe index --photos FOLDER --model NAME`"
 
@@ -44,11 +46,11 @@ class IndexSettings(Settings):
     called: str = ""
 
     def counted(self) -> dict[str, Any]:
-        """Return nothing: where the model lies and what it is called does not count, and its digest is a source."""
+        """Return no settings: the model counts by its digest, which is a source, and neither by path nor name."""
         return {}
 
 
-class Execution(MapExecution):
+class IndexExecution(MapExecution):
     """Settings that do not change the result beyond rounding.
 
     Attributes:
@@ -62,32 +64,34 @@ class Execution(MapExecution):
     block: int = Field(ge=1, le=1_000_000)
 
 
-class Index(Stage):
+class IndexStage(Stage):
     """Embeds the photographs of a folder."""
 
-    settings, execution = IndexSettings, Execution
+    settings = IndexSettings
+    execution = IndexExecution
     schema_version = 4
 
     def label(self, conf: str, settings: IndexSettings) -> str:
-        """The model's name, so that a folder may have indexes of several models."""
+        """Return the model's name, so that a folder may have indexes of several models."""
         return settings.called or conf
 
     def sources(
         self, settings: IndexSettings, definition: StageDefinition | None, cache: DigestCache
     ) -> dict[str, str]:
-        """Digests of the model, which the manifest of a training knows, and of what lies in the folder."""
+        """Return the digests of the model, which the manifest of a training has, and of the folder's photographs."""
         from itrpipe.search.photos import list_photographs
 
         folder = source_of(definition, NO_SOURCE)
         if not settings.model:
             raise MissingInputError("an index needs a model; run `itrpipe index --photos FOLDER --model NAME`")
         model = Path(settings.model)
-        known = (model / MANIFEST).is_file()
-        digest = read_manifest(model).digest if known else folder_digest(MODEL, model, cache)
-        return {MODEL: digest, PHOTOGRAPHS: list_photographs(folder, cache.path.parents[1]).digest}
+        is_training = (model / MANIFEST).is_file()
+        digest = read_manifest(model).digest if is_training else folder_digest(MODEL, model, cache)
+        photographs = list_photographs(folder, cache.path.parents[1])
+        return {MODEL: digest, PHOTOGRAPHS: photographs.digest}
 
     def run(self, job: Job) -> None:
-        """Encodes the photographs that no earlier index has, and joins all."""
+        """Encode the photographs that no earlier index has, and join all."""
         from itrpipe.search import photos
 
         folder = source_of(job.definition, NO_SOURCE)
@@ -97,7 +101,7 @@ class Index(Stage):
         every = listed.photographs
         vectors: dict[photos.PhotoFile, np.ndarray] = {}
         for earlier in filter(is_finished, folders_in(job.folder.parent)):
-            with contextlib.suppress(DataError):  # a damaged one, which `status` tells, does not count
+            with contextlib.suppress(DataError):  # a damaged index does not count; `itrpipe status` shows it
                 manifest = check_artifact(earlier)
                 if manifest.sources.get(MODEL) == job.sources[MODEL] and manifest.schema_version == self.schema_version:
                     vectors |= zip(*photos.read_index(earlier), strict=True)
@@ -107,9 +111,12 @@ class Index(Stage):
         failed: dict[str, str] = {}
         if todo:
             model = Path(job.settings.model)
-            how = job.execution
-            key = f"{job.sources[MODEL]} {how.block} {photos.PhotoFolder(todo).digest}"
-            made = job.made(photos.EncodePhotographs(folder, todo, model, how.batch, how.block, how.device, key))
+            execution = job.execution
+            key = f"{job.sources[MODEL]} {execution.block} {photos.PhotoFolder(todo).digest}"
+            work = photos.EncodePhotographs(
+                folder, todo, model, execution.batch, execution.block, execution.device, key
+            )
+            made = job.made(work)
             for path in made.paths:
                 encoded, reasons = photos.encoded_part(path)
                 vectors |= encoded
@@ -124,7 +131,12 @@ class Index(Stage):
         with job.reporter.task("joining", len(whole), "photographs") as task:
             width = photos.write_index(job.folder, whole, vectors, task.advance)
         job.failed |= listed.unusable | failed
-        counts = {"photographs": len(whole), "encoded": len(todo) - len(failed), "kept": len(every) - len(todo)}
-        job.metrics = {**counts, **job.metrics, "width": width}
+        job.metrics = {
+            "photographs": len(whole),
+            "encoded": len(todo) - len(failed),
+            "kept": len(every) - len(todo),
+            **job.metrics,
+            "width": width,
+        }
         if listed.note:
             job.warn(f"{folder}: {listed.note}")

@@ -1,4 +1,4 @@
-"""Scores of the candidates of mined lists by one judge."""
+"""The stage that scores the candidates of mined lists by one judge."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class JudgeExecution(SharedExecution):
     block: int = Field(ge=0)
 
 
-class Judge(Stage):
+class JudgeStage(Stage):
     """Asks a judge about every pair of mined lists."""
 
-    settings, execution = JudgeSettings, JudgeExecution
+    settings = JudgeSettings
+    execution = JudgeExecution
     has_versions = False  # other scores are of another judge
 
     def label(self, conf: str, settings: JudgeSettings) -> str:
@@ -48,15 +49,16 @@ class Judge(Stage):
 
     def needs(self, settings: JudgeSettings, definition: DatasetDefinition) -> dict[str, Need]:
         """Ask for the lists and what their search has read, and for vectors or graphs of the judge's own."""
-        needed = {**searched_needs(settings, definition), SEARCH: search_need(settings)}
+        needs = searched_needs(settings, definition)
+        needs[SEARCH] = search_need(settings)
         judge = judge_name(settings.judge)
         if judge.kind == "graphs":
-            needed["parse"] = Need("parse", "rules")
+            needs["parse"] = Need("parse", "rules")
         if judge.pretrained:
             for side in SIDES.get(judge.kind, ()):
                 encoder = {"encoder": judge.pretrained, "revision": settings.revision, **READING[side]}
-                needed[side] = Need("encode", side, encoder)
-        return needed
+                needs[side] = Need("encode", side, encoder)
+        return needs
 
     def check(self, step: Step) -> None:
         """Refuse a model that is neither here nor on the hub."""
@@ -84,9 +86,15 @@ class Judge(Stage):
         folders["model"] = first_model(job.inputs).folder.absolute()
         pairs = candidate_pairs(folders[SEARCH])
         opening = partial(open_material, folders, looks=judge.looks)
-        how = job.execution
-        rows = pairs.image_rows, pairs.caption_rows
-        work = JudgedPairs(judge, opening, *rows, how.device, settings.revision, how.block)
+        work = JudgedPairs(
+            judge,
+            opening,
+            pairs.image_rows,
+            pairs.caption_rows,
+            job.execution.device,
+            settings.revision,
+            job.execution.block,
+        )
         scores, scale = work.join(job.made(work).paths)
         write_scores(job.folder, pairs, scores, scale)
         job.metrics |= {"pairs": len(scores), "mismatch": scale.mismatch, "match": scale.match}

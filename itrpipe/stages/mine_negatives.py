@@ -1,4 +1,4 @@
-"""`itrpipe mine-negatives`: hardest negatives of the training set, in both directions, by a trained model."""
+"""The stage of `itrpipe mine-negatives`: hardest negatives of the training set, in both directions, by a model."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,28 +17,32 @@ from itrpipe.training.search_settings import JUDGE_INPUT, MineExecution, MineSet
 from itrpipe.training.settings import ModelName, run_label
 
 TRAIN = "train"
-CORPUS, FURTHER = "corpus.arrays", "further_candidates.json"
+CORPUS = "corpus.arrays"
+FURTHER = "further_candidates.json"
 _BYTES_PER_PLACE = 32
 """Bytes on the disk: 8 in the end, and 12 in the parts of each of two maps."""
 SEARCH = "mine_negatives"
-"""Input of judged lists, and of judges: the lists that were found."""
+"""Input of judged lists, and of judges: the lists of the search."""
 
 
 def search_label(conf: str, settings: SearchSettings, *judges: str) -> str:
-    """Return `exact`, or `approximate` by an index, and the models and kinds of judges, with `+` between them."""
-    found = conf if settings.index == "flat" else "approximate"
-    models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
-    return "+".join((f"{found}.{run_label(settings.method, models, settings.seed)}", *judges))
+    """Return the label of lists: `exact`, or `approximate` by an index, the models, and the kinds of judges."""
+    search = conf if settings.index == "flat" else "approximate"
+    models = settings.backbone
+    if settings.rescore_with:
+        models += f"+{settings.rescore_with}"
+    label = f"{search}.{run_label(settings.method, models, settings.seed)}"
+    return "+".join([label, *judges])
 
 
 def search_need(settings: SearchSettings) -> Need:
-    """Ask for the lists as a search finds them, without judges and decisions."""
-    own = settings.model_dump(include={*SearchSettings.model_fields})
-    return Need("mine_negatives", "exact", own, without=("judges", "decisions"))
+    """Return the need of the lists as a search finds them, without judges and decisions."""
+    of_search = settings.model_dump(include={*SearchSettings.model_fields})
+    return Need("mine_negatives", "exact", of_search, without=("judges", "decisions"))
 
 
 def searched_needs(settings: SearchSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """Ask for the captions and the mining model's embeddings.
+    """Return the needs of a search: the captions and the mining model's embeddings.
 
     Raises:
         UsageError: the mining model has no embeddings.
@@ -48,60 +52,61 @@ def searched_needs(settings: SearchSettings, definition: DatasetDefinition) -> d
             f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
             "backbone, such as vsrn, and train with `--negatives-from vsrn`"
         )
-    wanted: dict[str, Any] = {"features": settings.features}
+    training: dict[str, Any] = {"features": settings.features}
     if settings.train_share != 1.0:
-        wanted["train_share"] = settings.train_share
+        training["train_share"] = settings.train_share
     model = ModelName(settings.method, settings.backbone, settings.seed)
-    need = embeddings_need(model, TRAIN, **wanted)
+    need = embeddings_need(model, TRAIN, **training)
     return {"prepare": prepare_need(definition, TRAIN), need.stage: need}
 
 
-class MineNegatives(Stage):
+class MineNegativesStage(Stage):
     """Searches the training set for hard negatives, and marks those that are right after all."""
 
-    settings, execution = MineSettings, MineExecution
+    settings = MineSettings
+    execution = MineExecution
 
     def label(self, conf: str, settings: MineSettings) -> str:
-        """Return the name of the search, with the kinds of judges, or that people have judged alone."""
+        """Return the label of the search, with the kinds of judges, or `decisions` if people alone have judged."""
         kinds = [judge_name(judge).kind for judge in settings.judges]
         if settings.decisions and not kinds:
             kinds = ["decisions"]
         return search_label(conf, settings, *kinds)
 
     def needs(self, settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """Ask for what is searched, and a second model; or for what was found, and what judges say of it.
+        """Ask for the embeddings to search in and a second model; or for the lists of a search and judges' scores.
 
         Raises:
             UsageError: the mining model has no embeddings, or given ones shall have a second model.
         """
-        needed = searched_needs(settings, definition)
+        needs = searched_needs(settings, definition)
         if settings.judges or settings.decisions:
             search = search_need(settings)
-            needed[SEARCH] = search
+            needs[SEARCH] = search
             for number, judge in enumerate(settings.judges, 1):
-                asked = {**search.settings, "judge": judge}
-                needed[JUDGE_INPUT.format(number)] = Need("judge", "pairs", asked, without=search.without)
+                judged = {**search.settings, "judge": judge}
+                needs[JUDGE_INPUT.format(number)] = Need("judge", "pairs", judged, without=search.without)
         elif settings.rescore_with:
             if is_given(settings.backbone):
                 raise UsageError(
                     f"--rescore-with {settings.rescore_with} names a second model of the same method and features, "
                     "which given embeddings do not have; leave it out"
                 )
-            model = needed["train"]
-            needed["rescorer"] = Need("train", settings.method, {**model.settings, "backbone": settings.rescore_with})
-        return needed
+            second = {**needs["train"].settings, "backbone": settings.rescore_with}
+            needs["rescorer"] = Need("train", settings.method, second)
+        return needs
 
     def has_parts(self, step: Step) -> bool:
-        """Return whether it is a search; to mark what was found is the work of a moment."""
+        """Return whether the step is a search; marking its lists takes a moment."""
         return SEARCH not in step.inputs
 
     def run(self, job: Job) -> None:
-        """Search, or mark what a search has found, and write both lists with the figures on them.
+        """Search, or mark the lists of a search, and write both lists with their statistics.
 
         Raises:
             UsageError: the embeddings are not compared by inner product, captions without texts are to be compared, or
                 judgements were added meanwhile; see also `mine_split`.
-            DataError: further candidates are not what they should be; see also `mine_split`.
+            DataError: the file of further candidates is not usable; see also `mine_split`.
             DiskFullError: the lists do not fit on the disk.
             OthersMissing: this job makes a share of the parts, and has made it.
         """
@@ -123,8 +128,10 @@ def _search(job: Job) -> None:
     from itrpipe.storage.tables import read_table
     from itrpipe.training.checks import why_longer
 
-    model, prepared = first_model(job.inputs), job.inputs["prepare"]
-    settings, execution = job.settings, job.execution
+    model = first_model(job.inputs)
+    prepared = job.inputs["prepare"]
+    settings = job.settings
+    execution = job.execution
     embeddings = EmbeddingRows.open(model.folder / EMBEDDINGS, TRAIN)
     if embeddings.measure != INNER_PRODUCT:
         raise UsageError(
@@ -134,7 +141,8 @@ def _search(job: Job) -> None:
     if settings.drop_duplicates and prepared.manifest.metrics.get("captions_with_text") == 0:
         raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
     owners = embeddings.owners.read()
-    images, texts = embeddings.images.shape[0], len(owners)
+    images = embeddings.images.shape[0]
+    texts = len(owners)
     places = images * min(settings.num_texts, texts) + texts * min(settings.num_images, images)
     require_space(job.folder, _BYTES_PER_PLACE * places, "the mined lists, twice in parts")
 
@@ -145,8 +153,9 @@ def _search(job: Job) -> None:
     if settings.candidates and ids:
         from itrpipe.features.given import open_further
 
-        path, dim = Path(settings.candidates).expanduser(), embeddings.images.shape[1]
-        unit = model.manifest.settings.get("measure") == "cosine"  # of given ones
+        path = Path(settings.candidates).expanduser()
+        dim = embeddings.images.shape[1]
+        unit = model.manifest.settings.get("measure") == "cosine"  # given embeddings have this setting
         side, further_ids, rows = open_further(path, job.work / CORPUS, dim, ids, unit=unit)
         further = side, rows
         write_json(job.folder / FURTHER, {"side": side, "ids": further_ids})
@@ -178,11 +187,12 @@ def _search(job: Job) -> None:
 
     for line in summary(statistics):
         job.reporter.say(line)
-    if HISTORY not in model.manifest.outputs:  # trained elsewhere
+    if HISTORY not in model.manifest.outputs:  # the model was trained elsewhere
         return
     history = read_table(model.folder / HISTORY, (), "remove its folder and train again").to_pylist()
     validated = EmbeddingRows.open(model.folder / EMBEDDINGS, "val").images.shape[0]
-    if reason := why_longer(history, model.manifest.settings, validated):
+    reason = why_longer(history, model.manifest.settings, validated)
+    if reason:
         job.reporter.say(f"  train the model that mined longer first: {reason}")
 
 

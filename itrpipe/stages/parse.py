@@ -1,4 +1,4 @@
-"""`itrpipe parse`: the scene graph of every caption, by rules or out of a file made elsewhere."""
+"""The stage of `itrpipe parse`: the scene graph of every caption, by rules or from a file made elsewhere."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
 
 
-class Parse(Stage):
+class ParseStage(Stage):
     """Finds the scene graph of every caption."""
 
     settings = ParseSettings
 
     def label(self, conf: str, settings: ParseSettings) -> str:
-        """The configuration's name, or that the graphs are foreign, with the tagger."""
-        return f"{'foreign' if settings.file else conf}.{settings.tagger}"
+        """Return the configuration's name, or `foreign` for graphs from a file, with the tagger."""
+        if settings.file:
+            conf = "foreign"
+        return f"{conf}.{settings.tagger}"
 
     def needs(self, settings: ParseSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """The captions."""
+        """Ask for the captions."""
         return {"prepare": prepare_need(definition)}
 
     def sources(
         self, settings: ParseSettings, definition: StageDefinition | None, cache: DigestCache
     ) -> dict[str, str]:
-        """The parser's version, because another version may give other graphs, and the digest of a foreign file.
+        """Return the parser's version, because another version may give other graphs, and the digest of a file.
 
         Raises:
             MissingInputError: the tagger is not installed, or the file is not there.
         """
-        return {
-            "parser": parser_version(settings.tagger, settings.file),
-            **super().sources(settings, definition, cache),
-        }
+        version = parser_version(settings.tagger, settings.file)
+        return {"parser": version, **super().sources(settings, definition, cache)}
 
     def run(self, job: Job) -> None:
-        """Writes scene_graphs.parquet."""
+        """Write scene_graphs.parquet."""
         import numpy as np
         import pyarrow as pa
 
@@ -63,11 +63,14 @@ class Parse(Stage):
         prepared = PreparedDataset.open(job.inputs["prepare"].folder)
         captions = pa.concat_tables([prepared.split(name).captions for name in prepared.splits])
         texts = captions["text"].to_pylist()
-        items = [Item(text) for text in texts]
         if job.settings.file:
             file = Path(job.settings.file).expanduser()
             items = read_foreign(file, captions["caption_id"].to_pylist(), texts)
-        distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
+        else:
+            items = [Item(text) for text in texts]
+        distinct: dict[Item, int] = {}
+        for item in items:
+            distinct.setdefault(item, len(distinct))
         made = job.made(Parsing(list(distinct), partial(RulesParser, job.settings.tagger)))
         if made.rows:
             job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
@@ -86,9 +89,12 @@ class Parse(Stage):
 
         write_graphs(job.folder / SCENE_GRAPHS_FILE, counted())
         total = len(items)
-        job.metrics |= {"captions": total, "distinct": len(distinct)}
-        job.metrics |= {f"{name}/caption": round(counts[name] / total, 3) for name in ELEMENTS}
-        job.metrics |= {f"{name} %": round(100 * counts[name] / total, 3) for name in ("empty", "partial", "failed")}
+        job.metrics["captions"] = total
+        job.metrics["distinct"] = len(distinct)
+        for name in ELEMENTS:
+            job.metrics[f"{name}/caption"] = round(counts[name] / total, 3)
+        for name in ("empty", "partial", "failed"):
+            job.metrics[f"{name} %"] = round(100 * counts[name] / total, 3)
         if counts["cut"]:
             have = "caption has" if counts["cut"] == 1 else "captions have"
             job.warn(f"{counts['cut']:,} {have} more than {LIMIT}; only what comes before is parsed")
@@ -97,7 +103,7 @@ class Parse(Stage):
 
 
 def print_graph(settings: Any, text: str, reporter: Reporter) -> None:
-    """Prints the graph of one caption as a tree.
+    """Print the graph of one caption as a tree.
 
     Args:
         settings: of the parser.

@@ -1,6 +1,6 @@
-"""`itrpipe prepare`: reads a dataset's captions, checks its images, and writes both as Parquet.
+"""The stage of `itrpipe prepare`: the captions and checked images of a dataset, as Parquet.
 
-Configuration `files` reads published formats; `scenes` generates the embedded dataset, pictures included; `given` knows
+Configuration `files` reads published formats; `scenes` generates the embedded dataset, pictures included; `given` reads
 ids and captions from files of embeddings.
 """
 
@@ -31,19 +31,24 @@ if TYPE_CHECKING:
     from itrpipe.datasets.captions import Annotations
     from itrpipe.datasets.image_check import Repeat
 
-LEAKS, REPEATS, JOINED = "leaks.tsv", "repeats.tsv", "joined.tsv"
-"""Files of a dataset that has some."""
+LEAKS = "leaks.tsv"
+"""File of photographs that are in two splits."""
+REPEATS = "repeats.tsv"
+"""File of photographs that are twice in one split."""
+JOINED = "joined.tsv"
+"""File of photographs that were joined with another one of the same pixels."""
 IMAGES_FOLDER = "images"
-BYTES_PER_SCENE, BYTES_OF_NOISE = 10_000, 12_000
+BYTES_PER_SCENE = 10_000
+BYTES_OF_NOISE = 12_000
 SHOWN_PROBLEMS = 3
 
 
 class FilesSettings(Settings):
-    """How a published dataset is read.
+    """Settings for reading a published dataset.
 
     Attributes:
         format: one of `itrpipe.datasets.formats.annotations.FORMATS`; empty to recognise it.
-        restval: what becomes of COCO's `restval` images: `train` or `drop`.
+        restval: treatment of COCO's `restval` images: `train` or `drop`.
         val_fraction, test_fraction: of a dataset without splits.
         split_seed: of the split by hash.
         bad_images: `drop` images that are missing or do not decode, with their captions, and list them; or `refuse`
@@ -113,32 +118,39 @@ class GivenSettings(Settings):
     only: Literal["", "train", "val", "test"] = ""
 
     def counted(self) -> dict[str, Any]:
-        """Ids and captions count, and not where they lie."""
+        """Return the kind and the splits; ids and captions count by their digests, wherever the files lie."""
         return {"kind": self.kind, "splits": [*self.splits]}
 
     @property
     def splits(self) -> dict[str, GivenFiles]:
         """Return the splits that are prepared, with their files."""
-        wanted = (self.only,) if self.only else SPLITS
-        return {name: files for name in wanted if (files := getattr(self, name)).images}
+        names = (self.only,) if self.only else SPLITS
+        splits = {}
+        for name in names:
+            files = getattr(self, name)
+            if files.images:
+                splits[name] = files
+        return splits
 
 
 _KINDS = {"scenes": ScenesSettings, "given": GivenSettings}
 
 
-class Prepare(Stage):
+class PrepareStage(Stage):
     """Reads captions and images, or draws the embedded dataset."""
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
-        """`ScenesSettings` for the embedded dataset, `GivenSettings` for embeddings alone, else `FilesSettings`."""
+        """Return the settings of the embedded dataset, of embeddings alone, or else of files."""
         return _KINDS.get(str(values.get("kind")), FilesSettings)
 
     def label(self, conf: str, settings: Settings) -> str:
-        """The configuration's name, of embeddings alone with the split that is prepared."""
-        return f"{conf}.{settings.only}" if isinstance(settings, GivenSettings) and settings.only else conf
+        """Return the configuration's name, with the split if it is the only one of embeddings that is prepared."""
+        if isinstance(settings, GivenSettings) and settings.only:
+            return f"{conf}.{settings.only}"
+        return conf
 
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of the captions as read and of all image files, or of the files that hold both."""
+        """Return the digests of the captions as read and of all image files, or of the files that hold both."""
         if isinstance(settings, GivenSettings):
             from itrpipe.features.given import GivenSplit
 
@@ -162,13 +174,13 @@ class Prepare(Stage):
         return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
 
     def run(self, job: Job) -> None:
-        """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
+        """Write images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
         prepare = {"scenes": _prepare_scenes, "given": _prepare_given, "files": _prepare_files}
         prepare[job.settings.kind](job)
 
 
 def read_source(settings: FilesSettings, definition: StageDefinition | None) -> Annotations:
-    """Reads the captions from where the dataset's definition says they lie.
+    """Read the captions from the source in the dataset's definition.
 
     Raises:
         MissingInputError: no source is defined or it is not there.
@@ -226,10 +238,11 @@ def _prepare_files(job: Job) -> None:
     for note in annotations.notes:
         job.messages.append(note)
         job.reporter.say(f"  {note}")
-    facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
+    files = [image.file for image in annotations.images]
+    facts, problems = check_images(annotations.root, files, job.made)
     annotations = _without_bad_images(job, annotations, problems)
-    shares = job.settings.val_fraction, job.settings.test_fraction
-    annotations = draw_splits(annotations, facts, *shares, job.settings.split_seed)
+    settings = job.settings
+    annotations = draw_splits(annotations, facts, settings.val_fraction, settings.test_fraction, settings.split_seed)
     usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
     leaks = []
     twice = []
@@ -250,41 +263,49 @@ def _prepare_files(job: Job) -> None:
     write_prepared(job.folder, usable, facts)
     _say_counts(job)
     rows = {image.image_id: row for row, image in enumerate(usable.images)}
-    texts, owners = zip(*((each.text, rows[each.image_id]) for each in usable.captions), strict=True)
-    if shared := DuplicateCaptions(texts, np.array(owners)).report()["captions_of_other_images"]:
+    texts = [caption.text for caption in usable.captions]
+    owners = [rows[caption.image_id] for caption in usable.captions]
+    shared = DuplicateCaptions(texts, np.array(owners)).report()["captions_of_other_images"]
+    if shared:
         job.reporter.say(
             f"  {shared:,} captions are also those of another image; evaluation counts such pairs as wrong, and "
             "training too unless loss.drop_duplicates is set, as clip-finetune does"
         )
     for name in SPLITS:
-        if name not in job.metrics:
-            without = _WITHOUT[name] if name != "test" or "val" in job.metrics else "evaluate needs one"
-            job.warn(f"no image is in split {name}; {without}; add photographs, or give a column split")
+        if name in job.metrics:
+            continue
+        consequence = _WITHOUT[name]
+        if name == "test" and "val" not in job.metrics:
+            consequence = "evaluate needs one"
+        job.warn(f"no image is in split {name}; {consequence}; add photographs, or give a column split")
     job.metrics["leaks"] = len(leaks)
 
 
 def _list(job: Job, name: str, which: str, repeats: list[Repeat]) -> None:
-    """Writes pairs of images that are the same, and warns of them."""
+    """Write the pairs of equal images to a file of tab-separated values, and warn of them."""
     if not repeats:
         return
-    lines = ["\t".join((first.file, first.split, second.file, second.split)) for first, second in repeats]
-    write_text(job.folder / name, "\n".join(["first\tsplit\tsecond\tsplit", *lines]) + "\n")
+    lines = ["first\tsplit\tsecond\tsplit\n"]
+    for first, second in repeats:
+        lines.append(f"{first.file}\t{first.split}\t{second.file}\t{second.split}\n")
+    write_text(job.folder / name, "".join(lines))
     first, second = repeats[0]
     example = f"{second.file} of {second.split} is {first.file} of {first.split}"
     job.warn(f"pictures {which}: {len(repeats):,}; {example}; {name} lists all")
 
 
 def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[str, str]) -> Annotations:
-    """The annotations without images that cannot be used.
+    """Return the annotations without images that cannot be used, and list these.
 
     Raises:
-        DataError: there are some and they are not to be dropped.
+        DataError: there are such images and they are not to be dropped, or there are no others.
     """
     if not problems:
         return annotations
     listing = job.work / "bad_images.txt"
     write_text(listing, "".join(f"{file}\t{reason}\n" for file, reason in problems.items()))
-    shown = "; ".join(f"{file} {reason}" for file, reason in islice(problems.items(), SHOWN_PROBLEMS))
+    first_problems = islice(problems.items(), SHOWN_PROBLEMS)
+    shown = "; ".join(f"{file} {reason}" for file, reason in first_problems)
     count = f"{len(problems):,} of {len(annotations.images):,} images of {annotations.root} cannot be used"
     if job.settings.bad_images == "refuse":
         raise DataError(
@@ -300,7 +321,7 @@ def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[st
         raise DataError(f"{count} ({shown}), which leaves none; put the images where the captions name them")
     job.warn(f"{count} and are dropped ({shown})")
     job.metrics["dropped_images"] = len(problems)
-    captions = [each for each in annotations.captions if each.image_id not in job.failed]
+    captions = [caption for caption in annotations.captions if caption.image_id not in job.failed]
     return replace(annotations, images=images, captions=captions)
 
 
@@ -320,9 +341,10 @@ def _prepare_scenes(job: Job) -> None:
     require_space(job.folder, 2 * len(dataset.scenes) * size, "drawing the scenes, once in parts")
     facts = write_images(job.made(Painting(dataset.scenes, difficulty)).paths, images)
     records = annotations(dataset, images)
-    moved = [image._replace(file=f"{IMAGES_FOLDER}/{image.file}") for image in records.images]
-    facts = {f"{IMAGES_FOLDER}/{file}": each for file, each in facts.items()}
-    write_prepared(job.folder, Annotations(moved, records.captions, job.folder), facts)
+    # Files of the dataset are named from the artifact's folder.
+    named = [image._replace(file=f"{IMAGES_FOLDER}/{image.file}") for image in records.images]
+    facts = {f"{IMAGES_FOLDER}/{file}": fact for file, fact in facts.items()}
+    write_prepared(job.folder, Annotations(named, records.captions, job.folder), facts)
     _say_counts(job)
 
     write_described(job.folder / SCENES_FILE, dataset)
@@ -331,9 +353,9 @@ def _prepare_scenes(job: Job) -> None:
         part = dataset.of_split(split)
         captions = []
         ids = []
-        for scene, own in zip(part.scenes, part.captions, strict=True):
-            captions += own
-            for number in range(len(own)):
+        for scene, texts in zip(part.scenes, part.captions, strict=True):
+            captions += texts
+            for number in range(len(texts)):
                 ids.append(f"{scene.image_id}#{number}")
         matches = true_matches(captions, part.scenes)
         for caption_id, rows in zip(ids, matches, strict=True):

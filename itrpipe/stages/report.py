@@ -1,4 +1,4 @@
-"""`itrpipe report`: one self-contained HTML page over evaluated runs."""
+"""The stage of `itrpipe report`: one self-contained HTML page over evaluated runs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,36 @@ if TYPE_CHECKING:
     from itrpipe.report.chain import ChainArtifact
     from itrpipe.report.names import Declared
 
-PAGE, MARKDOWN = "index.html", "summary.md"
-RESULTS, EXPECTED = "results.json", "expected.json"
+PAGE = "index.html"
+MARKDOWN = "summary.md"
+RESULTS = "results.json"
+EXPECTED = "expected.json"
 COMPARED = ("prepare", "train", "embeddings", "mine_negatives", "synthesize")
 """Stages whose settings are compared with their declarations."""
 
 
-class Report(Stage):
+class ReportStage(Stage):
     """Writes the page."""
 
-    schema_version, has_versions = 22, False  # a page over other models is another page
-    settings, execution = ReportSettings, Settings  # nothing leaves the result alone
+    schema_version = 22
+    has_versions = False  # a page over other models is another page
+    settings = ReportSettings
+    execution = Settings  # every setting changes the page
 
     def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of the declarations that settings are compared with, those of plug-ins included."""
+        """Return the digests of the declarations that settings are compared with, also of those of plug-ins."""
         files = [declared_stages()[stage] for stage in COMPARED]
         digests = {"declarations": cache.combined(files, files[0].parent, "hashing declarations")}
-        brought = {file for stage in COMPARED for file in load_declaration(stage).brought.values()}
-        for file in sorted(brought):
+        of_plugins = set()
+        for stage in COMPARED:
+            of_plugins.update(load_declaration(stage).plugin_files.values())
+        for file in sorted(of_plugins):
             folder = file.parent
             digests[f"declarations of {folder.parent.name}.{folder.name}"] = cache.digest(file)
         return digests
 
     def run(self, job: Job) -> None:
-        """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
+        """Write the page, its results as plain text and as Markdown, and its numbers as JSON."""
         from itrpipe.report.contents import report_of
         from itrpipe.report.page import html, markdown, results, text
 
@@ -61,22 +67,23 @@ class Report(Stage):
         write_json(job.folder / RESULTS, results(report))
         if settings.published:
             evaluations = {}
-            for each in job.inputs.values():
-                evaluations |= {each.manifest.label: each.folder, each.folder.name: each.folder}
-            tolerance, tiny = settings.tolerance, settings.tiny
-            found = compare_published(settings.published, evaluations, tolerance, tiny=tiny)
-            write_json(job.folder / EXPECTED, expected_json(found, tolerance, tiny=tiny))
+            for evaluation in job.inputs.values():
+                evaluations[evaluation.manifest.label] = evaluation.folder
+                evaluations[evaluation.folder.name] = evaluation.folder
+            tolerance = settings.tolerance
+            compared = compare_published(settings.published, evaluations, tolerance, tiny=settings.tiny)
+            write_json(job.folder / EXPECTED, expected_json(compared, tolerance, tiny=settings.tiny))
         job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
 
     def show(self, folder: Path, reporter: Reporter) -> None:
-        """Prints the tables of a report and the path of its page."""
+        """Print the tables of a report and the path of its page."""
         open_artifact(folder)
         reporter.say_lines((folder / SUMMARY).read_text(encoding="utf-8"))
         reporter.say(f"report: {folder / PAGE}")
 
 
 def _declared(job: Job) -> Declared:
-    """Tells the declared settings of artifacts; warns of one that the declarations alone give no valid settings."""
+    """Return a function of the declared settings of an artifact; it warns where they are not valid alone."""
     known: dict[str, Mapping[str, Any]] = {}
 
     def declared(manifest: Manifest) -> Mapping[str, Any]:
@@ -92,10 +99,10 @@ def _declared(job: Job) -> Declared:
 
 
 def _declared_settings(manifest: Manifest) -> dict[str, Any]:
-    """Return what is declared of the configuration of an artifact on its backbone and dataset.
+    """Return the settings that are declared for the configuration of an artifact on its backbone and dataset.
 
     Returns:
-        None of them where there is no such configuration any more.
+        The settings; empty where there is no such configuration any more.
 
     Raises:
         UsageError: a value has to be given beside the declared ones.

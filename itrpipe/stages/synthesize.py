@@ -1,4 +1,4 @@
-"""`itrpipe synthesize`: negative sentences for every caption of a split, by a trained model or by rules."""
+"""The stage of `itrpipe synthesize`: negative sentences for the captions of a split, by a trained model or rules."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 BYTES_PER_SENTENCE = 35
 UNTRAINED_SHARE = 0.5
-"""Share of the vocabulary that a trained model's perplexity of the captions' own words stays below."""
+"""Share of the vocabulary; a trained model's perplexity of the captions' own words is below it."""
 
 
-class Execution(SharedExecution):
+class SynthesizeExecution(SharedExecution):
     """Settings that do not change the result.
 
     Attributes:
@@ -38,10 +38,11 @@ class Execution(SharedExecution):
     device: Device
 
 
-class Synthesize(Stage):
+class SynthesizeStage(Stage):
     """Writes negative sentences."""
 
-    schema_version, execution = 6, Execution
+    schema_version = 6
+    execution = SynthesizeExecution
 
     def check(self, step: Step) -> None:
         """Refuses a language model that is neither here nor on the hub."""
@@ -72,31 +73,37 @@ class Synthesize(Stage):
         return name
 
     def needs(self, settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """Return the captions, and what the maker reads: a model and features, or scene graphs with all words."""
-        wanted = {"prepare": prepare_need(definition)}
+        """Ask for the captions, and for what the maker reads: a model and features, or scene graphs."""
+        needs = {"prepare": prepare_need(definition)}
         if isinstance(settings, ByModel):
-            model: dict[str, Any] = {name: getattr(settings, name) for name in ("backbone", "seed", "features")}
+            model: dict[str, Any] = {
+                "backbone": settings.backbone,
+                "seed": settings.seed,
+                "features": settings.features,
+            }
             if settings.train_share != 1.0:
                 model["train_share"] = settings.train_share
-            wanted["train"] = Need("train", settings.method, model)
+            needs["train"] = Need("train", settings.method, model)
             if settings.features:
-                wanted["extract"] = Need("extract", settings.features)
+                needs["extract"] = Need("extract", settings.features)
         if not isinstance(settings, ByModel) or settings.masks == "phrases":
-            wanted["parse"] = Need("parse", "rules")
-        return wanted
+            needs["parse"] = Need("parse", "rules")
+        return needs
 
     def run(self, job: Job) -> None:
-        """Writes sentences.parquet and statistics.json."""
+        """Write sentences.parquet and statistics.json."""
         from itrpipe.scenes.build import read_described
         from itrpipe.synthesis.checks import synthesis_statistics, true_negatives
         from itrpipe.synthesis.sentences import SentenceFile, Writing, join_parts
 
-        settings, device = job.settings, job.execution.device
-        # Read first: what cannot be used is better found out before the sentences are written than after.
+        settings = job.settings
+        device = job.execution.device
+        # The truth and the language model are read first, so that their errors come before the work.
         scenes = {}
         truth = job.inputs["prepare"].folder / SCENES_FILE
         if truth.is_file():
-            scenes = {image_id: described.scene for image_id, described in read_described(truth).items()}
+            for image_id, described in read_described(truth).items():
+                scenes[image_id] = described.scene
         reader = None
         if settings.language_model:
             from itrpipe.synthesis.language_model import LanguageModel, fluency
@@ -104,7 +111,8 @@ class Synthesize(Stage):
             reader = LanguageModel(settings.language_model, resolve_device(device), job.warn)
         folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}
         opening = partial(open_maker, settings, folders, device)
-        work = Writing(opening, settings.block, device if isinstance(settings, ByModel) else "cpu")
+        writing_device = device if isinstance(settings, ByModel) else "cpu"
+        work = Writing(opening, settings.block, writing_device)
         opened = work.opened
         count = len(opened.split.captions)
 
@@ -116,16 +124,18 @@ class Synthesize(Stage):
         require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
 
         made = job.made(work)
-        guessed = opened.guessed(made.paths) if opened.guessed else None
+        guessed = None
+        if opened.guessed:
+            guessed = opened.guessed(made.paths)
         drawn = join_parts(made.paths, job.folder, guessed)
         file = SentenceFile(job.folder)
         statistics = synthesis_statistics(file, drawn, count)
         if reader is not None:
             captions = dict(zip(opened.split.caption_ids.tolist(), opened.split.texts, strict=True))
-            most = settings.language_model_sentences  # every one may be of another caption
-            with job.reporter.task("reading sentences", 2 * most, "texts") as task:
-                found = fluency(file, captions, reader, most, settings.seed, task.advance)
-            statistics["language_model"] = {"name": Path(settings.language_model).name, **found}
+            most = settings.language_model_sentences
+            with job.reporter.task("reading sentences", 2 * most, "texts") as task:  # each may have its own caption
+                figures = fluency(file, captions, reader, most, settings.seed, task.advance)
+            statistics["language_model"] = {"name": Path(settings.language_model).name, **figures}
         if scenes:
             with job.reporter.task("judging sentences", len(file), "sentences") as task:
                 statistics["true_negatives"] = true_negatives(file, scenes, task.advance)
@@ -183,7 +193,7 @@ def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device
 
 
 def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:
-    """Prints what became of the sentences and what else is known of them."""
+    """Print the counts of the sentences and further facts on them."""
     from itrpipe.printable import aligned
     from itrpipe.synthesis.checks import facts, table_rows
 

@@ -1,4 +1,4 @@
-"""`itrpipe train`: trains a backbone with a method and embeds every split with the best weights.
+"""The stage of `itrpipe train`: a backbone trained with a method, and every split embedded with the best weights.
 
 The first training is `--method triplet`; a second one (`--method aoq`) also reads the lists mined with its model.
 """
@@ -20,7 +20,7 @@ from itrpipe.training.settings import (
 )
 
 
-class Train(Stage):
+class TrainStage(Stage):
     """Trains a model."""
 
     schema_version = 3
@@ -29,10 +29,10 @@ class Train(Stage):
     untimed = UNTIMED
 
     def check(self, step: Step) -> None:
-        """Refuses features that a model cannot read, encoders that cannot be fetched, and options that change nothing.
+        """Refuse features that a model cannot read, encoders that cannot be fetched, and options that change nothing.
 
         Raises:
-            UsageError: one of them, or an option that changes nothing was given.
+            UsageError: there is one of these.
         """
         settings: Any = step.settings
         if "extract" in step.inputs:
@@ -44,20 +44,20 @@ class Train(Stage):
             checks.refuse_lists(settings, mining, step.need.conf)
 
     def check_read(self, step: Step) -> None:
-        """Refuses options that change nothing, also where the model is trained already.
+        """Refuse options that change nothing, even if the model is trained already.
 
         Raises:
-            UsageError: likewise.
+            UsageError: such an option was given.
         """
         settings: Any = step.settings
         checks.refuse_unread(settings, step.resolved.origins, step.need.conf)
 
     def label(self, conf: str, settings: TrainSettings) -> str:
-        """`method.backbone`, with the seed when it is not 0."""
+        """Return `method.backbone`, with the seed when it is not 0."""
         return run_label(conf, settings.backbone, settings.seed)
 
     def needs(self, settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """Captions, features but for models of photographs, the weights to start from and, for AOQ, the mined lists.
+        """Ask for captions, features, mined lists, graphs, sentences, start weights and encodings, if they are read.
 
         Raises:
             UsageError: the method does not train this backbone.
@@ -66,35 +66,37 @@ class Train(Stage):
         loss = settings.loss
         mined = loss.mined()
         masked = loss.masked()
-        same = {name: getattr(settings, name) for name in OF_START}
-        # Teachers are told of the share of the training images, where it is not all of them.
-        share = {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
-        wanted = {"prepare": prepare_need(definition)}
+        of_start = {name: getattr(settings, name) for name in OF_START}
+        share = {}
+        if settings.train_share != 1.0:
+            share["train_share"] = settings.train_share
+        needs = {"prepare": prepare_need(definition)}
         if not settings.reads_photographs:
-            wanted["extract"] = Need("extract", settings.features)
+            needs["extract"] = Need("extract", settings.features)
         if mined is not None:
             teacher, name = teacher_of(settings, mined, definition)
-            asked = {**share, **mining_settings(settings, mined, teacher)}
-            wanted["mine_negatives"] = Need("mine_negatives", "exact", asked, {"train": name} if name else {})
+            search = {**share, **mining_settings(settings, mined, teacher)}
+            named = {"train": name} if name else {}
+            needs["mine_negatives"] = Need("mine_negatives", "exact", search, named)
         if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
-            wanted["parse"] = Need("parse", "rules")
+            needs["parse"] = Need("parse", "rules")
         if loss.reads_sentences():
-            asked: dict[str, Any] = {"split": "train", **share}
+            writing: dict[str, Any] = {"split": "train", **share}
             if usual_method(settings.sentences):  # rules write the same for the models of all seeds
-                asked["seed"] = settings.seed
-            wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
+                writing["seed"] = settings.seed
+            needs["synthesize"] = Need("synthesize", settings.sentences, writing)
         if settings.start_from:
-            wanted["start"] = Need("train", settings.start_from, same)
+            needs["start"] = Need("train", settings.start_from, of_start)
         for side, encoder in settings.encoded_once().items():
-            wanted[f"frozen_{side}"] = Need("encode", side, encoder)
+            needs[f"frozen_{side}"] = Need("encode", side, encoder)
         if masked is not None and masked.writer:
-            wanted["writer"] = Need("train", masked.writer, same)
-        return wanted
+            needs["writer"] = Need("train", masked.writer, of_start)
+        return needs
 
     def run(self, job: Job) -> None:
-        """Trains, keeps the weights that validated best, and embeds every split with them where the model embeds.
+        """Train, keep the weights that validated best, and embed every split with them if the model embeds.
 
-        Of several processes of a launcher all train; the first does all else.
+        All processes of a launcher train; the first does all other work.
         """
         from itrpipe.training.recipe import train
 

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 
 import itrpipe
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Export
+from itrpipe.cli.request import Request
 from itrpipe.config import parse_override
 from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import DataError, UsageError
@@ -55,7 +55,7 @@ def exported(
                 f"train.model.{side}={saved_encoders / each}" for side, each in (("vision", vision), ("text", text))
             ]
             wanted = Export(target=targets / name, embeddings="parquet", **more)
-            wanted.export(Asked(root, "tiny", [parse_override(each) for each in [*given, *sets]]))
+            wanted.export(Request(root, "tiny", [parse_override(each) for each in [*given, *sets]]))
             artifacts = json.loads((wanted.target / "export.json").read_text())["artifacts"]
             (trained,) = (each for each in artifacts if each.startswith("train/"))
             known[name] = wanted.target, root / "tiny" / trained
@@ -230,7 +230,7 @@ def test_open_clip_is_refused_for_what_it_has_not(exported: Callable[..., Any], 
             exported(*pair, method="triplet", open_clip=True)
     wanted = Export(target=tmp_path / "out", open_clip=True)
     with pytest.raises(UsageError, match="--open-clip: open_clip has no model like vsepp"):
-        wanted.export(Asked(root, "tiny", [parse_override("backbone=vsepp")]))
+        wanted.export(Request(root, "tiny", [parse_override("backbone=vsepp")]))
 
 
 # datasets

@@ -60,7 +60,7 @@ MINE = {
 }
 REAL = {
     "mine_negatives": (MineSettings, MineExecution(device="cpu", block=64, memory_mib=64)),
-    "evaluate": (evaluate.EvaluateSettings, evaluate.Execution(device="cpu", encode_block=16)),
+    "evaluate": (evaluate.EvaluateSettings, evaluate.EvaluateExecution(device="cpu", encode_block=16)),
 }
 """Settings and execution of the stages whose own `run` writes."""
 
@@ -176,10 +176,10 @@ def build(
         made[f"{method}{end}"] = read["train"]
         if method == "triplet":
             lists = seal(
-                root, "mine_negatives", f"exact.{label}", MINE | model, read, mine_negatives.MineNegatives().run
+                root, "mine_negatives", f"exact.{label}", MINE | model, read, mine_negatives.MineNegativesStage().run
             )
             made[f"mining{end}"] = lists
-        made[label] = seal(root, "evaluate", label, {**EVALUATE, **model}, read, evaluate.Evaluate().run)
+        made[label] = seal(root, "evaluate", label, {**EVALUATE, **model}, read, evaluate.EvaluateStage().run)
     return Toy(root, made)
 
 

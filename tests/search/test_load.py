@@ -16,8 +16,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import itrpipe
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Export
+from itrpipe.cli.request import Request
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
@@ -62,7 +62,7 @@ def evaluated(
     def make(run: str) -> Evaluated:
         if run not in EXPORTED:
             model, folder = model_of(run), tmp_path_factory.mktemp("exported") / run
-            Export(target=folder).export(Asked(model.root, model.dataset, model.overrides, no_deps=True))
+            Export(target=folder).export(Request(model.root, model.dataset, model.overrides, no_deps=True))
             inputs = model.inputs()
             split = PreparedDataset.open(inputs["prepare"]).split("test")
             photographs = inputs["prepare"] if model.dataset == "scenes" else finished_chain / "source"

@@ -67,7 +67,7 @@ def settings(model: str, *others: str) -> EvaluateSettings:
 )
 def test_the_label_names_every_model_once_and_in_one_way(first: str, others: list[str], label: str) -> None:
     found = settings(first, *others)
-    assert evaluate.Evaluate().label("recall", found) == label
+    assert evaluate.EvaluateStage().label("recall", found) == label
     assert settings(found.models[0].label, *found.ensemble_with) == found
     own, *rest = label.split("+")  # it is enough to ask for the same evaluation
     assert settings(own, *rest) == found

@@ -17,8 +17,8 @@ import pytest
 from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
-from itrpipe.cli.asked import Asked
 from itrpipe.cli.export import Export
+from itrpipe.cli.request import Request
 from itrpipe.config import Override, parse_override
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, DiskFullError, UsageError
@@ -39,7 +39,7 @@ FILES = {"README.md", "config.json", "export.json", "metrics.json", "model.safet
 
 
 def export(root: Path, overrides: list[Override], target: Path, **wanted: Any) -> Path:
-    Export(target=target, **wanted).export(Asked(root, "tiny", overrides, no_deps=True))
+    Export(target=target, **wanted).export(Request(root, "tiny", overrides, no_deps=True))
     return target
 
 
@@ -109,7 +109,7 @@ def test_a_tokenizer_goes_along(clip_chain: Path, saved_encoders: Path, tmp_path
         *encoders_of(encoders, "vit", "bert"),
     )
     target = tmp_path / "out"
-    Export(target=target).export(Asked(root, "tiny", [parse_override(text) for text in (*given, FEW)]))
+    Export(target=target).export(Request(root, "tiny", [parse_override(text) for text in (*given, FEW)]))
     shutil.rmtree(encoders)
     trained = only(root, "train/triplet.dual-encoder")
     written = read_embeddings(trained / "embeddings.h5", "test").scores()

@@ -97,14 +97,14 @@ def test_moving_a_model_changes_nothing_and_changing_it_does(
 def test_what_extract_was_told_is_remembered_under_the_name(
     prepared: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_alone = stage.Extract.run
+    run_alone = stage.ExtractStage.run
 
     def run_beside_another(self: Any, job: Any) -> None:
-        monkeypatch.setattr(stage.Extract, "run", run_alone)
+        monkeypatch.setattr(stage.ExtractStage, "run", run_alone)
         done(extract(invoke, prepared, *HOG, "--name", "meanwhile"))
         run_alone(self, job)
 
-    monkeypatch.setattr(stage.Extract, "run", run_beside_another)
+    monkeypatch.setattr(stage.ExtractStage, "run", run_beside_another)
     done(extract(invoke, prepared, *HOG[:2], *sets("grid=2", "cell=12", "workers=0"), "--name", "small"))
     known = load_definition(prepared, "mine").features
     assert known.keys() == {"meanwhile", "small"}

@@ -138,7 +138,7 @@ def test_captions_and_images_of_the_source_decide_about_the_fingerprint(
     settings = prepare.FilesSettings.model_validate(resolve(load_declaration("prepare"), "files").values)
 
     def digests(name: str) -> dict[str, str]:
-        return prepare.Prepare().sources(settings, definition, DigestCache(tmp_path / name))
+        return prepare.PrepareStage().sources(settings, definition, DigestCache(tmp_path / name))
 
     before = digests("first")
     assert digests("second") == before
@@ -153,8 +153,8 @@ def test_captions_and_images_of_the_source_decide_about_the_fingerprint(
 def test_a_dataset_without_a_source_says_how_to_name_one(tmp_path: Path) -> None:
     settings = prepare.FilesSettings.model_construct(kind="files")
     with pytest.raises(MissingInputError, match="run `itrpipe prepare --dataset NAME --source FOLDER`"):
-        prepare.Prepare().sources(settings, StageDefinition(conf="files"), DigestCache(tmp_path / "digests"))
-    assert prepare.Prepare().needs(settings, DatasetDefinition()) == {}
+        prepare.PrepareStage().sources(settings, StageDefinition(conf="files"), DigestCache(tmp_path / "digests"))
+    assert prepare.PrepareStage().needs(settings, DatasetDefinition()) == {}
 
 
 def test_images_of_an_artifact_lie_below_it_or_below_the_source(defined: Path, precomp_dataset: TinySource) -> None:

@@ -59,7 +59,7 @@ def test_other_declarations_make_another_report(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(report, "declared_stages", lambda: copies)
 
     def digest(name: str) -> str:
-        return report.Report().sources(settings(), None, DigestCache(tmp_path / name))["declarations"]
+        return report.ReportStage().sources(settings(), None, DigestCache(tmp_path / name))["declarations"]
 
     before = digest("first")
     for name in ("parse", "train"):

@@ -1,4 +1,4 @@
-"""Artifacts that a command asks for: they are planned, and made where they are missing."""
+"""A command's request for artifacts: these are planned, and made if they are missing."""
 
 import json
 import shlex
@@ -44,25 +44,25 @@ NEXT = {
     "mine_negatives": "export-negatives {model} --to {name}-negatives{root}",
     "evaluate": "report {dataset}{compared}",
 }
-"""Stage, or its configuration where that is a key -> the command that comes next; of photographs without features that
-of frozen encoders."""
+"""Stage -> the command that comes next; `twins` is a configuration of `synthesize`, and `frozen` stands for a dataset
+of photographs without features."""
 
 
 @dataclass
-class Asked:
-    """Artifacts that a command asks for.
+class Request:
+    """A command's request for an artifact, and for others that it reads with it.
 
     Attributes:
         root: the data folder.
         dataset: its name.
         overrides: values given by the user; without a scope of the first step.
-        no_deps: fail where something is missing.
-        dry_run: print the plan and what it will cost, and make nothing.
+        no_deps: fail if something upstream is missing.
+        dry_run: print the plan with its cost, and make nothing.
         as_json: the answer is JSON on standard output, and everything else goes to standard error.
-        asks: it reads what is there: the only lists, evaluation or sentences of a model are taken whatever their
-            settings, unless the user gave some that differ; lists as the last judges marked them, unless the user named
-            judges or decisions.
-        definition: what is new about the dataset; remembered once the stage has succeeded with it.
+        takes_finished: the only lists, evaluation or sentences of a model are taken whatever their settings, unless the
+            user gave some that differ; lists are taken as the last judges marked them, unless the user named judges or
+            decisions.
+        definition: of the dataset, with the command's changes; remembered once the stage has succeeded with it.
         model: that is trained or read, if it has a name; its settings are among the overrides.
         steps: that were planned.
     """
@@ -73,7 +73,7 @@ class Asked:
     no_deps: bool = False
     dry_run: bool = False
     as_json: bool = False
-    asks: bool = False
+    takes_finished: bool = False
     definition: DatasetDefinition | None = None
     model: NamedModel | None = None
     steps: list[Step] = field(default_factory=list, init=False)
@@ -81,14 +81,15 @@ class Asked:
     def __post_init__(self) -> None:
         self.reporter = Reporter(SafeConsole(stderr=self.as_json))
         folder = self.root / check_name(self.dataset)
+        # A command that makes nothing leaves no folder behind where there was none.
+        may_write = not self.dry_run and (not self.no_deps or folder.is_dir())
         self.planner = Planner(
             self.root,
             self.dataset,
             [*self.overrides],
             self.definition or DatasetDefinition(),
             self.reporter,
-            # A command that makes nothing leaves no folder behind where there was none.
-            remember=not self.dry_run and (not self.no_deps or folder.is_dir()),
+            remember=may_write,
             model=self.model,
         )
 
@@ -110,14 +111,14 @@ class Asked:
         inputs: Mapping[str, Step] | None = None,
         **settings: Any,
     ) -> Step:
-        """Plan a step, and others that are asked beside it.
+        """Plan a step, and others that the command reads beside it.
 
         Args:
             stage: of the step.
-            conf: its configuration; None for the usual one.
-            others: what is read beside it.
+            conf: its configuration; None for the default one.
+            others: needs of the other steps.
             inputs: steps that it reads beside those that the stage itself asks for.
-            settings: that it must have.
+            settings: that the step must have.
 
         Raises:
             ItrpipeError: it cannot be planned, or an option is read by no step.
@@ -126,36 +127,46 @@ class Asked:
         first = Need(stage, conf or default_conf(planner.definition, stage), settings)
         self.steps = [planner.plan(first, inputs=inputs)]
         self.steps += [planner.plan(each, requested=False) for each in others]
-        refuse_unused([each for each in planner.overrides if each not in planner.read], planner.settings)
-        if self.asks and stage != "train":  # a training with other settings is another model
+        unread = [each for each in planner.overrides if each not in planner.read]
+        refuse_unused(unread, planner.settings)
+        if self.takes_finished and stage != "train":  # a training with other settings is another model
             for place, step in enumerate(self.steps):
-                scopes = step.need.stage, step.need.conf, None if place == 0 else step.need.stage
-                given = [item.key for item in planner.overrides if item.scope in scopes]
-                self.steps[place] = only_finished(step, given)
-                if step.need.stage == "mine_negatives" and not {"judges", "decisions"}.intersection(given):
-                    judged = latest_judged(self.steps[place])
-                    if judged is not None:
-                        judges = judged.settings.model_dump()["judges"]
-                        self.reporter.say(f"lists judged by {' and '.join(judges) or 'people'}; others: --judge")
-                        self.steps[place] = judged
-                        planner.overrides.append(Override("mine_negatives", "judges", judges))
+                self.steps[place] = self._finished(step, is_first=place == 0)
         return self.step
+
+    def _finished(self, step: Step, *, is_first: bool) -> Step:
+        """Return the finished artifact that a planned step may stand for, lists as they were judged last."""
+        stage = step.need.stage
+        scopes: list[str | None] = [stage, step.need.conf]
+        if is_first:
+            scopes.append(None)
+        given = [override.key for override in self.planner.overrides if override.scope in scopes]
+        finished = only_finished(step, given)
+        if stage != "mine_negatives" or "judges" in given or "decisions" in given:
+            return finished
+        judged = latest_judged(finished)
+        if judged is None:
+            return finished
+        judges = judged.settings.model_dump()["judges"]
+        self.reporter.say(f"lists judged by {' and '.join(judges) or 'people'}; others: --judge")
+        self.planner.overrides.append(Override("mine_negatives", "judges", judges))
+        return judged
 
     @property
     def device(self) -> str:
         """Return the device of a planned training: `cpu` or `cuda`.
 
         Raises:
-            UsageError: CUDA was asked for and is not there.
+            UsageError: CUDA is named and is not there.
         """
         return resolve_device(self.step.execution.model_dump()["device"])
 
     def made(self, what: str, *, whole: bool = False) -> list[Artifact]:
-        """Make what is missing, unless `no_deps`, and return the artifacts of all steps; none after a dry run.
+        """Make missing artifacts, unless `no_deps`, and return those of all steps; none after a dry run.
 
         Args:
-            what: the command does, for the header of the plan.
-            whole: it is what was asked for: it is made even with `no_deps`, and its plan shown also where it is there.
+            what: word for the command's work, for the header of the plan.
+            whole: the artifact is the command's very result: it is made even with `no_deps`, and its plan always shown.
 
         Raises:
             UsageError: something is not up to date and `no_deps` is set.
@@ -198,18 +209,18 @@ class Asked:
             IncompleteError: the artifact is finished but lacks images that could not be used.
             DataError: the same, and the step is strict.
         """
-        known = self.planner.definition
-        conf = conf or default_conf(known, stage)
-        about, trained = "", None
-        if stage == "train":
-            trained = self.model
+        definition = self.planner.definition
+        conf = conf or default_conf(definition, stage)
+        trained = self.model if stage == "train" else None
+        about = ""
         if trained is not None:
-            earlier = known.models.get(trained.name, trained.definition).method
             about = f" (model {trained.name})"
+            earlier = definition.models.get(trained.name, trained.definition).method
             if earlier != trained.method:
                 about = f" (model {trained.name}, {earlier} before)"
-        elif stage == "extract" and known.features[conf].settings:
-            about = f" ({', '.join(f'{key}={value}' for key, value in known.features[conf].settings.items())})"
+        elif stage == "extract" and definition.features[conf].settings:
+            settings = [f"{key}={value}" for key, value in definition.features[conf].settings.items()]
+            about = f" ({', '.join(settings)})"
         self.reporter.say(f"{self.dataset}: {stage.replace('_', '-')} {conf}{about}", style="bold")
         step = self.plan(stage, conf)
         if trained is not None and not self.dry_run:
@@ -217,13 +228,13 @@ class Asked:
         folder = self.run(with_upstream=not self.no_deps)
         if self.dry_run:
             return folder
-        defined = self.definition
-        if defined is not None:
+        if self.definition is not None:
+            changed = self.definition
             if "embeddings" in step.inputs:
-                place = step.inputs["embeddings"].location
-                made = defined.embeddings[place.label].model_copy(update={"artifact": place.name})
-                defined = defined.adding(embeddings={place.label: made})
-            remember(self.root, self.dataset, defined, stage, conf)
+                location = step.inputs["embeddings"].location
+                embeddings = changed.embeddings[location.label].model_copy(update={"artifact": location.name})
+                changed = changed.adding(embeddings={location.label: embeddings})
+            remember(self.root, self.dataset, changed, stage, conf)
         if folder.exists():
             if step.state == "up to date":
                 load_stage(stage).show(folder, self.reporter)
@@ -231,12 +242,8 @@ class Asked:
             command = self.next_command()
             if command:
                 self.reporter.say(f"next: {command}")
-            refuse_incomplete(
-                folder,
-                "image",
-                f"correct these files, remove {folder} and run the same command again",
-                strict=getattr(step.execution, "strict", False),
-            )
+            remedy = f"correct these files, remove {folder} and run the same command again"
+            refuse_incomplete(folder, "image", remedy, strict=getattr(step.execution, "strict", False))
         return folder
 
     def command_of(self, step: Step) -> str:
@@ -261,46 +268,55 @@ class Asked:
         return f"{options_of(model)}{self._given_for(stage, of_model=is_unnamed)}"
 
     def _given_for(self, stage: str, *, of_model: bool = True) -> str:
-        """Return the given settings as options of another stage, those of the model only where it has no name."""
-        own, options = self.step.location.stage, ""
-        unsaid = ("method", "backbone", *load_stage(own).execution.model_fields)
-        for item in self.planner.overrides:
-            if item.origin != COMMAND_LINE or item.scope == EVERYWHERE or item.key in unsaid:
+        """Return the given settings as options of another stage, those of the model only if it has no name."""
+        first_stage = self.step.location.stage
+        left_out = ("method", "backbone", *load_stage(first_stage).execution.model_fields)
+        options = ""
+        for override in self.planner.overrides:
+            key = override.key
+            value = override.value
+            if override.origin != COMMAND_LINE or override.scope == EVERYWHERE or key in left_out:
                 continue
-            scope, value = item.scope or own, item.value
-            if item.scope is None and item.key in NAMING:
+            scope = override.scope or first_stage
+            if override.scope is None and key in NAMING:
                 if of_model:
-                    options += f" --{item.key} {value}"
-            elif scope == stage and item.key == "judges":
+                    options += f" --{key} {value}"
+            elif scope == stage and key == "judges":
                 for judge in value:
                     options += f" --judge {shlex.quote(judge)}"
             elif scope == stage or (of_model and scope != "evaluate"):
                 text = value if isinstance(value, str) else json.dumps(value)
-                options += f" --set {shlex.quote(f'{scope}.{item.key}={text}')}"
+                assignment = f"{scope}.{key}={text}"
+                options += f" --set {shlex.quote(assignment)}"
         return options
 
     def next_command(self) -> str:
-        """Return the command that comes after the one that made the first step; empty where none does."""
-        location, conf = self.step.location, self.step.need.conf
-        definition, stage = load_definition(self.root, self.dataset), location.stage
+        """Return the command that comes after the one that made the first step; empty if there is none."""
+        location = self.step.location
+        stage = location.stage
+        conf = self.step.need.conf
+        definition = load_definition(self.root, self.dataset)
         if definition.prepare is not None and definition.prepare.conf == GIVEN:
             return ""  # there are neither captions nor photographs
         values = {"dataset": f"--dataset {self.dataset}", "name": self.dataset, "by": conf}
         if stage in ("prepare", "extract"):
             features = [*definition.features]
+            name = conf
             chosen = conf
             if stage == "prepare":
+                name = "first"
                 chosen = features[-1] if features else ""
-            values["features"] = "" if features == [chosen] else f" --features {chosen}"
-            name = "first" if stage == "prepare" else conf
-            if not chosen:
-                stage = FROZEN
+                if not chosen:
+                    stage = FROZEN
+            is_only = features == [chosen]
+            values["features"] = "" if is_only else f" --features {chosen}"
             if name in definition.models:
-                stage, values["model"] = "train", f"--model {name}"
+                stage = "train"
+                values["model"] = f"--model {name}"
         elif stage == "mine_negatives":  # the only lists of a model are taken without their settings, if nobody judged
-            several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
+            lists = [*location.folder.parent.glob(f"{location.label}-????????")]
             is_judged = stage in self.step.inputs
-            values["model"] = self.model_options(self.step, stage if several or is_judged else "")
+            values["model"] = self.model_options(self.step, stage if len(lists) > 1 or is_judged else "")
             prepared = Artifact.of(location.folder).input("prepare")
             root = image_root(prepared.folder)
             values["root"] = f" --image-root {shlex.quote(str(root))}"
@@ -320,25 +336,27 @@ class Asked:
         return f"itrpipe {NEXT[stage].format(**values)}{data_option(self.root)}"
 
     def _compared(self, definition: DatasetDefinition) -> str:
-        """Return the option that compares an evaluated model with the one that mined for it; empty where none did."""
+        """Return the option that compares an evaluated model with the one that mined for it; empty if none did."""
         model = first_model(self.step.inputs)
         if "mine_negatives" not in model.inputs:
             return ""
-        named = definition.named_trainings()
-        own = named.get(model.location.name)
-        miner = named.get(first_model(model.inputs["mine_negatives"].inputs).location.name)
-        if own is None or miner in (None, own):
+        trainings = definition.named_trainings()
+        name = trainings.get(model.location.name)
+        miner = trainings.get(first_model(model.inputs["mine_negatives"].inputs).location.name)
+        if name is None or miner in (None, name):
             return ""
         evaluations = earlier_artifacts(self.step.location.folder.parent).values()
         evaluated = {first_model(each.inputs).name for each in evaluations}
         if evaluated.isdisjoint(definition.models[miner].trained.values()):
             return ""
-        return f" --compare {miner} {own}"
+        return f" --compare {miner} {name}"
 
 
 def default_conf(definition: DatasetDefinition, stage: str) -> str:
     """Return the configuration that a stage runs with when none is named."""
-    return prepare_need(definition).conf if stage == "prepare" else next(iter(load_declaration(stage).confs))
+    if stage == "prepare":
+        return prepare_need(definition).conf
+    return next(iter(load_declaration(stage).confs))
 
 
 def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = False) -> None:
@@ -349,58 +367,73 @@ def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = Fa
         DataError: there are, and the command is strict.
     """
     failed = read_manifest(folder).failed
-    for image, reason in failed.items():
-        told = (
-            f"{quantity(len(failed), what)} could not be used; the first: {image} {reason}. All are listed as "
-            f"'failed' in {folder / MANIFEST}; {remedy}"
-        )
-        if strict:
-            raise DataError(f"--strict was given, and {told}")
-        raise IncompleteError(f"finished, but {told}")
+    if not failed:
+        return
+    image, reason = next(iter(failed.items()))
+    problem = (
+        f"{quantity(len(failed), what)} could not be used; the first: {image} {reason}. All are listed as 'failed' in "
+        f"{folder / MANIFEST}; {remedy}"
+    )
+    if strict:
+        raise DataError(f"--strict was given, and {problem}")
+    raise IncompleteError(f"finished, but {problem}")
 
 
 def remembered(
     stage: str, defined: StageDefinition, known: StageDefinition | None, overrides: Iterable[Override]
 ) -> tuple[StageDefinition, list[Override]]:
-    """Return a definition with the settings that it was told now, and before unless it reads other files by now.
+    """Add the given settings of a stage to its definition, and make the files that they name absolute.
 
-    What is told of execution, and of other stages, is not remembered. The overrides name files by their whole paths.
+    Earlier settings stay, unless the stage reads other files now. Settings of execution and of other stages are not
+    remembered.
+
+    Args:
+        stage: its name.
+        defined: the definition, by the command's other options.
+        known: the earlier definition; None if there is none.
+        overrides: from the command line.
+
+    Returns:
+        The definition, and the overrides with absolute paths.
     """
-    parts, execution = defined.conf.split("+"), load_stage(stage).execution.model_fields
+    parts = defined.conf.split("+")
+    execution = load_stage(stage).execution.model_fields
     settings = {}
     if known and (known.conf, known.source) == (defined.conf, defined.source):
         settings |= known.settings
-    whole = []
-    for item in overrides:
-        if item.scope in (None, stage, *parts) and item.key not in execution:
-            if names_a_file(item.key.rpartition(".")[2], item.value):
-                item = replace(item, value=whole_file(item.value))
-            key = item.name if len(parts) > 1 and item.scope in parts else item.key
-            # What was said last counts, also where it is spelled otherwise (`grid`, `hog.grid`).
+    absolute = []
+    for override in overrides:
+        if override.scope in (None, stage, *parts) and override.key not in execution:
+            if names_a_file(override.key.rpartition(".")[2], override.value):
+                override = replace(override, value=absolute_path(override.value))
+            is_of_part = len(parts) > 1 and override.scope in parts
+            key = override.name if is_of_part else override.key
+            # The last value counts, also where the key is spelled otherwise (`grid`, `hog.grid`).
             settings.pop(key, None)
-            settings[key] = item.value
-        whole.append(item)
-    return defined.model_copy(update={"settings": settings}), whole
+            settings[key] = override.value
+        absolute.append(override)
+    return defined.model_copy(update={"settings": settings}), absolute
 
 
-def whole_file(value: Any) -> Any:
-    """Return a file or folder by its whole path, since later commands may run elsewhere; a hub id as it is."""
-    if value and Path(value).expanduser().exists():
-        return str(Path(value).expanduser().resolve())
-    return value
+def absolute_path(value: Any) -> Any:
+    """Return the absolute path of a file or folder, since later commands may run elsewhere; a hub id as it is."""
+    if not value:
+        return value
+    path = Path(value).expanduser()
+    return str(path.resolve()) if path.exists() else value
 
 
-def whole_judges(names: list[str] | None) -> list[str] | None:
-    """Return names of judges, the models of which are folders by their whole paths."""
-    found = []
+def absolute_judges(names: list[str] | None) -> list[str] | None:
+    """Return names of judges with absolute paths of models that are folders."""
+    judges = []
     for name in names or ():
         kind, colon, model = name.partition(":")
-        found.append(f"{kind}{colon}{whole_file(model)}")
-    return found or None
+        judges.append(f"{kind}{colon}{absolute_path(model)}")
+    return judges or None
 
 
 def place_of(option: str, path: Path) -> str:
-    """Return a file or folder that an option names, by its whole path.
+    """Return the absolute path of a file or folder that an option names.
 
     Raises:
         MissingInputError: it is not there.
