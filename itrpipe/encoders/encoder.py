@@ -95,11 +95,15 @@ class Encoder(nn.Module):
 
     def encode_images(self, frames: Tensor) -> Tensor:
         """Return vectors [B, D] of frames [B, 3, h, w]; outside training a few at a time."""
+        vectors = [self.pooled(self.image_outputs(block)) for block in self.blocks(frames)]
+        return torch.cat(vectors)
+
+    def blocks(self, frames: Tensor) -> tuple[Tensor, ...]:
+        """Split frames [B, 3, h, w] into blocks for a forward pass each; in training all are one block."""
         size = len(frames)
         if not self.training:
             size = _IMAGES_AT_ONCE.get(frames.device.type, size)
-        vectors = [self.pooled(self.image_outputs(part)) for part in frames.split(size)]
-        return torch.cat(vectors)
+        return frames.split(size)
 
     def pooled(self, outputs: ImageOutputs) -> Tensor:
         """Return one vector for each image, [B, D], of the outputs of the network.

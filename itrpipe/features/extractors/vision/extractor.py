@@ -95,10 +95,11 @@ class GridExtractor(Extractor):
         """Return the vectors [B, R, D] of cells and [B, G] of images, and the cells."""
         frames = images.to(self._device, non_blocking=True)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            outputs = self.encoder.image_outputs(frames)
-            whole = self.encoder.pooled(outputs)
-        cells = outputs.grid.rows * outputs.grid.columns
-        return outputs.tokens[:, -cells:], whole, outputs.grid
+            outputs = [self.encoder.image_outputs(block) for block in self.encoder.blocks(frames)]
+            whole = [self.encoder.pooled(each) for each in outputs]
+        grid = outputs[0].grid
+        regions = [each.tokens[:, -grid.rows * grid.columns :] for each in outputs]
+        return torch.cat(regions), torch.cat(whole), grid
 
 
 def _cells(grid: Grid, frame: tuple[int, int]) -> np.ndarray:
