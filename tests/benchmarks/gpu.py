@@ -509,7 +509,7 @@ def embeddings(scale: Scale, clock: Clock) -> Iterator[Line]:
 
         def forward(precision: str = precision) -> None:
             pixels = data.images(rows[:block]).to(clock.device)
-            with encoder._computing(precision), torch.inference_mode():  # noqa: B023
+            with torch.autocast(clock.device.type, torch.bfloat16, enabled=precision == "bf16"), torch.inference_mode():
                 for _ in range(-(-scale.embedded // block)):
                     model.encode_images(pixels)
 
