@@ -33,12 +33,16 @@ Figure = tuple[float, float, float]
 """Value, and the ends of its 95 % interval over pairs."""
 
 
+def read_column(name: str) -> list[str]:
+    """Return a column of the pairs on which the annotators agree."""
+    with ANSWERS.open(encoding="utf-8", newline="") as file:
+        return [row[name] for row in csv.DictReader(file) if row["first"] == row["second"] != "unsure"]
+
+
 def read_answers() -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return which pairs are right, of those on which the annotators agree, and the columns of numbers."""
-    with ANSWERS.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["first"] == row["second"] != "unsure"]
-    right = np.array([row["first"] == "fits" for row in rows])
-    columns = {name: np.array([float(row[name]) for row in rows]) for name in ("rank", *JUDGES, PROBABILITY)}
+    right = np.array([answer == "fits" for answer in read_column("first")])
+    columns = {name: np.array([float(each) for each in read_column(name)]) for name in ("rank", *JUDGES, PROBABILITY)}
     return right, columns
 
 
@@ -67,21 +71,25 @@ def expected_by_rank(columns: dict[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-def in_lists(right: np.ndarray, columns: dict[str, np.ndarray]) -> dict[str, Figure]:
-    """Return how well the judge `captions` marks lists of 60, of which the deep ranks are the most.
+def in_lists(right: np.ndarray, columns: dict[str, np.ndarray], length: int) -> dict[str, Figure]:
+    """Return how well the judge `captions` marks lists of a length up to 60, of which the deep ranks are the most.
 
     A pair counts as often as lists have pairs of its group of ranks for each that was drawn.
     """
     ranks, marked = columns["rank"], columns[PROBABILITY] > 0.5
     weights = np.zeros(len(ranks))
     for first, last in RANKS.values():
+        last = min(last, length)
         own = (ranks >= first) & (ranks <= last)
-        weights[own] = (last - first + 1) / own.sum()
+        if own.any():
+            weights[own] = (last - first + 1) / own.sum()
 
     def share(part: np.ndarray, whole: np.ndarray) -> Figure:
         return with_interval(lambda rows: float(np.average(part[rows], weights=(weights * whole)[rows])), len(right))
 
     return {
+        "right": share(right, np.ones(len(right))),
+        "expected": share(columns[PROBABILITY], np.ones(len(right))),
         "marked": share(marked, np.ones(len(right))),
         "of the marked right": share(right, marked),
         "of the right marked": share(marked, right),
@@ -149,8 +157,12 @@ if __name__ == "__main__":
     for name, (value, low, high) in shares.items():
         told = f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
         print(f"rank {name:<6} {told}; by the judge {100 * expected[name]:.0f} %")
-    for name, (value, low, high) in in_lists(right, columns).items():
-        print(f"in lists of 60, {name}: {100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})")
+    for length in (10, 60):
+        for name, (value, low, high) in in_lists(right, columns, length).items():
+            print(f"in lists of {length}, {name}: {100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})")
+    for side in dict.fromkeys(read_column("direction")):
+        own = np.array([each == side for each in read_column("direction")])
+        print(f"captions    {area_under_curve(columns['captions'][own], right[own])[0]:.2f} of {side}")
     for name, (value, low, high) in judges.items():
         print(f"{name:<11} {value:.2f} ({low:.2f} to {high:.2f})")
     PICTURE.write_text(draw(shares, judges), encoding="utf-8")
