@@ -27,7 +27,7 @@ from itrpipe.evaluation.metrics import (
     remedy_of_chance,
 )
 from itrpipe.evaluation.tables import Number, Row, Table, as_lines
-from itrpipe.storage.vectors import check_fit, check_numbers, given_vectors
+from itrpipe.storage.arrays import check_fit, check_numbers, given_vectors
 
 FULL = "full"
 ORACLE = "oracle"

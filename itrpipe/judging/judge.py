@@ -16,8 +16,7 @@ from itrpipe.judging.declaration import DEFAULT, judge_name
 from itrpipe.judging.material import Material
 from itrpipe.judging.opened import open_judge, scale_of
 from itrpipe.judging.shares import Share, share_right, strata_of
-from itrpipe.storage.arrays import HeldRows
-from itrpipe.storage.vectors import check_captions, check_fit, check_numbers, given_array, given_vectors
+from itrpipe.storage.arrays import HeldRows, check_captions, check_fit, check_numbers, given_array, given_vectors
 
 NOT_ASKED = -1
 """Answer of a pair that nobody was asked about."""

@@ -46,8 +46,7 @@ import torch
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.errors import DataError
 from itrpipe.mining.lists import DIRECTIONS, CandidateLists, ListFiles, Searched, list_slices, row_type, slices
-from itrpipe.mining.searcher import Block, Precision, Searcher
-from itrpipe.mining.top_lists import NO_CANDIDATE, TopLists, unpack_keys
+from itrpipe.mining.searcher import NO_CANDIDATE, Block, Precision, Searcher, TopLists, unpack_keys
 from itrpipe.storage.arrays import ArrayFile, array_writer
 
 IMAGE_KEYS = "image_keys"

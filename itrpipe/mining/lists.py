@@ -32,9 +32,17 @@ import pyarrow.parquet as pq
 
 from itrpipe.engine.work import Part, Work, Worker, numbered
 from itrpipe.errors import UsageError
-from itrpipe.storage.arrays import ArrayFile, HeldRows, JoinedRows, Rows, StoredRows, array_writer
+from itrpipe.storage.arrays import (
+    ArrayFile,
+    HeldRows,
+    JoinedRows,
+    Rows,
+    StoredRows,
+    array_writer,
+    check_fit,
+    check_numbers,
+)
 from itrpipe.storage.disk import on_disk, reading
-from itrpipe.storage.vectors import check_fit, check_numbers
 
 NO_ROW = -1
 """Stands where a list has no candidate; its score is minus infinity."""

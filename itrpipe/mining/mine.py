@@ -42,8 +42,7 @@ from itrpipe.mining.lists import (
 )
 from itrpipe.mining.searcher import Precision
 from itrpipe.mining.statistics import DATASET, Figures, mining_statistics
-from itrpipe.storage.arrays import Rows
-from itrpipe.storage.vectors import check_captions, given_vectors
+from itrpipe.storage.arrays import Rows, check_captions, given_vectors
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet

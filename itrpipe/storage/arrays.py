@@ -6,20 +6,25 @@ error of the disk is an exception and does not end the process. Files are mapped
 A file of parts has a checksum of all its bytes. It begins with its length and a JSON header, in the way of safetensors,
 so that arrays can be written and read a few rows at a time without any of them in memory. `array_writer` or
 `write_arrays` writes one, `ArrayFile` reads it. Arrays in files of other programs are read by `array_formats.py`.
+
+Functions that begin with `given_` or `check_` take vectors that a user passed, and return them as arrays or refuse them
+with one line that says what is wrong.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
+from itrpipe.errors import DataError
 from itrpipe.storage.disk import AGAIN, CHECKSUM, STAMP_HERE, atomic_file, file_digest, reading, stamp
 
 FETCH_AGAIN = "make or fetch it again"
@@ -29,6 +34,8 @@ _LENGTH = 8
 """Bytes of a file of parts that hold the length of its header."""
 _ROOM = 64
 """Bytes that a header leaves for the numbers of an array that grows."""
+_LARGEST_SCORE = 3.38e38
+"""Largest number of bfloat16, and nearly of float32."""
 Shape = tuple[int, ...]
 
 
@@ -326,7 +333,9 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Any = None
     Raises:
         DiskFullError: no space is left.
     """
-    layout = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    layout = {}
+    for name, array in arrays.items():
+        layout[name] = (array.dtype, array.shape)
     with array_writer(path, layout, facts) as writer:
         for name, array in arrays.items():
             writer.write(name, 0, array)
@@ -437,3 +446,113 @@ class Ragged:
         """Return the values of one list; row may count from the end."""
         row = range(len(self))[row]
         return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+
+def given_vectors(images: ArrayLike, texts: ArrayLike, owners: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return vectors of images [N, D] and texts [T, D] as float32, and owners [T] as int64.
+
+    They may be lists, arrays or tensors of any floating-point type.
+
+    Raises:
+        DataError: an array has another number of axes, another kind of number, or nothing in it.
+    """
+    what = "vectors [rows, D] of real numbers"
+    image_vectors = given_array("images", images, 2, "f", what, np.float32)
+    text_vectors = given_array("texts", texts, 2, "f", what, np.float32)
+    owner_rows = given_array("owners", owners, 1, "iu", "one row of an image for each text", np.int64)
+    return image_vectors, text_vectors, owner_rows
+
+
+def given_array(
+    name: str,
+    values: Any,
+    axes: int,
+    kinds: str,
+    what: str,
+    dtype: DTypeLike,
+) -> np.ndarray:
+    """Return a list, array or tensor as an array.
+
+    Args:
+        name: for messages.
+        values: list, array or tensor.
+        axes: number of axes that it has to have.
+        kinds: NumPy's letters of the types that are allowed.
+        what: description of the array that is expected, for messages.
+        dtype: of the array that is returned.
+
+    Raises:
+        DataError: it has another number of axes, another kind of number, or nothing in it.
+    """
+    if hasattr(values, "detach"):  # a tensor; nothing here imports torch
+        tensor = values.detach().cpu()
+        if tensor.is_floating_point():
+            tensor = tensor.float()  # NumPy has no bfloat16
+        values = tensor.numpy()
+    array = np.asarray(values)
+    if array.ndim != axes or array.dtype.kind not in kinds or not array.size:
+        raise DataError(f"{name} are {array.dtype} {list(array.shape)} and not {what}")
+    return array.astype(dtype, copy=False)
+
+
+def check_captions(captions: Sequence[str], owners: np.ndarray) -> None:
+    """Refuse captions that are no texts, or not as many as owners [T].
+
+    Raises:
+        DataError: they are not.
+    """
+    if len(captions) != len(owners):
+        raise DataError(f"there are {len(captions):,} captions and {len(owners):,} owners; give one for each text")
+    for row, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
+
+
+def check_fit(images: Shape, texts: Shape, owners: np.ndarray) -> None:
+    """Refuse vectors of two widths, and owners [T] that are not as many as texts, or are no rows of images.
+
+    Args:
+        images, texts: shapes of both sides, [N, D] and [T, D].
+        owners: row of the image of each text, -1 for none.
+
+    Raises:
+        DataError: they do not fit each other.
+    """
+    if images[1] != texts[1] or len(owners) != texts[0]:
+        raise DataError(
+            f"embeddings of images {images}, of captions {texts} and {len(owners)} caption rows do not "
+            "fit each other: embed both sides with one model, each caption with its row"
+        )
+    if owners.min() < -1 or owners.max() >= images[0]:
+        raise DataError(
+            f"captions name image rows {owners.min()}..{owners.max()}, but {images[0]} images are embedded: "
+            "encode the whole split"
+        )
+
+
+def check_numbers(images: Iterable[np.ndarray], texts: Iterable[np.ndarray]) -> None:
+    """Refuse vectors, read in blocks [b, D], whose inner products are not all finite.
+
+    Raises:
+        DataError: a vector holds NaN or infinity, or vectors are so long that a score can leave the range of float32.
+    """
+    longest_norms = []
+    for name, blocks in (("image", images), ("caption", texts)):
+        rows = 0
+        bad = 0
+        longest = 0.0
+        for vectors in blocks:
+            # In double precision no finite number overflows.
+            norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+            rows += len(norms)
+            bad += np.count_nonzero(~np.isfinite(norms))
+            longest = max(longest, float(norms.max()))
+        if bad:
+            raise DataError(f"{bad} of {rows} {name} embeddings hold NaN or infinity: embed or train again")
+        longest_norms.append(longest)
+    image_norm, text_norm = longest_norms
+    if not image_norm * text_norm < _LARGEST_SCORE:
+        raise DataError(
+            f"scores are NaN or infinite: the longest vectors have norms {image_norm:g} and {text_norm:g}; "
+            "normalise the embeddings"
+        )

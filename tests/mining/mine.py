@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from itrpipe.engine.work import Part
-from itrpipe.mining import searcher, top_lists
+from itrpipe.mining import searcher
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching
 from itrpipe.mining.lists import (
@@ -99,7 +99,7 @@ def as_gpu(yes: bool = True) -> Iterator[None]:
         yield
         return
     ways = {"on_gpu": lambda values: True, "free_memory": lambda device: 1 << 15, "_GATHERED_PAIRS": 64}
-    lists_on_gpu = mock.patch.object(top_lists, "on_gpu", ways["on_gpu"])
+    lists_on_gpu = mock.patch.object(searcher, "on_gpu", ways["on_gpu"])
     with mock.patch.multiple(searcher, **ways), lists_on_gpu:
         yield
 

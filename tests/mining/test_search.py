@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 import itrpipe
 from itrpipe.errors import DataError, UsageError
+from itrpipe.mining import searcher
 from itrpipe.mining import searcher as search
-from itrpipe.mining import top_lists
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.lists import MinedLists, Searched
-from itrpipe.mining.searcher import BYTES_PER_PAIR, Searcher, pair_scores
-from itrpipe.mining.top_lists import NO_CANDIDATE, pack_keys, unpack_keys
+from itrpipe.mining.searcher import BYTES_PER_PAIR, NO_CANDIDATE, Searcher, pack_keys, pair_scores, unpack_keys
 from tests.mining.mine import as_gpu, assert_same, exact_work, mine, searched
 from tests.waits import Waits
 
@@ -151,7 +150,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("kind", ["plain", "islands", "negative"])
 def test_many_lists_searched_again_a_few_at_a_time_are_right(monkeypatch, again, kind):
     monkeypatch.setattr(search, "_FEWEST_SAMPLED", 64)
-    monkeypatch.setattr(top_lists, "_DEVIATIONS", -1.0)  # floors that are guessed too high
+    monkeypatch.setattr(searcher, "_DEVIATIONS", -1.0)  # floors that are guessed too high
     arguments = (*drawn(3, kind, 130, 400, 8), 50, 20)
     # Parts and tiles that are smaller than the lists that are searched again.
     assert_same(mine(*arguments, block=13, text_block=37, precision="bf16+fp32"), expected_lists(*arguments))
