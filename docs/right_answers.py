@@ -107,6 +107,17 @@ def areas(right: np.ndarray, columns: dict[str, np.ndarray]) -> dict[str, Figure
     return found
 
 
+def gain_in_area(right: np.ndarray, columns: dict[str, np.ndarray]) -> Figure:
+    """Return how much the area of the judge `captions` is above that of the model's score, over the same draws."""
+
+    def gain(rows: np.ndarray) -> float:
+        by_judge, _ = area_under_curve(columns["captions"][rows], right[rows])
+        by_model, _ = area_under_curve(columns["model"][rows], right[rows])
+        return by_judge - by_model
+
+    return with_interval(gain, len(right))
+
+
 def draw(shares: dict[str, Figure], judges: dict[str, Figure]) -> str:
     """Return the picture: shares by rank on the left, judges on the right."""
     lines = [
@@ -165,4 +176,6 @@ if __name__ == "__main__":
         print(f"captions    {area_under_curve(columns['captions'][own], right[own])[0]:.2f} of {side}")
     for name, (value, low, high) in judges.items():
         print(f"{name:<11} {value:.2f} ({low:.2f} to {high:.2f})")
+    value, low, high = gain_in_area(right, columns)
+    print(f"captions over model {value:+.2f} ({low:+.2f} to {high:+.2f})")
     PICTURE.write_text(draw(shares, judges), encoding="utf-8")

@@ -94,6 +94,8 @@ def test_the_drawing_of_right_answers_and_its_page_show_what_the_annotators_said
     shares, judges = drawn["shares_by_rank"](right, columns["rank"]), drawn["areas"](right, columns)
     assert drawn["PICTURE"].read_text(encoding="utf-8") == drawn["draw"](shares, judges), "run docs/right_answers.py"
     page = (ROOT / "docs" / "flickr8k.md").read_text(encoding="utf-8")
+    gain = [f"{value:.2f}".lstrip("0") for value in drawn["gain_in_area"](right, columns)]
+    assert "{} above the model's (95 % interval {} to {})".format(*gain) in page
     for ranks, (value, low, high) in shares.items():
         assert f"| {ranks} | {100 * value:.0f} % | {100 * low:.0f} to {100 * high:.0f} |" in page
 
