@@ -29,6 +29,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from itrpipe.datasets.decisions import UNSURE, Decision, Decisions, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
@@ -37,8 +38,9 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-from itrpipe.judging.calibration import LEAST, Calibration, calibrate
+from itrpipe.judging.calibration import Calibration, calibrate
 from itrpipe.judging.shares import (
+    LEAST,
     Share,
     drawn_at_random,
     lots_of,
@@ -47,7 +49,8 @@ from itrpipe.judging.shares import (
     strata_of,
 )
 from itrpipe.printable import quantity
-from itrpipe.storage.artifact import RANKINGS, open_artifact, open_input, read_manifest
+from itrpipe.storage.artifact import JUDGED, RANKINGS, open_artifact, open_input, read_manifest
+from itrpipe.storage.tables import read_table, write_table
 from itrpipe.training.search_settings import JUDGE_INPUT
 
 CALIBRATION, SAMPLE, DOUBTFUL, HARMFUL = ORDERS = ("calibration", "sample", "doubtful", "harmful")
@@ -57,6 +60,14 @@ DEPTH = 10
 """Candidates of each anchor that are judged, the hardest."""
 LIKELY = 0.5
 """Probability above which a judge takes a candidate for a right answer."""
+_JUDGED_SCHEMA = pa.schema(
+    {
+        "image_id": pa.string(),
+        "caption_id": pa.string(),
+        "log_odds": pa.list_(pa.float32()),
+        "probability": pa.float32(),
+    }
+)
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 
@@ -356,6 +367,8 @@ def _with_judges(candidates: ReviewCandidates, mined: Path) -> ReviewCandidates:
 def ranked_candidates(evaluated: Path) -> ReviewCandidates:
     """Return the candidates of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
 
+    Where the evaluation asked judges, candidates have what these say.
+
     Raises:
         MissingInputError: what it was made from was removed.
         DataError: a file is damaged.
@@ -379,7 +392,45 @@ def ranked_candidates(evaluated: Path) -> ReviewCandidates:
         candidates[is_own] = -1
         sides.append((queries, candidates, scores))
     ids = (split.image_ids, split.caption_ids, split.caption_image)
-    return _each_once(evaluated, split.name, ids, sides, positives)
+    candidates = _each_once(evaluated, split.name, ids, sides, positives)
+    if JUDGED not in manifest.outputs:
+        return candidates
+    judged = read_table(evaluated / JUDGED, _JUDGED_SCHEMA, "remove its folder and evaluate again")
+    pairs = zip(judged["image_id"].to_pylist(), judged["caption_id"].to_pylist(), strict=True)
+    places = candidates.places(pairs)
+    is_candidate = places >= 0
+    log_odds = np.array(judged["log_odds"].to_pylist(), dtype=np.float32)
+    order = np.argsort(places[is_candidate])
+    probability = judged["probability"].to_numpy()
+    return replace(
+        candidates,
+        log_odds=log_odds[is_candidate][order],
+        probability=probability[is_candidate][order],
+    )
+
+
+def write_judged(
+    folder: Path,
+    image_ids: np.ndarray,
+    caption_ids: np.ndarray,
+    log_odds: np.ndarray,
+    probability: np.ndarray,
+) -> None:
+    """Write what judges say of the pairs that an evaluation ranked first, for `ranked_candidates`.
+
+    Args:
+        folder: of the evaluation.
+        image_ids, caption_ids: text [P].
+        log_odds: [P, J].
+        probability: [P], by the judges' calibration.
+    """
+    columns = {
+        "image_id": image_ids.tolist(),
+        "caption_id": caption_ids.tolist(),
+        "log_odds": log_odds.tolist(),
+        "probability": probability.tolist(),
+    }
+    write_table(folder / JUDGED, pa.table(columns, schema=_JUDGED_SCHEMA))
 
 
 def _each_once(

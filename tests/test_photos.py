@@ -139,13 +139,15 @@ def test_answers_reach_lists_the_second_training_and_the_report_by_the_command_t
     monkeypatch.setattr("itrpipe.search.serve.run", answer)
     data = ["--data", data_root]
     file = DecisionFile.of(data_root, "photos").path
-    for split in ([], ["--split", "test"]):
+    answered = ["evaluate", "mine_negatives", "train", "evaluate", "report"]
+    for split, changed in (([], answered[1:]), (["--split", "test"], answered)):
         said = [done(invoke(name, "--model", "first", *split, *data)) for name in ("serve", "review")]
         proposed = [line for out in said for line in out.splitlines() if line.startswith("next: ")]
         assert proposed == [f"next: {shlex.join(['itrpipe', *map(str, command), '--decisions', str(file)])}"] * 2
-    words = shlex.split(proposed[0])[2:]
-    steps = planned(done(invoke(*words)))
-    assert [step.partition("/")[0] for step in steps] == ["evaluate", "mine_negatives", "train", "evaluate", "report"]
+        words = shlex.split(proposed[0])[2:]
+        steps = planned(done(invoke(*words, "--dry-run")))
+        assert [step.partition("/")[0] for step in steps] == changed, "answers change what is about their pairs"
+    done(invoke(*words))
     after = load_definition(data_root, "photos").models["second"]
     assert after.trained != before.trained
     assert after.settings["mine_negatives.decisions"] == str(file)

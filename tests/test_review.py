@@ -17,8 +17,7 @@ from itrpipe import review
 from itrpipe.datasets.decisions import SCHEMA, Decision, DecisionFile, Decisions, decisions_digest, read_decisions
 from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.judging.calibration import LEAST
-from itrpipe.judging.shares import Share, lots_of, share_right
+from itrpipe.judging.shares import LEAST, Share, lots_of, share_right
 from itrpipe.mining.lists import CandidateLists, matching
 from itrpipe.review import (
     ORDERS,
@@ -88,9 +87,13 @@ def test_only_what_is_decided_changes_what_is_made_with_it(file: DecisionFile) -
     assert decisions_digest(str(file.path)) == before
     file.add([Decision("ada", "image", "4", "fits", source="evaluate/x")])
     assert decisions_digest(str(file.path), training=True) == before
-    assert decisions_digest(str(file.path)) != before
-    file.add(judged("bob", {"3": "unsure"}))  # a pair that was drawn
+    of_evaluation = decisions_digest(str(file.path))
+    assert of_evaluation != before
+    file.add([Decision("ada", "image", "5", "fits", source="mine_negatives/x")])
+    assert decisions_digest(str(file.path)) == of_evaluation
     assert decisions_digest(str(file.path), training=True) != before
+    file.add(judged("bob", {"3": "unsure"}))  # a pair that was drawn
+    assert decisions_digest(str(file.path)) != of_evaluation
 
 
 def test_files_of_several_people_are_merged_once_in_the_order_of_their_answers(

@@ -18,7 +18,6 @@ from itrpipe.models.declaration import canonical_backbone, settings_of
 from itrpipe.storage.artifact import LOCAL_MODEL, DigestCache
 from itrpipe.synthesis.generators import generator_names
 from itrpipe.training import settings as training_settings
-from itrpipe.training.search_settings import decisions_file
 from itrpipe.training.settings import ModelName
 
 ECCV_PACKAGE = "eccv_caption"
@@ -87,7 +86,7 @@ class EvaluateSettings(Settings):
     language_model: Annotated[str, LOCAL_MODEL] = ""
     blind_encoder: Annotated[str, LOCAL_MODEL] = ""
     benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
-    decisions: Annotated[str, decisions_file(training=False)] = ""
+    decisions: Annotated[str, Outside(lambda name, value, cache: {})] = ""  # digests: `EvaluateStage.sources`
     judges: Annotated[
         tuple[str, ...],
         Outside(_judge_digests, LOCAL_JUDGES.seen),

@@ -53,6 +53,7 @@ class Run(PlacedOptions):
 
     def run(self) -> None:
         from itrpipe.cli.index import Index
+        from itrpipe.datasets.decisions import read_decisions
         from itrpipe.pipeline.recipes import load_recipe
         from itrpipe.pipeline.reproduction import Options, run_recipe
 
@@ -61,8 +62,11 @@ class Run(PlacedOptions):
         if self.part:
             overrides.append(Override(EVERYWHERE, "part", self.part))
         if self.decisions:
-            for stage in ("mine_negatives", "evaluate"):
-                overrides.append(Override(stage, "decisions", absolute_path(self.decisions)))
+            decisions = absolute_path(self.decisions)
+            overrides.append(Override("mine_negatives", "decisions", decisions))
+            # Others change no evaluation, and none is made again for them.
+            if read_decisions(self.decisions.expanduser()).of_evaluation:
+                overrides.append(Override("evaluate", "decisions", decisions))
         source = None
         if self.source:
             source = fetch_source(self.source)

@@ -45,6 +45,8 @@ ANSWERS = (FITS, DIFFERS, UNSURE, UNDONE)
 DISPUTED = "disputed"
 _EVALUATED = "evaluate/"
 """Beginning of the source of judgements on the rankings of an evaluation."""
+_MINED = "mine_negatives/"
+"""Beginning of the source of judgements on mined lists."""
 SCHEMA = pa.schema(
     {
         "at": pa.timestamp("us", tz="UTC"),
@@ -90,6 +92,12 @@ class Decisions:
         """Return the judgements without those on rankings of an evaluation, on whose pairs nothing may be trained."""
         is_evaluated = pc.starts_with(pc.field("source"), _EVALUATED)  # pyright: ignore[reportAttributeAccessIssue]
         return Decisions(self.rows.filter(~is_evaluated))
+
+    @cached_property
+    def of_evaluation(self) -> Decisions:
+        """Return the judgements without those on mined lists, which are of training pairs alone."""
+        is_mined = pc.starts_with(pc.field("source"), _MINED)  # pyright: ignore[reportAttributeAccessIssue]
+        return Decisions(self.rows.filter(~is_mined))
 
     @cached_property
     def answers(self) -> dict[str, dict[tuple[str, str], str]]:
@@ -210,15 +218,16 @@ def decisions_digest(path: str, *, training: bool = False) -> str:
 
     Args:
         path: as users name it.
-        training: leave out decisions on rankings of an evaluation, see `Decisions.of_training`.
+        training: leave out decisions on rankings of an evaluation, see `Decisions.of_training`; else those on mined
+            lists, see `Decisions.of_evaluation`.
 
     Raises:
         MissingInputError, DataError: see `read_decisions`.
     """
     decisions = read_decisions(Path(path).expanduser())
     if training:
-        decisions = decisions.of_training
-    return decisions.digest()
+        return decisions.of_training.digest()
+    return decisions.of_evaluation.digest()
 
 
 def _answer(text: str) -> str:

@@ -14,10 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from itrpipe.judging.shares import wilson
+from itrpipe.judging.shares import LEAST, wilson
 
-LEAST = 50
-"""Decisions below which nothing is fitted."""
 RIDGE = 0.3
 """Penalty of half the squares of the weights of standardised log-odds, and of the bias's distance from the share.
 

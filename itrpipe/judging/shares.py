@@ -19,6 +19,8 @@ from itrpipe.datasets.truth import PairSet
 _NORMAL = NormalDist().inv_cdf(0.975)
 _STRATUM_ENDS = (0.5, 0.75, 0.875, 0.9375)
 _LEAST_DOUBT = 1e-6
+LEAST = 50
+"""Decisions of people from which they calibrate judges and correct shares; below, what judges say stands alone."""
 TEN_HARDEST = "1-10"
 """Span that people are asked about."""
 RANKS = {
@@ -178,8 +180,8 @@ def share_by_rank(
 ) -> dict[str, Share]:
     """Estimate the share of right pairs as `share_right` does for each span of `RANKS`.
 
-    All are of one kind, so that they can be compared: corrected by decisions where a span has 20 or more, without the
-    other spans; else the judge's alone.
+    All are of one kind, so that they can be compared: corrected by decisions where a span has `LEAST` or more, without
+    the other spans; else the judge's alone.
 
     Args:
         answers: [n] 1 right, 0 wrong, NaN doubtful.
@@ -194,7 +196,7 @@ def share_by_rank(
         place_in_span = np.cumsum(inside) - 1
         decided = np.flatnonzero(inside[rows])
         estimate = partial(share_right, probabilities[inside], strata=strata[inside])
-        if len(decided) < 20:
+        if len(decided) < LEAST:
             alone[span] = estimate(decided[:0], answers[:0])
         else:
             places = place_in_span[rows[decided]]

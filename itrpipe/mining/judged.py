@@ -14,7 +14,7 @@ import numpy as np
 from itrpipe.datasets.truth import Decided, PairSet
 from itrpipe.judging.calibration import Calibration, calibrate
 from itrpipe.judging.opened import Scale
-from itrpipe.judging.shares import drawn_at_random, lots_of, share_by_rank, strata_of
+from itrpipe.judging.shares import LEAST, drawn_at_random, lots_of, share_by_rank, strata_of
 from itrpipe.mining.filters import drop
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, count_anchors, list_blocks, matching
 from itrpipe.mining.statistics import PEOPLE, Figures
@@ -125,8 +125,9 @@ class Judgement(NamedTuple):
                 none.
 
         Returns:
-            Direction -> `marked`, how many; and `by_rank`, span of ranks, such as `3-5` -> share, see
-            `itrpipe.judging.shares.Share`.
+            Direction -> `marked`, how many, without what people found to fit; and `by_rank`, span of ranks, such as
+            `3-5` -> share, see `itrpipe.judging.shares.Share`. Decisions correct the shares of both directions, or of
+            none where one has fewer than `LEAST`, so that they can be compared.
         """
         hardest = [places[:, :ASKED].ravel() for places in places_of.values()]
         asked = np.unique(np.concatenate(hardest))
@@ -143,11 +144,13 @@ class Judgement(NamedTuple):
         unseen = self.probabilities.copy()
         unseen[~np.isnan(self.answers)] = self.calibration.held_out
 
+        drawn = [np.count_nonzero(is_drawn[places] & (places >= 0)) for places in hardest]
+        is_corrected = min(drawn) >= LEAST
         counted = {}
         for direction, places in places_of.items():
             anchors, columns = np.nonzero(places >= 0)
             pairs = places[anchors, columns]
-            rows = np.flatnonzero(is_drawn[pairs] & (columns < ASKED))
+            rows = np.flatnonzero(is_corrected & is_drawn[pairs] & (columns < ASKED))
             shares = share_by_rank(
                 unseen[pairs],
                 rows,
@@ -155,7 +158,7 @@ class Judgement(NamedTuple):
                 strata[pairs],
                 columns + 1,
             )
-            is_likely = self.probabilities[pairs] > LIKELY
+            is_likely = (self.probabilities[pairs] > LIKELY) & (self.answers[pairs] != 1)
             counted[direction] = {
                 "marked": int(is_likely.sum()),
                 "by_rank": {span: share._asdict() for span, share in shares.items()},

@@ -280,8 +280,7 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
     judged = statistics.get("judged")
     if judged is None:
         return []
-    from itrpipe.judging.calibration import LEAST  # most lists are not judged
-    from itrpipe.judging.shares import TEN_HARDEST
+    from itrpipe.judging.shares import LEAST, TEN_HARDEST  # most lists are not judged
 
     judges = " and ".join(judged["judges"])
     decisions = quantity(judged["decisions"], "decision")
@@ -297,7 +296,10 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
             continue
         checked = "mean probability by its default curve, which nobody has checked"
         if judged["decisions"] >= LEAST:
-            checked = "mean probability by its calibrated curve alone: fewer than 20 decisions came at random"
+            checked = (
+                f"mean probability by its calibrated curve alone: of one direction, fewer than {LEAST} decisions came "
+                "at random"
+            )
         if share["decisions"]:
             decisions = quantity(share["decisions"], "decision")
             checked = f"{100 * share['low']:.0f}–{100 * share['high']:.0f} %, {decisions}"
@@ -305,6 +307,11 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
             f"{words}: by {judges}, {100 * share['value']:.0f} % of the ten hardest training candidates are right "
             f"after all ({checked})"
         )
+    directions_of_count: dict[str, list[str]] = {}
+    for direction, words in WORDS.items():
         count = f"{judged[direction]['marked']:,} of {statistics['candidates'][direction]:,}"
+        directions_of_count.setdefault(count, []).append(words)
+    for count, directions in directions_of_count.items():
+        words = " and ".join(directions)
         lines.append(f"{words}: {count} candidates are likelier right than not (probability above one half)")
     return lines

@@ -356,7 +356,7 @@ def _sections(
     found, likely = [], []
     if gallery is not None:
         found = retrieval_examples(series, baseline, gallery, options.examples)
-        likely = negatives.likely_answers(series, gallery, options.examples)
+        likely = negatives.likely_answers(series, gallery, dict(options.names), options.examples)
     hardest, likely_mined = negatives.mining_parts(artifacts, dict(options.names), data.gallery, options.examples)
     yield Section("Likelier right than not", [*likely, *likely_mined], open=True)
     yield Section("What it finds", found, open=True)

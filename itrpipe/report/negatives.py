@@ -20,7 +20,7 @@ from itrpipe.evaluation.tables import DASH, Number, Row, Table, mean
 from itrpipe.exporting.places import judge_without_place
 from itrpipe.features.declaration import first_model
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
-from itrpipe.judging.shares import RANKS, Share
+from itrpipe.judging.shares import LEAST, RANKS, Share
 from itrpipe.mining.filters import positive_scores
 from itrpipe.mining.judged import LIKELY
 from itrpipe.mining.lists import MinedList, read_list
@@ -205,8 +205,9 @@ def _statistics_parts(titles: Sequence[str], statistics: Sequence[Mapping[str, A
         note = (
             "Of all mined candidates at these ranks, whether or not they beat the own one, the share that matches "
             f"though it counts as negative, by {' and '.join(dict.fromkeys(judges))}. With an interval, people's "
-            "decisions correct the judge; without one, there are fewer than 20, and the share is the judge's mean "
-            "probability, not the share that is likelier right than not."
+            f"decisions correct the judge, and a span with fewer than {LEAST} has no share. Without one, fewer came at "
+            "random in one direction, and both have the judge's mean probability, not the share that is likelier right "
+            "than not."
         )
         title = "Training candidates right after all, by rank"
         parts.append(Table(title, columns, rank_rows, note, head="mined by"))
@@ -278,14 +279,19 @@ def _mined_examples(
     for row, place in np.argwhere(probabilities > LIKELY).tolist():
         image = images[caption_list.candidates[row, place]]
         pairs.append((image, captions[row], float(probabilities[row, place])))
-    note = f"Images for captions, mined by {title}, with a probability above one half to be right. {_ABOUT_LIKELY}"
-    return examples, likely_pairs(
+    note = f"Images for captions, mined by {title}: of {np.count_nonzero(caption_list.candidates >= 0):,} candidates, "
+    note += _likely_note(len(pairs))
+    left_out = mining.statistics["dropped"]["images_for_texts"].get("decisions")
+    if left_out:
+        note += f" The lists are without {left_out:,} that people found to fit."
+    likely = likely_pairs(
         "Mined in the training set",
         note,
         gallery,
         pairs,
         _LIKELIEST * count,
     )
+    return examples, [likely]
 
 
 def _most_confused(
@@ -338,6 +344,7 @@ def _most_confused(
 def likely_answers(
     series: Series,
     gallery: SplitPictures,
+    names: Mapping[str, str],
     count: int,
 ) -> list[LikelyPairs]:
     """Return the wrong first answers of a model that judges call likelier right than not, in both directions.
@@ -345,31 +352,43 @@ def likely_answers(
     Args:
         series: whose first run is shown.
         gallery: of the split it was evaluated on.
+        names: folder of a training artifact -> name of its model, where it has one.
         count: examples of the report.
     """
     run = series.first
     by_judges = (run.wrote(CORRECTED) or {}).get("by_judges")
     if by_judges is None:
         return []
+    split = gallery.split.name
+    command = f"itrpipe serve --split {split}"
+    model = names.get(run.model.artifact.name)
+    if model is not None:
+        command += f" --model {model}"
     parts = []
-    for side, queries, answer in (("i2t", "images", "caption"), ("t2i", "captions", "image")):
+    for side, answer in (("i2t", "caption"), ("t2i", "image")):
         pairs = []
         for image_id, caption_id, probability in by_judges["likely"][side]:
             pairs.append((gallery.image_row[image_id], gallery.caption_row[caption_id], probability))
         wrong = (run.rankings[side]["rank"].to_numpy() > 0).sum()
-        note = (
-            f"By {series.name}, seed {run.seed}: of {wrong:,} {queries} whose first {answer} is wrong, {len(pairs):,} "
-            f"have one that is right with a probability above one half. {_ABOUT_LIKELY}"
-        )
-        title = f"Wrong first {answer}s in the {gallery.split.name} split"
-        parts += likely_pairs(
-            title,
+        note = f"By {series.name}, seed {run.seed}: of {wrong:,} wrong first {answer}s, {_likely_note(len(pairs))}"
+        if not pairs:
+            note += f" Judge them yourself: {command}"
+        likely = likely_pairs(
+            f"Wrong first {answer}s in the {split} split",
             note,
             gallery,
             pairs,
             _LIKELIEST * count,
         )
+        parts.append(likely)
     return parts
+
+
+def _likely_note(likely: int) -> str:
+    """Say how many pairs a judge takes for right, and how they are shown."""
+    if not likely:
+        return "the judge takes none for right with a probability above one half."
+    return f"{likely:,} are right with a probability above one half. {_ABOUT_LIKELY}"
 
 
 def hardness_notes(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:

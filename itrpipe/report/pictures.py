@@ -324,8 +324,8 @@ def likely_pairs(
     gallery: SplitPictures,
     pairs: Sequence[tuple[int, int, float]],
     count: int,
-) -> list[LikelyPairs]:
-    """Return the likeliest pairs, if there are any.
+) -> LikelyPairs:
+    """Return the likeliest pairs, of which there may be none.
 
     Of all pairs that share an image, or an image that one of these is paired with, the likeliest alone is shown.
 
@@ -359,9 +359,7 @@ def likely_pairs(
             probability,
         )
         items.append(pair)
-    if not items:
-        return []
-    return [LikelyPairs(title, note, items)]
+    return LikelyPairs(title, note, items)
 
 
 def retrieval_examples(

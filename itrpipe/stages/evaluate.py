@@ -7,7 +7,7 @@ from pydantic import Field
 
 from itrpipe.analysis.questions.base import SENTENCES, EvaluatedModel, answer_questions
 from itrpipe.analysis.settings import SCORED, EvaluateSettings, check_asked, check_photographs, models_label
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
 from itrpipe.encoders.folders import require_model
 from itrpipe.engine.run import Device, MapExecution
 from itrpipe.errors import UsageError
@@ -18,7 +18,7 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.stages.judge import SIDES
-from itrpipe.storage.artifact import SUMMARY, open_artifact
+from itrpipe.storage.artifact import SUMMARY, DigestCache, open_artifact
 from itrpipe.storage.disk import write_text
 from itrpipe.synthesis.generators import Generator
 
@@ -38,7 +38,7 @@ class EvaluateExecution(MapExecution):
 class EvaluateStage(Stage):
     """Measures trained models."""
 
-    schema_version = 9
+    schema_version = 10
     settings = EvaluateSettings
     execution = EvaluateExecution
 
@@ -80,6 +80,15 @@ class EvaluateStage(Stage):
             sentences = generator.wanted(settings.split)
             needs[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, sentences)
         return needs
+
+    def sources(self, settings: Any, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+        """Return the digests of files outside the data folder; of decisions, of those on pairs of the split."""
+        digests = super().sources(settings, definition, cache)
+        if settings.decisions:
+            from itrpipe.datasets.decisions import decisions_digest
+
+            digests["decisions"] = decisions_digest(settings.decisions, training=settings.split == "train")
+        return digests
 
     def check(self, step: Step) -> None:
         """Refuse a split without images, benchmarks of images that cannot be read, and models that are not there."""

@@ -34,15 +34,11 @@ def _digest_of_candidates(name: str, value: str, cache: Any) -> dict[str, str]:
     return {name: cache.combined(files, root, "hashing candidates")}
 
 
-def decisions_file(*, training: bool) -> Outside:
-    """Mark a setting that names a file of people's judgements, of which those on training pairs alone may count."""
+def _digest_of_decisions(name: str, value: str, cache: Any) -> dict[str, str]:
+    """Return the digest of people's judgements on training pairs."""
+    from itrpipe.datasets.decisions import decisions_digest
 
-    def digests(name: str, value: str, cache: Any) -> dict[str, str]:
-        from itrpipe.datasets.decisions import decisions_digest
-
-        return {name: decisions_digest(value, training=training)}
-
-    return Outside(digests)
+    return {name: decisions_digest(value, training=True)}
 
 
 class SearchSettings(MiningSettings):
@@ -122,7 +118,7 @@ class MineSettings(SearchSettings):
     """
 
     judges: Annotated[tuple[str, ...], AfterValidator(judge_names), LOCAL_JUDGES] = ()
-    decisions: Annotated[str, decisions_file(training=True)] = ""
+    decisions: Annotated[str, Outside(_digest_of_decisions)] = ""
 
     @field_validator("judges", "decisions")
     @classmethod

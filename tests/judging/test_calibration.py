@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from itrpipe.judging.calibration import LEAST, calibrate
-from itrpipe.judging.shares import strata_of
+from itrpipe.judging.calibration import calibrate
+from itrpipe.judging.shares import LEAST, strata_of
 from tests.judging.populations import draw, population
 
 RANDOM = np.random.default_rng

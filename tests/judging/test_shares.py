@@ -123,10 +123,10 @@ def test_shares_by_rank_are_those_of_the_pairs_of_a_rank() -> None:
     probabilities = 1 / (1 + np.exp(-log_odds))
     ranks = np.arange(2_000) % 10 + 1
     strata = strata_of(log_odds)
-    rows = draw(strata, 100, random)
+    rows = draw(strata, 200, random)
     shares = share_by_rank(probabilities, rows, answers[rows], strata, ranks)
-    assert list(shares) == ["1-10", "3-5", "6-10"], "those with 20 decisions"
-    assert shares["1-10"].decisions == 100
+    assert list(shares) == ["1-10", "3-5", "6-10"], "those with 50 decisions"
+    assert shares["1-10"].decisions == 200
 
     later = np.flatnonzero(ranks > 5)
     decided = np.isin(later, rows)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from itrpipe.datasets.truth import Decided, PairSet
-from itrpipe.judging.calibration import LEAST
 from itrpipe.judging.opened import Scale
-from itrpipe.judging.shares import lots_of, strata_of
+from itrpipe.judging.shares import LEAST, lots_of, strata_of
 from itrpipe.mining.judged import Judgement, candidate_pairs, mark_lists, write_scores
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedList
 from itrpipe.mining.statistics import sentences
@@ -111,6 +110,10 @@ def test_probabilities_are_those_of_the_pairs_and_counted(tmp_path: Path) -> Non
     said = sentences(statistics)
     assert any("nobody has checked" in sentence for sentence in said)
     assert len([sentence for sentence in said if "likelier right" in sentence]) == 2
+    judged = statistics["judged"]
+    judged[DIRECTIONS[0]]["marked"] = judged[DIRECTIONS[1]]["marked"]
+    statistics["candidates"] = dict.fromkeys(DIRECTIONS, 100)
+    assert len([sentence for sentence in sentences(statistics) if "likelier right" in sentence]) == 1
 
 
 def test_what_people_decided_leaves_the_lists_or_is_no_match(tmp_path: Path) -> None:
@@ -180,8 +183,12 @@ def test_only_decisions_drawn_at_random_move_the_share(tmp_path: Path) -> None:
         decided = share(np.append(drawn, others[:40]), others[40:60])
         covered += decided["1-10"]["low"] <= answers.mean() <= decided["1-10"]["high"]
         assert decided["1-10"]["decisions"] == 100
-        assert not any(span["decisions"] < 20 for span in decided.values())
+        assert not any(span["decisions"] < LEAST for span in decided.values())
     assert covered >= 36
+    short = {DIRECTIONS[0]: places_of[DIRECTIONS[1]][:4], **places_of}
+    counts = Judgement.read({"a": tmp_path}, decided_as(pairs, answers, drawn, drawn[:0])).counts(short)
+    for direction in DIRECTIONS:
+        assert counts[direction]["by_rank"]["1-10"]["decisions"] == 0, "few of one direction were decided"
     doubtful = share(drawn[10:], drawn[:10])["1-10"]
     assert doubtful["decisions"] == 100, "who is unsure was asked about a pair that was drawn"
     assert doubtful["high"] - doubtful["low"] > decided["1-10"]["high"] - decided["1-10"]["low"]

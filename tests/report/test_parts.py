@@ -137,6 +137,17 @@ def test_candidates_come_with_their_probability_to_be_right(copy: Toy) -> None:
     assert len(set(shown)) == len(shown)
 
 
+def test_judged_lists_without_a_likely_candidate_say_so(copy: Toy) -> None:
+    def probabilities(table: pa.Table) -> pa.Array:
+        return pa.array([[0.2] * len(row) for row in table["scores"].to_pylist()], table["scores"].type)
+
+    for name in LISTS:
+        change_list(copy, name, PROBABILITY, probabilities)
+    likely = section(copy.report(), "likelier-right-than-not")
+    assert not likely.all("article")
+    assert len(likely.all("h3")) == 1
+
+
 def test_wrong_first_answers_that_may_be_right_are_shown_with_both_images(copy: Toy) -> None:
     pairs = [("test-003", "test-005#1", 0.6), ("test-003", "test-006#1", 0.9), ("test-006", "test-007#1", 0.8)]
     pairs += [("test-001", "test-002#1", 0.7)]
@@ -146,7 +157,9 @@ def test_wrong_first_answers_that_may_be_right_are_shown_with_both_images(copy: 
     (folder / "corrected.json").write_text(json.dumps(found))
     rewrite(folder / "corrected.json", (folder / "corrected.json").read_bytes())
     shown = section(copy.report(), "likelier-right-than-not")
-    assert [each.text() for each in shown.all("h3")] == ["Wrong first captions in the test split"]
+    titles = [each.text() for each in shown.all("h3")]
+    assert titles == ["Wrong first captions in the test split", "Wrong first images in the test split"]
+    assert "takes none for right" in shown.all("p", "note")[1].text(), "an empty list says so"
     first, second = shown.all("article")  # whose images are in other pairs, too
     assert [each.attributes["alt"] for each in first.all("img")] == ["test-003", "test-006"]
     assert [each.text() for each in first.all("p", "query")] == ["a plain caption of test-006"]

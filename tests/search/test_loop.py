@@ -146,6 +146,13 @@ def test_judges_say_how_many_wrong_answers_are_right_after_all(root: Path, tmp_p
     for image_id, caption_id, probability in alone["by_judges"]["likely"]["i2t"]:
         assert probability > 0.5
         assert caption_id.partition("#")[0] != image_id
+    candidates = ranked_candidates(folder)
+    assert Queue(candidates).order == "calibration", "reviewed as the judges of the evaluation see them"
+    assert candidates.probability is not None
+    (image_id, caption_id, probability), *_ = alone["by_judges"]["likely"]["i2t"]
+    (place,) = candidates.places([(image_id, caption_id)])
+    assert candidates.probability[place] == pytest.approx(probability)
+    assert len(candidates.probability) == len(candidates)
 
     folder = made(invoke("evaluate", *scenes, *judge, "--decisions", file))
     found, metrics = (json.loads((folder / name).read_text()) for name in ("corrected.json", "metrics.json"))

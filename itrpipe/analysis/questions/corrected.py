@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import with_matches
 from itrpipe.evaluation.tables import Cells, Measured
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.judging.calibration import LEAST
+from itrpipe.judging.shares import LEAST
 from itrpipe.mining.judged import LIKELY
-from itrpipe.review import Estimates
+from itrpipe.review import Estimates, write_judged
 from itrpipe.storage.artifact import CORRECTED
 
 DEPTH = 10
@@ -194,9 +194,10 @@ def _by_judges(
 
         R@K = mean over queries of 1 where the own one is among the first K, else 1 - prod_{k <= K} (1 - P_k)
 
-    `right_after_all`, of the wrong answers at rank 1 in percent, and R@1 have prediction-powered intervals where people
-    judged some of these that were drawn at random: they hold even if the judges are wrong. R@5, R@10 and RSum are what
-    the judges say. `likely` lists the wrong answers at rank 1 with P above 1/2: image, caption and P.
+    `right_after_all`, of the wrong answers at rank 1 in percent, and R@1 have prediction-powered intervals from `LEAST`
+    decisions on, where some of these were drawn at random: they hold even if the judges are wrong. R@5, R@10 and RSum
+    are what the judges say. `judged.parquet` has what they say of each pair, by which `itrpipe.review` orders pairs.
+    `likely` lists the wrong answers at rank 1 with P above 1/2: image, caption and P.
     """
     wrong = []
     for place in places.values():
@@ -218,7 +219,15 @@ def _by_judges(
     estimates = Estimates.of(pairs, log_odds, decided)
     calibration = estimates.calibration
     assert calibration is not None
+    write_judged(
+        evaluation.folder,
+        split.image_ids[images],
+        split.caption_ids[captions],
+        log_odds,
+        calibration.probabilities(log_odds),
+    )
     if calibration.decisions < LEAST:
+        estimates = replace(estimates, is_drawn=np.zeros(len(pairs), dtype=bool))
         evaluation.warn(
             f"{calibration.decisions:,} decisions are about pairs of this split, where {LEAST} calibrate the judge and "
             "those on mined lists do not: its default curve may be far off; decide others with "
