@@ -144,8 +144,9 @@ class Judgement(NamedTuple):
         unseen = self.probabilities.copy()
         unseen[~np.isnan(self.answers)] = self.calibration.held_out
 
-        drawn = [np.count_nonzero(is_drawn[places] & (places >= 0)) for places in hardest]
-        is_corrected = min(drawn) >= LEAST
+        is_corrected = True
+        for places in hardest:
+            is_corrected &= np.count_nonzero(is_drawn[places] & (places >= 0)) >= LEAST
         counted = {}
         for direction, places in places_of.items():
             anchors, columns = np.nonzero(places >= 0)
