@@ -200,7 +200,7 @@ def _mark(job: Job) -> None:
     from itrpipe.datasets.decisions import read_decisions, unknown_pairs
     from itrpipe.datasets.truth import Decided
     from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
-    from itrpipe.mining.judged import CALIBRATION, Judgement, mark_lists
+    from itrpipe.mining.judged import CALIBRATION, Judgement, candidate_pairs, mark_lists
     from itrpipe.mining.lists import DIRECTIONS, ListWriter
     from itrpipe.mining.statistics import sentences
     from itrpipe.storage.disk import read_json, write_json
@@ -233,6 +233,15 @@ def _mark(job: Job) -> None:
     anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
     with ListWriter(job.folder, anchors) as lists:
         mark_lists(searched, statistics, lists.write, judgement, decided)
+    if decided is not None:
+        mined = candidate_pairs(searched) if judgement is None else judgement.pairs
+        answers, is_judged = decided.answers(mined)
+        statistics["decided"] = {
+            "decisions": len(decisions.verdicts),
+            "mined": int(is_judged.sum()),
+            "left_out": int((answers == 1).sum()),
+            "kept": int((answers == 0).sum()),
+        }
     write_json(job.folder / STATISTICS, statistics)
     job.metrics |= lists.widths
     for sentence in sentences(statistics):
