@@ -191,8 +191,10 @@ def report_of(
     shown = []
     earlier = []
     for folder, manifest in evaluations:
-        group = earlier if folder.name in before.values() else shown
-        group.append((folder, manifest))
+        if folder.name in before.values():
+            earlier.append((folder, manifest))
+        else:
+            shown.append((folder, manifest))
     test_sets = group_runs(shown, declared, dict(options.names))
     if not test_sets:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
@@ -220,7 +222,8 @@ def report_of(
             runs += each.all
     artifacts = all_artifacts(runs)
     # Significance is corrected over all comparisons of the page.
-    compared = zip(models, mark_significant(claims), timed, decided, strict=True)
+    marked = mark_significant([*claims, *decided])
+    compared = zip(models, marked[: len(claims)], timed, marked[len(claims) :], strict=True)
     groups = []
     for number, (series, of_updates, of_time, of_decisions) in enumerate(compared):
         groups.append(_group(series, of_updates, of_time, of_decisions, data, options, f"set{number}"))
@@ -290,8 +293,7 @@ def _decided(
     gallery = data.gallery(run.evaluation, run.settings["split"])
     if gallery is None:
         return []
-    compared = compare_with_baselines(pairs, gallery.split, options.bootstrap_samples, options.interval_level)
-    return mark_significant([compared])[0]
+    return compare_with_baselines(pairs, gallery.split, options.bootstrap_samples, options.interval_level)
 
 
 def _group(

@@ -209,11 +209,13 @@ def _mark(job: Job) -> None:
     searched = job.inputs[SEARCH].folder
     embeddings = EmbeddingRows.open(first_model(job.inputs).folder / EMBEDDINGS, TRAIN)
     decided = None
+    count = 0
     if settings.decisions:
         ids = embeddings.ids()
         decisions = read_decisions(Path(settings.decisions).expanduser()).of_training
         if decisions.digest() != job.sources["decisions"]:
             raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
+        count = len(decisions.verdicts)
         unknown = unknown_pairs(decisions, job.inputs["prepare"].folder)
         if unknown:
             job.warn(f"{settings.decisions}: {quantity(unknown, 'pair')} of ids that the dataset does not have")
@@ -234,10 +236,9 @@ def _mark(job: Job) -> None:
     with ListWriter(job.folder, anchors) as lists:
         mark_lists(searched, statistics, lists.write, judgement, decided)
     if decided is not None:
-        mined = candidate_pairs(searched) if judgement is None else judgement.pairs
-        answers, is_judged = decided.answers(mined)
+        answers, is_judged = decided.answers(candidate_pairs(searched))
         statistics["decided"] = {
-            "decisions": len(decisions.verdicts),
+            "decisions": count,
             "mined": int(is_judged.sum()),
             "left_out": int((answers == 1).sum()),
             "kept": int((answers == 0).sum()),
