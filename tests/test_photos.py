@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -126,15 +127,23 @@ def test_encoders_are_taken_by_recipes_that_name_some(
 def test_answers_reach_lists_the_second_training_and_the_report_by_the_command_that_serve_and_review_print(
     source: Path, encoders: tuple[object, ...], data_root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["run", "photos", "--source", source, *encoders, "--data", data_root, *QUICK]
-    monkeypatch.setattr("sys.argv", ["itrpipe", *map(str, command)])
-    done(invoke(*command))
+    first_command = ["run", "photos", "--source", source, *encoders, "--data", data_root, *QUICK]
+    command = [*first_command, "--seeds", 1]
+
+    def run(words: list[Any]) -> str:
+        monkeypatch.setattr("sys.argv", ["itrpipe", *map(str, words)])
+        return done(invoke(*words))
+
+    run(first_command)
     before = load_definition(data_root, "photos").models["second"]
+    evaluated = evaluation_of(data_root, before.trained)
+    run(command)  # makes nothing, and is the last one
+    run([*command, "--only", "first"])  # leaves out the lists that are judged
 
     def answer(site: Any, *how: object) -> None:
         reviews = site.reviews
-        for place in range(3):
-            reviews.answer("sample", "ada", place, "fits")
+        for place, verdict in enumerate(("fits", "fits", "differs", "unsure")):
+            reviews.answer("sample", "ada", place, verdict)
 
     monkeypatch.setattr("itrpipe.search.serve.run", answer)
     data = ["--data", data_root]
@@ -147,11 +156,51 @@ def test_answers_reach_lists_the_second_training_and_the_report_by_the_command_t
         words = shlex.split(proposed[0])[2:]
         steps = planned(done(invoke(*words, "--dry-run")))
         assert [step.partition("/")[0] for step in steps] == changed, "answers change what is about their pairs"
-    done(invoke(*words))
+    run(words)
     after = load_definition(data_root, "photos").models["second"]
     assert after.trained != before.trained
     assert after.settings["mine_negatives.decisions"] == str(file)
-    # What was asked about is then that with the answers, and the command stays as it is.
-    monkeypatch.setattr("sys.argv", ["itrpipe", *words])
+
+    # The report says what the answers changed.
+    now = evaluation_of(data_root, after.trained)
+    (model,) = after.trained.values()
+    trained = read_manifest(data_root / "photos" / "train" / model)
+    lists = data_root / "photos" / "mine_negatives" / trained.inputs["mine_negatives"].name
+    decided = json.loads((lists / "statistics.json").read_text())["decided"]
+    assert decided == {"decisions": 4, "mined": 4, "left_out": 2, "kept": 1}
+    reports = {}
+    for manifest in data_root.glob("photos/report/*/manifest.json"):
+        reports[repr(read_manifest(manifest.parent).settings["before"])] = manifest.parent
+    report = reports[repr([[now.name, evaluated.name]])]
+    claims = json.loads((report / "results.json").read_text())["claims"]
+    (claim,) = [claim for claim in claims if claim["baseline"].endswith("without decisions")]
+    assert claim["own"]["rsum"]["value"] == pytest.approx(rsum(now) - rsum(evaluated))
+
+    # What was asked about is then that with the answers, and the command stays as it is, wherever they are named.
+    run([*command[:2], f"--decisions={file}", *command[2:]])
     for split in ([], ["--split", "test"]):
         assert proposed[0] in done(invoke("review", "--model", "first", *split, *data))
+
+
+def test_without_an_earlier_run_nothing_is_said_of_before(
+    source: Path, encoders: tuple[object, ...], data_root: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    table = tmp_path / "ada.csv"
+    table.write_text("image_id,caption_id,answer\nabsent,absent,fits\n")
+    done(invoke("run", "photos", "--source", source, *encoders, "--data", data_root, *QUICK, "--decisions", table))
+    assert read_manifest(only(data_root, "report/page")).settings["before"] == []
+
+
+def evaluation_of(root: Path, trained: dict[str, str]) -> Path:
+    """Return the only evaluation of a model."""
+    (model,) = trained.values()
+    evaluations = []
+    for manifest in root.glob("photos/evaluate/*/manifest.json"):
+        if read_manifest(manifest.parent).inputs["train"].name == model:
+            evaluations.append(manifest.parent)
+    (evaluation,) = evaluations
+    return evaluation
+
+
+def rsum(evaluation: Path) -> float:
+    return json.loads((evaluation / "metrics.json").read_text())["full"]["rsum"]["value"]

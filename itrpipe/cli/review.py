@@ -1,6 +1,7 @@
 """Show judgements of pairs of image and caption, and choose the pairs that people judge."""
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typer import Option
 
 from itrpipe.cli.options import AskingOptions, JsonOption, JudgesOption, Split
 from itrpipe.cli.request import Request
+from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
@@ -70,15 +72,35 @@ class Review(AskingOptions):
 
 
 def say_next(request: Request, decisions: Path) -> None:
-    """Print the file of decisions and the command that reads them: the recipe of the judged artifact, or its stage."""
+    """Print the file of decisions and the command that reads them.
+
+    It is the last one of the recipe that made the judged artifact, or else that of its stage.
+    """
     if not decisions.exists():
         return
     request.reporter.say(f"decisions: {decisions}")
     command = read_manifest(request.step.location.folder).command
-    if not command.startswith("itrpipe run "):
+    if command.startswith("itrpipe run "):
+        recipe = shlex.split(command)[2]
+        commands = load_definition(request.root, request.dataset).commands
+        command = commands.get(recipe, command)
+    else:
         command = request.command_of(request.step)
-    option = f" --decisions {shlex.quote(str(decisions))}"
-    request.reporter.say(f"next: {command.removesuffix(option)}{option}")
+    words = _without_decisions(shlex.split(command))
+    words += ["--decisions", str(decisions)]
+    request.reporter.say(f"next: {shlex.join(words)}")
+
+
+def _without_decisions(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without the decisions that it read."""
+    left = []
+    remaining = iter(words)
+    for word in remaining:
+        if word == "--decisions":
+            next(remaining)
+        elif not word.startswith("--decisions="):
+            left.append(word)
+    return left
 
 
 def open_candidates(request: Request, split: str | None, judges: list[str] | None) -> "ReviewCandidates | None":

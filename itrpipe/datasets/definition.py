@@ -74,6 +74,7 @@ class DatasetDefinition(BaseModel):
         models: by name.
         embeddings: label of an artifact of `embeddings`, such as `given-own.test` -> files that another program made.
         photographs: the folder whose photographs are indexed, where this is no dataset with captions.
+        commands: recipe -> the last command that ran all of it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -83,6 +84,7 @@ class DatasetDefinition(BaseModel):
     embeddings: dict[str, StageDefinition] = {}
     models: dict[str, ModelDefinition] = {}
     photographs: StageDefinition | None = None
+    commands: dict[str, str] = {}
 
     def adding(self, **entries: dict[str, Any]) -> DatasetDefinition:
         """Return the definition with further entries in its dictionaries; each replaces one of the same key."""

@@ -25,7 +25,7 @@ from itrpipe.pipeline.recipes import (
     names_in,
     sizes_text,
 )
-from itrpipe.pipeline.run import run
+from itrpipe.pipeline.run import command_line, run
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, compare_published, table_lines
 from itrpipe.stages.base import Need, Step, load_stage
@@ -33,6 +33,8 @@ from itrpipe.storage.artifact import STATISTICS, DigestCache, open_artifact, rea
 from itrpipe.storage.disk import read_json
 from itrpipe.training.settings import TrainExecution, run_label
 
+DECISIONS = "decisions"
+"""Setting of stages that read decisions of people."""
 TOYS = " (toy models: no result)"
 """Ends the title of the page that `--tiny` makes."""
 
@@ -73,12 +75,14 @@ class PlannedRun:
         title: label of the run, and the settings that tell it from others.
         step: its evaluation; None where it cannot be planned.
         error: why it cannot be planned, or did not finish.
+        before: evaluation of the same training without decisions of people, where it is finished.
     """
 
     run: RecipeRun
     title: str
     step: Step | None
     error: ItrpipeError | None = None
+    before: Step | None = None
 
     @property
     def published(self) -> list[Published]:
@@ -138,7 +142,20 @@ class RecipePlanner:
             for each in runs:
                 if seed in each.seeds:
                     planned.append(self._planned(each, seed))
+        self._find_earlier(planned, runs)
         return planned
+
+    def _find_earlier(self, planned: Sequence[PlannedRun], runs: Sequence[RecipeRun]) -> None:
+        """Find the finished evaluations of trainings that differ from planned ones in decisions alone."""
+        overrides = [override for override in self.options.overrides if override.key != DECISIONS]
+        if len(overrides) == len(self.options.overrides):
+            return
+        without = replace(self, options=replace(self.options, overrides=overrides))
+        for each, earlier in zip(planned, without.plan(runs), strict=True):
+            if each.step is None or earlier.step is None or earlier.step.state != "up to date":
+                continue
+            if first_model(each.step.inputs).location != first_model(earlier.step.inputs).location:
+                each.before = earlier.step
 
     def plan_report(self, planned: Sequence[PlannedRun], steps: Sequence[Step]) -> Step:
         """Plan the report over some evaluations; scores that were published for other runs are `missing` there.
@@ -155,6 +172,7 @@ class RecipePlanner:
             "tolerance": self.recipe.tolerance.model_dump(),
             "tiny": self.options.tiny,
             "names": [],
+            "before": [],
         }
         if self.options.tiny:
             settings["title"] += TOYS
@@ -164,6 +182,10 @@ class RecipePlanner:
             if model and model.model:
                 settings["names"].append((model.location.name, model.model))
         inputs = {step.location.name: step for step in steps}
+        for each in planned:
+            if each.before is not None and each.step is not None and each.step.location.name in inputs:
+                settings["before"].append((each.step.location.name, each.before.location.name))
+                inputs[each.before.location.name] = each.before
         report = common.plan(Need("report", "page", settings), inputs=inputs)
         if len(steps) == len(planned):
             # Settings of the command line that no run reads, and those of a recipe whose runs were all planned.
@@ -287,6 +309,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         _check_sizes(steps[0], recipe.source.expected, reporter)
         planned = planner.plan(runs)
     _remember(planner)
+    if len(runs) == len(recipe.run):
+        _remember_command(planner)
 
     if options.keep_going:
         failures: dict[Path, ItrpipeError] = {}
@@ -384,6 +408,12 @@ def _remember(planner: RecipePlanner) -> None:
         return now.adding(features=definition.features).model_copy(update={"prepare": definition.prepare})
 
     redefine(planner.root, recipe.dataset, remember)
+
+
+def _remember_command(planner: RecipePlanner) -> None:
+    """Write the command into the dataset's definition, so that `serve` and `review` propose it with decisions."""
+    command = command_line()
+    redefine(planner.root, planner.recipe.dataset, lambda now: now.adding(commands={planner.name: command}))
 
 
 def _say_judged(evaluations: Sequence[Step], reporter: Reporter) -> None:

@@ -313,6 +313,11 @@ def _digests_of(inputs: Mapping[str, Artifact]) -> dict[str, str]:
     return digests
 
 
+def command_line() -> str:
+    """Return the command that this process runs, as a shell takes it."""
+    return shlex.join(["itrpipe", *sys.argv[1:]])
+
+
 def _record(step: Step, job: Job) -> dict[str, Any]:
     """Return every field of the manifest but the outputs and versions."""
     return {
@@ -330,7 +335,7 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
         "metrics": job.metrics,
         "messages": job.messages,
         "failed": job.failed,
-        "command": shlex.join(["itrpipe", *sys.argv[1:]]),
+        "command": command_line(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
     }
 

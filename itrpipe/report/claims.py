@@ -24,6 +24,7 @@ from itrpipe.evaluation.intervals import Difference, paired_differences
 from itrpipe.evaluation.metrics import RSUM, random_recalls, reaches_chance, remedy_of_chance
 from itrpipe.evaluation.results import FULL, ORACLE
 from itrpipe.evaluation.tables import Number, mean
+from itrpipe.printable import quantity
 from itrpipe.report.names import join_some, value_text
 from itrpipe.report.runs import (
     DECLARED,
@@ -422,3 +423,32 @@ def _several_verdicts(comparisons: Sequence[Comparison]) -> str:
         f"Of {len(comparisons)} models against their baselines, {'; '.join(verdicts)}. "
         f"The highest RSum, flattered by the choice: {best.claim}"
     )
+
+
+def decision_notes(series: Sequence[Series], comparisons: Sequence[Comparison]) -> list[str]:
+    """Say what people's decisions did to mined lists, and to the models that were trained with these.
+
+    Args:
+        series: of all runs on a test set.
+        comparisons: of models with the same trainings without decisions.
+    """
+    notes = []
+    for each in series:
+        mining = each.first.model.mining
+        if mining is None or mining.manifest is None:
+            continue
+        decided = mining.statistics.get("decided")
+        if decided is not None:
+            unsure = decided["mined"] - decided["left_out"] - decided["kept"]
+            notes.append(
+                f"Of {quantity(decided['decisions'], 'decision')}, {decided['mined']:,} are on mined candidates: "
+                f"{decided['left_out']:,} right (left out), {decided['kept']:,} wrong (kept), {unsure:,} unsure."
+            )
+            break  # other models mostly read the same lists
+    for comparison in comparisons:
+        name = comparison.series.first.model.user_name or comparison.series.name
+        claim = replace(comparison.claim, model=f"{name} with these decisions", baseline="without them")
+        before = rsum_of(comparison.baseline)
+        after = rsum_of(comparison.series)
+        notes.append(f"{claim} RSum was {before:.1f} without them and is {after:.1f} with them.")
+    return notes

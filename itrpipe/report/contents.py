@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from itrpipe.report.claims import (
     Comparison,
     answer,
     compare_with_baselines,
+    decision_notes,
     mark_significant,
     pairs_with_baselines,
     rsum_of,
@@ -34,7 +35,7 @@ from itrpipe.report.negatives import EditedSentences
 from itrpipe.report.pictures import Album, Examples, LikelyPairs, SplitPictures, retrieval_examples
 from itrpipe.report.plots import Panels, Plot, interval_plot, line_styles, training_curves
 from itrpipe.report.published import ReportSettings
-from itrpipe.report.runs import EvaluatedRun, Series, all_artifacts, contents_of, group_runs, series_of
+from itrpipe.report.runs import EvaluatedRun, Series, all_artifacts, contents_of, group_runs, newest_by_seed, series_of
 from itrpipe.storage.artifact import DISCRIMINATION, Manifest
 from itrpipe.training.checks import why_longer
 
@@ -95,6 +96,7 @@ class Group:
         series: of the runs.
         claims: of models against their baselines.
         timed: against baselines of as much time.
+        decided: models against the same trainings without people's decisions.
         answer: what a page says first.
         evidence: drawing of the best models beside their baseline; None of one model alone.
         notes: sentences to know before the answer is used.
@@ -106,6 +108,7 @@ class Group:
     series: list[Series]
     claims: list[Comparison]
     timed: list[Comparison]
+    decided: list[Comparison]
     answer: str
     evidence: Plot | None
     notes: list[str]
@@ -184,7 +187,15 @@ def report_of(
         MissingInputError: there is no evaluation.
         DataError: an artifact is damaged.
     """
-    test_sets = group_runs(evaluations, declared, dict(options.names))
+    before = dict(options.before)
+    shown = []
+    earlier = []
+    for folder, manifest in evaluations:
+        if folder.name in before.values():
+            earlier.append((folder, manifest))
+        else:
+            shown.append((folder, manifest))
+    test_sets = group_runs(shown, declared, dict(options.names))
     if not test_sets:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
     names = set()
@@ -196,20 +207,26 @@ def report_of(
             warn(f"published scores are given for {published.run!r}, but no such run is evaluated")
 
     data = ShownData(find_root)
-    runs, models, claims, timed = [], [], [], []
+    earlier_runs = {}
+    for run in itertools.chain.from_iterable(group_runs(earlier, declared, {})):
+        earlier_runs[run.evaluation.name] = run
+    runs_before = {after: earlier_runs[name] for after, name in before.items()}
+    runs, models, claims, timed, decided = [], [], [], [], []
     for test_set in test_sets:
         series, of_updates, of_time = _compared(test_set, data, options)
         models.append(series)
         claims.append(of_updates)
         timed.append(of_time)
+        decided.append(_decided(series, runs_before, data, options))
         for each in series:
             runs += each.all
     artifacts = all_artifacts(runs)
     # Significance is corrected over all comparisons of the page.
-    compared = zip(models, mark_significant(claims), timed, strict=True)
+    marked = mark_significant([*claims, *decided])
+    compared = zip(models, marked[: len(claims)], timed, marked[len(claims) :], strict=True)
     groups = []
-    for number, (series, of_updates, of_time) in enumerate(compared):
-        groups.append(_group(series, of_updates, of_time, data, options, f"set{number}"))
+    for number, (series, of_updates, of_time, of_decisions) in enumerate(compared):
+        groups.append(_group(series, of_updates, of_time, of_decisions, data, options, f"set{number}"))
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset
@@ -251,10 +268,39 @@ def _compared(
     return series, of_updates, of_time
 
 
+def _decided(
+    series: Sequence[Series],
+    runs_before: Mapping[str, EvaluatedRun],
+    data: ShownData,
+    options: ReportSettings,
+) -> list[Comparison]:
+    """Compare models with the same trainings without people's decisions, where these were evaluated, too.
+
+    Args:
+        series: of all runs on a test set.
+        runs_before: name of an evaluation -> the run without decisions.
+        data: datasets of the page.
+        options: of the page.
+    """
+    pairs = []
+    for model in series:
+        runs = [run for run in newest_by_seed(model).values() if run.evaluation.name in runs_before]
+        if runs:
+            earlier = [runs_before[run.evaluation.name] for run in runs]
+            with_decisions = replace(model, all=tuple(runs))
+            pairs.append((with_decisions, Series(f"{model.name} without decisions", tuple(earlier))))
+    run = series[0].first
+    gallery = data.gallery(run.evaluation, run.settings["split"])
+    if gallery is None:
+        return []
+    return compare_with_baselines(pairs, gallery.split, options.bootstrap_samples, options.interval_level)
+
+
 def _group(
     series: list[Series],
     claims: list[Comparison],
     timed: list[Comparison],
+    decided: list[Comparison],
     data: ShownData,
     options: ReportSettings,
     prefix: str,
@@ -296,9 +342,10 @@ def _group(
         series=series,
         claims=claims,
         timed=timed,
+        decided=decided,
         answer=" ".join(sentences),
         evidence=evidence,
-        notes=_notes(series, data, options),
+        notes=[*_notes(series, data, options), *decision_notes(series, decided)],
         table=scores.overview_table(series, claims, timed, options.published),
         curves=training_curves(series, styles, prefix),
     )

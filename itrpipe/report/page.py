@@ -84,7 +84,7 @@ def results(report: ReportPage) -> dict[str, Any]:
         notes.append(group.notes)
         for series in group.series:
             runs += map(_run_facts, series.all)
-        claims += map(_claim_facts, group.claims + group.timed)
+        claims += map(_claim_facts, group.claims + group.timed + group.decided)
     for section in report.sections:
         if not section.timed:
             tables += map(as_json, _tables(section))

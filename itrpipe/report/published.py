@@ -121,6 +121,7 @@ class ReportSettings(Settings):
         names: folder of a training artifact and the name of its model, for each that has one.
         compare: names of the evaluations of the first of two models, which is the baseline of the other one; empty for
             a page over all runs.
+        before: name of an evaluation and that of the same training without people's decisions, for each that has one.
     """
 
     title: str
@@ -133,6 +134,7 @@ class ReportSettings(Settings):
     tiny: bool = False
     names: tuple[tuple[str, str], ...] = ()
     compare: tuple[str, ...] = ()
+    before: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ def _mark(job: Job) -> None:
     from itrpipe.datasets.decisions import read_decisions, unknown_pairs
     from itrpipe.datasets.truth import Decided
     from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
-    from itrpipe.mining.judged import CALIBRATION, Judgement, mark_lists
+    from itrpipe.mining.judged import CALIBRATION, Judgement, candidate_pairs, mark_lists
     from itrpipe.mining.lists import DIRECTIONS, ListWriter
     from itrpipe.mining.statistics import sentences
     from itrpipe.storage.disk import read_json, write_json
@@ -209,11 +209,13 @@ def _mark(job: Job) -> None:
     searched = job.inputs[SEARCH].folder
     embeddings = EmbeddingRows.open(first_model(job.inputs).folder / EMBEDDINGS, TRAIN)
     decided = None
+    count = 0
     if settings.decisions:
         ids = embeddings.ids()
         decisions = read_decisions(Path(settings.decisions).expanduser()).of_training
         if decisions.digest() != job.sources["decisions"]:
             raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
+        count = len(decisions.verdicts)
         unknown = unknown_pairs(decisions, job.inputs["prepare"].folder)
         if unknown:
             job.warn(f"{settings.decisions}: {quantity(unknown, 'pair')} of ids that the dataset does not have")
@@ -233,6 +235,14 @@ def _mark(job: Job) -> None:
     anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
     with ListWriter(job.folder, anchors) as lists:
         mark_lists(searched, statistics, lists.write, judgement, decided)
+    if decided is not None:
+        answers, is_judged = decided.answers(candidate_pairs(searched))
+        statistics["decided"] = {
+            "decisions": count,
+            "mined": int(is_judged.sum()),
+            "left_out": int((answers == 1).sum()),
+            "kept": int((answers == 0).sum()),
+        }
     write_json(job.folder / STATISTICS, statistics)
     job.metrics |= lists.widths
     for sentence in sentences(statistics):

@@ -46,7 +46,7 @@ from itrpipe.methods.base import Batch, Method, MomentumTwin
 from itrpipe.methods.declaration import FirstEpochs
 from itrpipe.models.base import EmbeddingModel
 from itrpipe.models.captions import PieceIds
-from itrpipe.progress import Reporter, Task
+from itrpipe.progress import PLAIN_INTERVAL_SECONDS, Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
 from itrpipe.training.assembly import Refreshing, assemble, chunk_of, compile_for, feature_sizes, sources_of
@@ -332,6 +332,7 @@ class Trainer:
         # Seconds of the steps since the last validation, and those of them that passed in waiting for data.
         self._stepped = 0.0
         self._waited = 0.0
+        self._said = -math.inf  # the first validation is printed
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
         self._first_epochs = 0
         loss = method.settings
@@ -619,14 +620,19 @@ class Trainer:
         if self._tracking is not None:
             self._tracking.send_epochs(position.history)
         note = " (best)" if best else ""
-        if epoch_ends and epochs == self._first_epochs:
+        loss_changes = epoch_ends and epochs == self._first_epochs
+        if loss_changes:
             note += "; from here on the loss is another"
-        self._reporter.say(
-            f"  epoch {epochs}: loss {mean_loss:.4f} per pair, validation {selection} {score:.1f}{note}; "
-            f"waited {self._waited:.1f} s for data, {self._waited / max(self._stepped, 1e-9):.0%} of the time"
-        )
-        self._stepped = 0.0
-        self._waited = 0.0
+        is_last = not self._has_more() or self._is_flat()
+        is_time = time.monotonic() - self._said >= PLAIN_INTERVAL_SECONDS
+        if is_time or is_last or loss_changes:
+            self._reporter.say(
+                f"  epoch {epochs}: loss {mean_loss:.4f} per pair, validation {selection} {score:.1f}{note}; "
+                f"waited {self._waited:.1f} s for data, {self._waited / max(self._stepped, 1e-9):.0%} of the time"
+            )
+            self._said = time.monotonic()
+            self._stepped = 0.0
+            self._waited = 0.0
 
     @torch.no_grad()
     def _encode_batches(self) -> None:

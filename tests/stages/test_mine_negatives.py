@@ -233,6 +233,7 @@ def test_decisions_ask_no_judge_again_and_leave_out_what_fits(root: Path, invoke
     assert "1 pair of ids that the dataset does not have" in outcome.out
     alone = made(outcome)
     assert alone.name.startswith("exact.triplet.vsepp+decisions-")
+    assert statistics_of(alone)["decided"] == {"decisions": 3, "mined": 2, "left_out": 1, "kept": 1}
     np.testing.assert_array_equal(lists_of(alone)["texts_for_images"].candidates, after.candidates)
 
 

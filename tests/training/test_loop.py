@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -268,6 +269,14 @@ class Drawing(Method[Any]):
         images, texts = batch.pairs["positive"]
         scores = model.score_pairs(model.encode_images(images), model.encode_texts(texts))
         return {"pull": scores.mean() * 0 + self.step}
+
+
+def test_short_epochs_print_the_first_and_the_last_validation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("itrpipe.training.recipe.PLAIN_INTERVAL_SECONDS", 3600.0)
+    trained(tmp_path, epochs=4)
+    assert re.findall(r"^  epoch (\d):", capsys.readouterr().out, re.MULTILINE) == ["1", "4"]
 
 
 def test_every_step_draws_for_itself_and_another_seed_draws_otherwise(tmp_path: Path) -> None:
