@@ -147,19 +147,16 @@ class Chunker:
             case "CC" | "," if seen:
                 if self._is_quote(i):
                     return True
-                return seen[-1] == "J" and self._joins_adjectives(i)
+                # Adjectives may go on after it, up to a noun: a black and brown dog.
+                j = i + 1
+                while self.tags[j] in {"CC", ",", "R"} and j < i + 3:
+                    j += 1
+                if seen[-1] != "J" or self.tags[j] != "J":
+                    return False
+                while self.tags[j] in {"J", "CC", ","}:
+                    j += 1
+                return self.tags[j] == "N" and self.tags[j - 1] == "J"
         return False
-
-    def _joins_adjectives(self, i: int) -> bool:
-        """Return whether adjectives go on after a comma or conjunction and end in a noun: a black and brown dog."""
-        j = i + 1
-        while self.tags[j] in {"CC", ",", "R"} and j < i + 3:
-            j += 1
-        if self.tags[j] != "J":
-            return False
-        while self.tags[j] in {"J", "CC", ","}:
-            j += 1
-        return self.tags[j] == "N" and self.tags[j - 1] == "J"
 
 
 class Lists:

@@ -313,33 +313,25 @@ def repair(sentence: TaggedWords) -> None:
 
     It looks where a caption would be without its verb, or a noun phrase against grammar.
     """
+    tags = sentence.tags
     for i in range(sentence.size):
-        sentence.tags[i] = _better(sentence, i)
-
-
-def _better(sentence: TaggedWords, i: int) -> str:
-    """Return the tag that a word must have, or the present one where that may stay."""
-    word = sentence.words[i]
-    here = sentence.entries[i]
-    tag = sentence.tags[i]
-    previous = sentence.tags[i - 1]
-    if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
-        return "V"
-    if tag == "V" and previous == "D":
-        return "N"
-    if tag == "V" and previous in {"", "."} and here.noun:
-        return "N"
-    if tag == "J" and here.noun and _stands_for_noun(sentence, i):
-        return "N"
-    if tag != "N" or not here.verb:
-        return tag
-    if word.endswith("ing") and sentence.tags[i + 1] == "P" and _is_worn_before(sentence, i):
-        return "VBG"
-    if _continues_verb(sentence, i) or _is_watched(sentence, i):
-        return "V"
-    if not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i)):
-        return "V"
-    return tag
+        word = sentence.words[i]
+        here = sentence.entries[i]
+        tag = tags[i]
+        previous = tags[i - 1]
+        opens_phrase = previous == "D" or (previous in {"", "."} and here.noun)
+        if tag == "V" and opens_phrase:
+            tags[i] = "N"
+        elif tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
+            tags[i] = "V"
+        elif tag == "J" and here.noun and _stands_for_noun(sentence, i):
+            tags[i] = "N"
+        elif tag == "N" and here.verb:
+            is_finite = _ends_in_s(sentence, i) or _is_bare(sentence, i)
+            if word.endswith("ing") and tags[i + 1] == "P" and _is_worn_before(sentence, i):
+                tags[i] = "VBG"
+            elif _continues_verb(sentence, i) or _is_watched(sentence, i) or (is_finite and not _has_verb(sentence, i)):
+                tags[i] = "V"
 
 
 def _stands_for_noun(sentence: TaggedWords, i: int) -> bool:
