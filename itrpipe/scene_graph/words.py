@@ -79,7 +79,7 @@ def _read_lists() -> SimpleNamespace:
     return SimpleNamespace(**word_lists)
 
 
-lists: Any = _read_lists()
+lists = _read_lists()
 
 
 class LexiconEntry(NamedTuple):
