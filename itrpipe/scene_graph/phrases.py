@@ -125,10 +125,8 @@ class CaptionPhrases(CaptionGroups):
             DataError: it is damaged.
         """
         file = SceneGraphFile(folder)
-        image_numbers: dict[str, int] = {}
-        for image_id in file.image_ids:
-            image_numbers.setdefault(image_id, len(image_numbers))
-        caption_image = np.array([image_numbers[image_id] for image_id in file.image_ids], dtype=np.int64)
+        image_ids = list(dict.fromkeys(file.image_ids))
+        caption_image = rows_of(pa.array(file.image_ids, pa.string()), pa.array(image_ids, pa.string()))
 
         words: dict[str, int] = {}
         labels: dict[str, int] = {}
@@ -144,7 +142,7 @@ class CaptionPhrases(CaptionGroups):
             caption_ids=file.caption_ids,
             groups=Ragged.of_counts(kinds.counts),
             tokens=tokens,
-            image_ids=list(image_numbers),
+            image_ids=image_ids,
             caption_image=caption_image,
             words=list(words),
             word_ids=Ragged.of_counts(counts, word_ids.values[is_kept]),

@@ -62,10 +62,7 @@ SCHEMA = pa.schema([("caption_id", TEXT), ("image_id", TEXT), *GRAPH_SCHEMA])
 
 def graphs_table(graphs: Sequence[SceneGraph]) -> pa.Table:
     """Return graphs as rows of `GRAPH_SCHEMA`."""
-    columns: list[Any] = [
-        pa.array([graph.text for graph in graphs], TEXT),
-        pa.array([graph.status for graph in graphs], TEXT),
-    ]
+    columns: list[Any] = [pa.array(map(attrgetter(name), graphs), TEXT) for name in ("text", "status")]
     for column, fields in STRUCTS.items():
         rows = [getattr(graph, column) for graph in graphs]
         elements = list(chain.from_iterable(rows))
