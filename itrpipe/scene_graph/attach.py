@@ -153,12 +153,7 @@ class Attacher:
             self.clause.after = chunk.kind
         return self.links + self._chunker.links
 
-    def _link(
-        self,
-        kind: str,
-        head: int,
-        dependent: int,
-    ) -> None:
+    def _link(self, kind: str, head: int, dependent: int) -> None:
         link = Link(kind, head, dependent)
         self.links.append(link)
         self._governor[dependent] = link
@@ -247,7 +242,8 @@ class Attacher:
             clause.subject = noun
             clause.interrupted = True
             return
-        if clause.after == "," and clause.subject is not None and clause.main_verb is None and clause.verb is None:
+        is_verbless = clause.main_verb is None and clause.verb is None
+        if clause.after == "," and clause.subject is not None and is_verbless:
             return  # an insertion: a photographer, camera in hand, kneels
         clause.forget_verb()
         clause.subject = noun

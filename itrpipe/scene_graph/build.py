@@ -105,10 +105,7 @@ class RulesParser:
         return Analysis(tuple(tokens), tuple(links), status)
 
 
-def parse_captions(
-    settings: ParseSettings,
-    captions: Sequence[str],
-) -> list[SceneGraph]:
+def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[SceneGraph]:
     """Return the scene graphs of captions that belong to no dataset.
 
     Args:
@@ -151,12 +148,7 @@ class Parsing(Work[RulesParser]):
         """Make the parser."""
         return self._build()
 
-    def make(
-        self,
-        worker: RulesParser,
-        part: Part,
-        path: Path,
-    ) -> None:
+    def make(self, worker: RulesParser, part: Part, path: Path) -> None:
         """Parses the captions of a chunk."""
         graphs = []
         for item in part.content:

@@ -169,8 +169,9 @@ def align(
         if len(parts) == 2 or parts[1:2] == ["is"]:
             properties[first, parts[-1]] = None
         elif len(parts) == 3:
-            second = names.setdefault((parts[2], parts[2] == parts[0]), len(names))
-            pairs[first, parts[1], second] = None
+            subject, predicate, target = parts
+            second = names.setdefault((target, target == subject), len(names))
+            pairs[first, predicate, second] = None
 
     words = _FreeWords(tokens)
     objects = []
