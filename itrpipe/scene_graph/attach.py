@@ -125,15 +125,15 @@ class Attacher:
                     self._take_subject(head)
                     clause.be = head
                 case "VBG":
-                    if clause.be is not None:
-                        self._link("Pg", clause.be, head)
-                    elif not self._share_subject(head, "Mg"):
-                        self._modify("Mg", head, self._doer(head))
-                    clause.close_verb()
-                    clause.verb = head
+                    self._attach_participle("g", head)
                     clause.open_verb = head
                 case "VBN":
-                    self._attach_passive(index, head)
+                    lacks_verb = clause.be is None and clause.main_verb is None and clause.subject is not None
+                    follows_noun = clause.after in {"NP", "WH", "CC", "SUB"}
+                    if lacks_verb and follows_noun and self.kinds[index + 1] == "NP":
+                        self._attach_finite_verb(index, head)  # a boy kicked the ball
+                    else:
+                        self._attach_participle("v", head)
                 case "P":
                     self._attach_preposition(index, head)
                 case "SUB":
@@ -153,12 +153,7 @@ class Attacher:
             self.clause.after = chunk.kind
         return self.links + self._chunker.links
 
-    def _link(
-        self,
-        kind: str,
-        head: int,
-        dependent: int,
-    ) -> None:
+    def _link(self, kind: str, head: int, dependent: int) -> None:
         link = Link(kind, head, dependent)
         self.links.append(link)
         self._governor[dependent] = link
@@ -247,7 +242,8 @@ class Attacher:
             clause.subject = noun
             clause.interrupted = True
             return
-        if clause.after == "," and clause.subject is not None and clause.main_verb is None and clause.verb is None:
+        is_verbless = clause.main_verb is None and clause.verb is None
+        if clause.after == "," and clause.subject is not None and is_verbless:
             return  # an insertion: a photographer, camera in hand, kneels
         clause.forget_verb()
         clause.subject = noun
@@ -310,62 +306,46 @@ class Attacher:
             clause.main_verb = verb
         clause.verb = verb
 
-    def _attach_passive(self, index: int, verb: int) -> None:
-        clause = self.clause
-        is_verbless = clause.main_verb is None and clause.subject is not None
-        has_object = clause.after in {"NP", "WH", "CC", "SUB"} and self.kinds[index + 1] == "NP"
-        if clause.be is not None:
-            self._link("Pv", clause.be, verb)
-        elif is_verbless and has_object:
-            self._attach_finite_verb(index, verb)  # a boy kicked the ball
-            return
-        elif not self._share_subject(verb, "Mv"):
-            # The nearest noun suffers, unless it is said of people alone.
-            noun = clause.last
-            if self.words[verb] in lists.PERSONAL_PARTICIPLES:
-                noun = self._nearest(lists.ANIMATE)
-            self._modify("Mv", verb, noun)
-            clause.bare_participles.add(verb)
-        clause.close_verb()
-        clause.verb = verb
+    def _attach_participle(self, voice: str, verb: int) -> None:
+        """Link a participle with a form of be, with the subject of the verb before, or with a noun.
 
-    def _share_subject(self, verb: int, kind: str) -> bool:
-        """Links a participle after and, while, a comma or another verb with the subject of the verb before.
-
-        Returns whether it stands after one of these.
+        Args:
+            voice: `g` for active, `v` for passive.
+            verb: the participle.
         """
         clause = self.clause
         previous = self._governor.get(clause.verb)
-        if clause.after == "CC" and previous is not None and previous.kind in PARTICIPLES:
-            self._link(previous.kind[0] + kind[1], previous.head, verb)
-            return True
-        if clause.after in {"NP", "J", ""}:
-            return False
-        if clause.after == "P" and clause.preposition is None:
-            return False
         subject = clause.subject
         if subject is None:
             subject = clause.actor
-        if subject is None:
-            return False
-        if kind == "Mg":
-            self._link("S", verb, subject)
+        follows_particle = clause.after == "P" and clause.preposition is None
+        if clause.be is not None:
+            self._link("P" + voice, clause.be, verb)
+        elif clause.after == "CC" and previous is not None and previous.kind in PARTICIPLES:
+            self._link(previous.kind[0] + voice, previous.head, verb)
+        elif subject is not None and clause.after not in {"NP", "J", ""} and not follows_particle:
+            # After and, while, a comma or another verb: the subject of the verb before.
+            if voice == "g":
+                self._link("S", verb, subject)
+            else:
+                self._link("Mv", subject, verb)
+            clause.actor = subject
         else:
-            self._link("Mv", subject, verb)
-        clause.actor = subject
-        return True
-
-    def _modify(
-        self,
-        kind: str,
-        participle: int,
-        noun: Number,
-    ) -> None:
-        if noun is None:
-            self.clause.dangling.append((kind, participle))
-            return
-        self._link(kind, noun, participle)
-        self.clause.actor = noun
+            noun = clause.last
+            if voice == "g":
+                noun = self._doer(verb)
+            elif self.words[verb] in lists.PERSONAL_PARTICIPLES:
+                # The nearest noun suffers, unless it is said of people alone.
+                noun = self._nearest(lists.ANIMATE)
+            if voice == "v":
+                clause.bare_participles.add(verb)
+            if noun is None:
+                clause.dangling.append(("M" + voice, verb))
+            else:
+                self._link("M" + voice, noun, verb)
+                clause.actor = noun
+        clause.close_verb()
+        clause.verb = verb
 
     def _doer(self, verb: int) -> Number:
         """Return the noun that a bare active participle speaks of: people and animals act, things mostly do not."""

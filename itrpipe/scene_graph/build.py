@@ -29,7 +29,7 @@ from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, graphs_tabl
 from itrpipe.scene_graph.tag import TaggedWords, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import parsed_part, plain, tokenise
 from itrpipe.storage.artifact import Manifest
-from itrpipe.storage.tables import read_arrow, write_arrow
+from itrpipe.storage.tables import read_arrow, rows_of, write_arrow
 
 CHUNK = 1024
 OPEN_CHUNKS = 64
@@ -105,10 +105,7 @@ class RulesParser:
         return Analysis(tuple(tokens), tuple(links), status)
 
 
-def parse_captions(
-    settings: ParseSettings,
-    captions: Sequence[str],
-) -> list[SceneGraph]:
+def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[SceneGraph]:
     """Return the scene graphs of captions that belong to no dataset.
 
     Args:
@@ -151,12 +148,7 @@ class Parsing(Work[RulesParser]):
         """Make the parser."""
         return self._build()
 
-    def make(
-        self,
-        worker: RulesParser,
-        part: Part,
-        path: Path,
-    ) -> None:
+    def make(self, worker: RulesParser, part: Part, path: Path) -> None:
         """Parses the captions of a chunk."""
         graphs = []
         for item in part.content:
@@ -239,11 +231,10 @@ class SentenceParser:
     def __call__(self, sentences: pa.Table) -> Path:
         """Writes the graphs of sentences with caption_id, image_id and text, and returns the folder of the file."""
         texts = sentences["text"].to_pylist()
-        row_of_text = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        digest = hashlib.sha256("\n".join(row_of_text).encode()).hexdigest()
+        distinct = list(dict.fromkeys(texts))
+        digest = hashlib.sha256("\n".join(distinct).encode()).hexdigest()
         folder = self._work / digest[:16]
-        items = [Item(text) for text in row_of_text]
-        work = Parsing(items, partial(RulesParser, self._settings.tagger))
+        work = Parsing(list(map(Item, distinct)), partial(RulesParser, self._settings.tagger))
         parts = make_parts(
             work,
             folder / "parts",
@@ -251,7 +242,7 @@ class SentenceParser:
             self._reporter,
             self._reporter.say,
         )
-        rows = np.array([row_of_text[text] for text in texts], dtype=np.int64)
+        rows = rows_of(sentences["text"], pa.array(distinct, pa.string()))
         write_graphs(folder / SCENE_GRAPHS_FILE, parsed_row_groups(parts.paths, sentences, rows))
         return folder
 

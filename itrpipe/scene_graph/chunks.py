@@ -11,6 +11,8 @@ from itrpipe.scene_graph.words import lists
 LONGEST_IDIOM = max(map(len, lists.IDIOMS))
 INSIDE = {"N": "AN", "J": "A", "CD": "Dmcn", "D": "D", "VBG": "A"}
 """Link from the noun to a word of its phrase, by the word's tag."""
+CLAUSE_BORDERS = frozenset({"SUB", "WH", ".", "EX", "V", "BE"})
+"""Kinds of chunks that begin a clause or are its finite verb."""
 
 
 class Chunk(NamedTuple):
@@ -147,19 +149,16 @@ class Chunker:
             case "CC" | "," if seen:
                 if self._is_quote(i):
                     return True
-                return seen[-1] == "J" and self._joins_adjectives(i)
+                # Adjectives may go on after it, up to a noun: a black and brown dog.
+                j = i + 1
+                while self.tags[j] in {"CC", ",", "R"} and j < i + 3:
+                    j += 1
+                if seen[-1] != "J" or self.tags[j] != "J":
+                    return False
+                while self.tags[j] in {"J", "CC", ","}:
+                    j += 1
+                return self.tags[j] == "N" and self.tags[j - 1] == "J"
         return False
-
-    def _joins_adjectives(self, i: int) -> bool:
-        """Return whether adjectives go on after a comma or conjunction and end in a noun: a black and brown dog."""
-        j = i + 1
-        while self.tags[j] in {"CC", ",", "R"} and j < i + 3:
-            j += 1
-        if self.tags[j] != "J":
-            return False
-        while self.tags[j] in {"J", "CC", ","}:
-            j += 1
-        return self.tags[j] == "N" and self.tags[j - 1] == "J"
 
 
 class Lists:
@@ -184,8 +183,12 @@ class Lists:
         self.place: dict[int, tuple[int, int]] = {}
         self.heads: dict[int, list[int]] = {}
         for conjunction, chunk in enumerate(chunks):
-            if chunk.kind != "CC" or self._opens_clause(conjunction):
+            if chunk.kind != "CC":
                 continue
+            if self.clause_follows(conjunction + 1):
+                borders = [kind for kind in self.kinds[:conjunction] if kind in CLAUSE_BORDERS]
+                if borders and borders[-1] in {"V", "BE"}:
+                    continue  # the verb that follows is not the one that the clause before waits for
             right = conjunction + 1
             left = conjunction - 1
             if self.kinds[left] == ",":
@@ -218,15 +221,6 @@ class Lists:
         while self.kinds[index] == "P" and self.kinds[index + 1] in {"NP", "J"}:
             index += 2
         return self.kinds[index] in {"V", "BE"}
-
-    def _opens_clause(self, conjunction: int) -> bool:
-        """Return whether a finite verb follows that the clause before does not wait for."""
-        if not self.clause_follows(conjunction + 1):
-            return False
-        for kind in reversed(self.kinds[:conjunction]):
-            if kind in {"SUB", "WH", ".", "EX", "V", "BE"}:
-                return kind in {"V", "BE"}
-        return False
 
     def _can_join(self, left: int, right: int) -> bool:
         """Return whether two chunks are noun phrases that a list may hold.

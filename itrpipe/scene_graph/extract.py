@@ -13,8 +13,14 @@ from itertools import product
 from itrpipe.scene_graph.graph import Analysis, Attribute, Object, Relation, SceneGraph
 from itrpipe.scene_graph.words import lists, plain
 
-NOUN_ROLES = ("O", "J", "S", "YS", "SJl", "SJr")
+NOUN_ROLES = frozenset({"O", "J", "S", "YS", "SJl", "SJr"})
 """Links whose dependent is a noun whatever its tag."""
+MODIFIER_ROLES = frozenset({"AN", "IX", "K"})
+"""Links whose dependent is a part of another word."""
+VERB_ROLES = frozenset({"Pg", "Pv", "Mg", "Mv", "RS"})
+"""Links whose dependent is a verb."""
+SEPARATING = frozenset({"MVp", "Mp", "Mg", "Mv", "S"})
+"""Links that divide a list of nouns, within which one of their tokens stands."""
 Words = tuple[int, ...]
 
 
@@ -52,23 +58,22 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
     for noun, words, kind in sorted(extraction.properties):
         lemma = extraction.lemma(words)
         if noun in objects and (noun, lemma) not in attributes:
-            attribute = Attribute(
+            attributes[noun, lemma] = Attribute(
                 len(attributes),
                 objects[noun].id,
                 words,
                 lemma,
                 kind,
             )
-            attributes[noun, lemma] = attribute
     relations: dict[tuple[int, int, str], Relation] = {}
     for subject, words, thing, kind in sorted(extraction.edges):
         lemma = "have" if kind == "have" else extraction.lemma(words)
         key = (subject, thing, lemma)
         if subject in objects and thing in objects and subject != thing and key not in relations:
-            ends = objects[subject].id, objects[thing].id
             relations[key] = Relation(
                 len(relations),
-                *ends,
+                objects[subject].id,
+                objects[thing].id,
                 words,
                 lemma,
                 kind,
@@ -92,7 +97,11 @@ class _Extraction:
         pairs: heads and dependents of each kind of link, rising.
         governed: tokens that a head governs by a kind of link, rising.
         governing: tokens that govern a dependent by a kind of link, rising.
+        members: of each token, all members of the list that it is in, rising; the token alone where there is none.
         nouns: tokens that can be objects, rising.
+        verbs: tokens that say what nouns do, are or suffer.
+        separators: tokens that divide a list of nouns, so that what follows is not said of all: of a man in a hat and a
+            woman sitting, only the woman sits; of a man and a woman sitting, both.
         properties: attributes before objects have numbers: noun, words, kind.
         edges: relations before objects have numbers: subject, words, object, kind.
     """
@@ -105,46 +114,52 @@ class _Extraction:
         self.pairs: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.governed: dict[tuple[str, int], list[int]] = defaultdict(list)
         self.governing: dict[tuple[str, int], list[int]] = defaultdict(list)
+        self.verbs: set[int] = set()
+        self.separators: set[int] = set()
+        nouns = {i for i, token in enumerate(analysis.tokens) if token.tag == "N"}
+        modifiers: set[int] = set()
         for kind, head, dependent in sorted(set(analysis.links)):
             self.pairs[kind].append((head, dependent))
             self.governed[kind, head].append(dependent)
             self.governing[kind, dependent].append(head)
+            if kind in NOUN_ROLES:
+                nouns.add(dependent)
+            if kind in MODIFIER_ROLES:
+                modifiers.add(dependent)
+            if kind in VERB_ROLES:
+                self.verbs.add(dependent)
+            if kind == "S":
+                self.verbs.add(head)
+            if kind in SEPARATING:
+                self.separators |= {head, dependent}
 
         # Lists that share a noun are one.
-        self._lists: dict[int, list[int]] = {}
+        self.members = {i: [i] for i in range(len(analysis.tokens))}
         for conjunction, _ in self.pairs["SJl"] + self.pairs["SJr"]:
             members: set[int] = set()
             for noun in self.governed["SJl", conjunction] + self.governed["SJr", conjunction]:
-                members.update(self._members(noun))
+                members.update(self.members[noun])
             for noun in members:
-                self._lists[noun] = sorted(members)
+                self.members[noun] = sorted(members)
 
         # Rule 13: nouns that neither modify, nor count, nor only say where.
-        nouns = {i for i, token in enumerate(analysis.tokens) if token.tag == "N"}
-        for kind in NOUN_ROLES:
-            nouns.update(noun for _, noun in self.pairs[kind])
-        for kind in ("AN", "IX", "K"):
-            nouns.difference_update(word for _, word in self.pairs[kind])
-        self.nouns = [noun for noun in sorted(nouns) if self._is_object(noun)]
+        self.nouns: list[int] = []
+        for noun in sorted(nouns - modifiers):
+            word = self.words[noun]
+            if word in lists.NEVER_OBJECTS or word.isdecimal() or not word[0].isalnum():
+                continue
+            is_worn = self.governing["O", noun] or self.governing["J", noun]  # a woman in blue
+            if word in lists.COLOURS and not is_worn:
+                continue
+            if self._counted(noun) == noun and not self._is_location(noun):
+                self.nouns.append(noun)
+        self.separators.difference_update(self.nouns)
 
     def lemma(self, words: Iterable[int]) -> str:
         """Return the lemmas of some tokens."""
         return " ".join(self.lemmas[i] for i in words)
 
     # -- nouns ---------------------------------------------------------------------------------------------------------
-
-    def _is_object(self, noun: int) -> bool:
-        word = self.words[noun]
-        if word in lists.NEVER_OBJECTS or word.isdecimal() or not word[0].isalnum():
-            return False
-        is_worn = self.governing["O", noun] or self.governing["J", noun]  # a woman in blue
-        if word in lists.COLOURS and not is_worn:
-            return False
-        return self._counted(noun) == noun and not self._is_location(noun)
-
-    def _members(self, noun: int) -> list[int]:
-        """Return all members of the list that a noun is in, rising; the noun alone where there is none."""
-        return self._lists.get(noun, [noun])
 
     def _after_of(self, noun: int) -> list[tuple[int, int]]:
         """Return the nouns that follow a noun and "of", each with its "of"."""
@@ -159,13 +174,10 @@ class _Extraction:
 
         Source: Schuster et al., 2015, section 4.1 (quantificational modifiers).
         """
-        seen = {noun}
-        while self.words[noun] in lists.COUNTING:
+        things = self._after_of(noun)
+        while things and self.words[noun] in lists.COUNTING:
+            _, noun = things[0]
             things = self._after_of(noun)
-            if not things or things[0][1] in seen:
-                break
-            noun = things[0][1]
-            seen.add(noun)
         return noun
 
     def _is_location(self, noun: int) -> bool:
@@ -196,12 +208,12 @@ class _Extraction:
     ) -> list[int]:
         """Return the objects that a noun in some role stands for: its list, what it counts, what the pronoun means."""
         things: list[int] = []
-        for member in self._members(noun):
+        for member in self.members[noun]:
             counted = self._counted(member)
             if counted == member:
                 things.append(member)
             else:
-                things += self._members(counted)
+                things += self.members[counted]
         referents: list[int] = []
         for thing in things:
             if thing in self.nouns:
@@ -209,7 +221,7 @@ class _Extraction:
                 continue
             meant = self._antecedent(thing, excluded, nearest)
             if meant is not None:
-                referents += self._members(meant)
+                referents += self.members[meant]
         return [noun for noun in dict.fromkeys(referents) if noun in self.nouns]
 
     def _referent(self, noun: int) -> list[int]:
@@ -250,7 +262,7 @@ class _Extraction:
         subjects: list[int] = []
         for verb in verbs:
             subjects += self._subjects(verb)
-        for candidates in (self._members(thing), subjects, self.nouns):
+        for candidates in (self.members[thing], subjects, self.nouns):
             before = [noun for noun in candidates if noun < pronoun and noun != thing]
             owner = self._choose(word, before)
             if owner is not None:
@@ -298,7 +310,7 @@ class _Extraction:
             return 2 if is_person else None
         if pronoun not in lists.REFERRING:
             return None
-        if is_plural and len(self._members(noun)) == 1:
+        if is_plural and len(self.members[noun]) == 1:
             return None
         if pronoun in lists.MASCULINE:
             others = lists.FEMALES
@@ -318,7 +330,7 @@ class _Extraction:
         lemma = self.lemmas[noun]
         if lemma in lists.MANY or self.words[noun] != lemma:
             return True
-        return len(self._members(noun)) > 1
+        return len(self.members[noun]) > 1
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -334,54 +346,23 @@ class _Extraction:
             for head in self.governing["R", pronoun]:
                 subjects += self._referent(head)
         for noun in self.governing["Mg", verb] + self.governing["Mv", verb]:
-            if self._is_tight(noun):
+            members = self.members[noun]
+            if self.separators.isdisjoint(range(members[0], members[-1])):
                 subjects += self._referents(noun)
             else:
                 subjects += self._referent(noun)
         return list(dict.fromkeys(subjects))
 
-    def _is_tight(self, noun: int) -> bool:
-        """Return whether nothing but nouns and their modifiers lies within the list of a noun.
-
-        What follows it is then said of all: a man and a woman sitting; not a man in a hat and a woman sitting.
-        """
-        members = self._members(noun)
-        loose: set[int] = set()
-        for kind in ("MVp", "Mp", "Mg", "Mv", "S"):
-            loose.update(*self.pairs[kind])
-        loose -= set(self.nouns)
-        return loose.isdisjoint(range(members[0], members[-1]))
-
-    def _add_property(
-        self,
-        noun: int,
-        words: Iterable[int],
-        kind: str,
-    ) -> None:
-        self.properties.add((noun, tuple(sorted(words)), kind))
-
-    def _add_edge(
-        self,
-        subject: int,
-        words: Iterable[int],
-        thing: int,
-        kind: str,
-    ) -> None:
-        self.edges.add((subject, tuple(sorted(words)), thing, kind))
-
     def read_verbs(self) -> None:
         """Finds what verbs say of nouns."""
-        verbs = {verb for verb, _ in self.pairs["S"]}
-        for kind in ("Pg", "Pv", "Mg", "Mv", "RS"):
-            verbs.update(verb for _, verb in self.pairs[kind])
-        for verb in verbs:
+        for verb in self.verbs:
             subjects = self._subjects(verb)
             for subject, adjective in product(subjects, self.governed["Pa", verb]):
-                self._add_property(subject, [adjective], "adjective")
+                self.properties.add((subject, (adjective,), "adjective"))
             if self.lemmas[verb] == "be":  # rules 4 and 6: what somebody is, and where
                 for subject, noun in product(subjects, self.governed["O", verb]):
                     if noun in self.nouns:
-                        self._add_property(subject, self.compound(noun), "copula")
+                        self.properties.add((subject, self.compound(noun), "copula"))
                 for subject, preposition in product(subjects, self.governed["MVp", verb]):
                     self._locate(subject, preposition)
             else:
@@ -389,7 +370,7 @@ class _Extraction:
 
     def _read_action(self, verb: int, subjects: list[int]) -> None:
         """Finds whom and where an action meets, or the action alone: rules 1, 2, 3 and 9."""
-        words = (verb, *self.governed["K", verb])
+        words = tuple(sorted([verb, *self.governed["K", verb]]))
         lemma = self.lemmas[verb]
         is_link = lemma in lists.LINKING_VERBS and self.governed["Pa", verb]
         is_alone = not is_link and lemma not in lists.EMPTY_VERBS
@@ -397,22 +378,23 @@ class _Extraction:
             for noun in self._referents(thing, subjects):
                 is_alone = False
                 for subject in subjects:
-                    self._add_edge(subject, words, noun, "verb")
+                    self.edges.add((subject, words, noun, "verb"))
         is_passive = self.governing["Mv", verb] or self.governing["Pv", verb]
         suffers = is_passive and self.words[verb] not in lists.STATIVE_PARTICIPLES
         for preposition in self.governed["MVp", verb]:
             for extra, target in self._targets(preposition):
                 by_somebody = suffers and [self.words[i] for i in extra] == ["by"]
+                predicate = tuple(sorted(words + extra))
                 for noun in self._referents(target, subjects):
                     is_alone = False
                     for subject in subjects:
                         if by_somebody:
-                            self._add_edge(noun, words, subject, "agent")
+                            self.edges.add((noun, words, subject, "agent"))
                         else:
-                            self._add_edge(subject, (*words, *extra), noun, "verb_prep")
+                            self.edges.add((subject, predicate, noun, "verb_prep"))
         if is_alone:
             for subject in subjects:
-                self._add_property(subject, words, "action")
+                self.properties.add((subject, words, "action"))
 
     def _locate(
         self,
@@ -422,7 +404,7 @@ class _Extraction:
     ) -> None:
         for words, target in self._targets(preposition):
             for noun in self._referents(target, [subject], nearest):
-                self._add_edge(subject, words, noun, "prep")
+                self.edges.add((subject, words, noun, "prep"))
 
     # -- what nouns say ------------------------------------------------------------------------------------------------
 
@@ -436,20 +418,22 @@ class _Extraction:
                 self._locate(noun, of)
             elif self._counted(noun) != noun:
                 for counted in self._referent(noun):
-                    self._add_property(counted, [noun], "quantity")
+                    self.properties.add((counted, (noun,), "quantity"))
         for thing, word in self.pairs["D"]:  # rule 8: possession by 's or by a pronoun
             if self.words[word] in lists.POSSESSIVE_PRONOUNS:
                 owner = self._owner(word, thing)
                 if owner is not None:
-                    self._add_edge(owner, [word], thing, "have")
+                    self.edges.add((owner, (word,), thing, "have"))
                 continue
             for owner in self.governed["YS", word]:
                 for noun in self._referents(owner):
-                    self._add_edge(noun, [word], thing, "have")
+                    self.edges.add((noun, (word,), thing, "have"))
         for noun, adjective in self.pairs["A"]:
-            self._add_property(noun, [adjective], "adjective")
+            self.properties.add((noun, (adjective,), "adjective"))
         for noun, number in self.pairs["Dmcn"]:
-            is_vague = self.words[number] in lists.VAGUE_NUMBERS
-            self._add_property(noun, [number], "quantity" if is_vague else "number")
+            kind = "number"
+            if self.words[number] in lists.VAGUE_NUMBERS:
+                kind = "quantity"
+            self.properties.add((noun, (number,), kind))
         for noun, modifier in self.pairs["AN"]:
-            self._add_property(noun, [modifier], "compound")
+            self.properties.add((noun, (modifier,), "compound"))

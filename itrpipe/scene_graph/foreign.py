@@ -65,15 +65,15 @@ def read_foreign(
                 f"{path}: its graphs are of no format that is known (factual, tuples, spice), such as "
                 f"{str(graph)[:60]!r}; see `itrpipe parse --help`"
             )
-        given = json.dumps(tuples, ensure_ascii=False)
-        if graphs.setdefault(_plain(key), given) != given:
+        content = json.dumps(tuples, ensure_ascii=False)
+        if graphs.setdefault(_with_single_spaces(key), content) != content:
             raise DataError(f"{path}: {key!r} has two different graphs; give every caption one")
 
     # Caption ids or captions, whichever the file has more of.
     keys = list(caption_ids)
-    plain_texts = [_plain(text) for text in texts]
-    if sum(text in graphs for text in plain_texts) > sum(key in graphs for key in keys):
-        keys = plain_texts
+    spaced_texts = [_with_single_spaces(text) for text in texts]
+    if sum(text in graphs for text in spaced_texts) > sum(key in graphs for key in keys):
+        keys = spaced_texts
     missing = [row for row, key in enumerate(keys) if key not in graphs]
     if missing:
         row = missing[0]
@@ -114,39 +114,33 @@ def _first_value(record: Any, keys: Sequence[str]) -> Any:
 
 def _tuples(graph: Any) -> Tuples | None:
     """Return the tuples of a graph, an empty one for each that cannot be read; None for a graph of no known format."""
+    groups: list[Any] = []
     if isinstance(graph, str):
-        tuples = []
         for group in _GROUP.findall(graph):
-            names = [_MARK.sub("", part.strip()) for part in group.split(",")]
-            tuples.append(_names(names))
+            groups.append([_MARK.sub("", part.strip()) for part in group.split(",")])
         if _GROUP.sub("", graph).replace(",", "").strip():
-            tuples.append([])  # text between the parentheses is one tuple that cannot be read
-        return tuples
-    if not isinstance(graph, list):
+            groups.append([])  # text between the parentheses is one tuple that cannot be read
+    elif isinstance(graph, list):
+        for group in graph:
+            if isinstance(group, dict) and "tuple" in group:
+                group = group["tuple"]
+            elif not isinstance(group, list):
+                return None
+            groups.append(group)
+    else:
         return None
     tuples = []
-    for names in graph:
-        if isinstance(names, dict) and "tuple" in names:
-            names = names["tuple"]
-        elif not isinstance(names, list):
-            return None
-        tuples.append(_names(names))
+    for group in groups:
+        names = []
+        if isinstance(group, list) and all(isinstance(name, str) for name in group):
+            names = [_with_single_spaces(name).lower() for name in group]
+        if len(names) > 3 or "" in names:
+            names = []
+        tuples.append(names)
     return tuples
 
 
-def _names(group: Any) -> list[str]:
-    """Return one to three names, in lower case and with single spaces; nothing if it is anything else."""
-    if not isinstance(group, list) or len(group) > 3:
-        return []
-    names = []
-    for name in group:
-        if not isinstance(name, str) or not name.strip():
-            return []
-        names.append(_plain(name).lower())
-    return names
-
-
-def _plain(text: str) -> str:
+def _with_single_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -175,19 +169,20 @@ def align(
         if len(parts) == 2 or parts[1:2] == ["is"]:
             properties[first, parts[-1]] = None
         elif len(parts) == 3:
-            second = names.setdefault((parts[2], parts[2] == parts[0]), len(names))
-            pairs[first, parts[1], second] = None
+            subject, predicate, target = parts
+            second = names.setdefault((target, target == subject), len(names))
+            pairs[first, predicate, second] = None
 
     words = _FreeWords(tokens)
     objects = []
     for name, _ in names:
-        found = words.take(name)
-        head = found[-1] if found else -1
+        numbers = words.take(name)
+        head = numbers[-1] if numbers else -1
         objects.append(
             Object(
                 len(objects),
                 head,
-                found,
+                numbers,
                 name,
             )
         )
@@ -199,12 +194,12 @@ def align(
             kind = "quantity"
         elif name in lists.NUMERALS or name.isdigit():
             kind = "number"
-        found = words.take(name) or words.taken.get(name, ())
+        numbers = words.take(name) or words.taken.get(name, ())
         attributes.append(
             Attribute(
                 len(attributes),
                 owner,
-                found,
+                numbers,
                 name,
                 kind,
             )
@@ -219,13 +214,13 @@ def align(
             kind = "prep"
         elif parts[-1] in lists.PREPOSITIONS:
             kind = "verb_prep"
-        found = words.take(name, gaps=True) or words.taken.get(name, ())
+        numbers = words.take(name, gaps=True) or words.taken.get(name, ())
         relations.append(
             Relation(
                 len(relations),
                 subject,
                 target,
-                found,
+                numbers,
                 name,
                 kind,
             )
@@ -269,22 +264,22 @@ class _FreeWords:
         for word in name.split():
             word = lists.DIGITS.get(word, word)
             forms.append({word, lemma_of(word, "N"), lemma_of(word, "V")})
-        found: list[int] = []
+        numbers: list[int] = []
         for start in range(len(self._free) - len(forms) + 1):
             if not any(map(set.isdisjoint, forms, self._free[start:])):
-                found = list(range(start, start + len(forms)))
+                numbers = list(range(start, start + len(forms)))
                 break
-        if gaps and not found:
+        if gaps and not numbers:
             words = iter(enumerate(self._free))
             for form in forms:
                 for number, word in words:
                     if word & form:
-                        found.append(number)
+                        numbers.append(number)
                         break
-            if len(found) < len(forms):
+            if len(numbers) < len(forms):
                 return ()
-        for number in found:
+        for number in numbers:
             self._free[number] = set()
-        if found:
-            self.taken.setdefault(name, tuple(found))
-        return tuple(found)
+        if numbers:
+            self.taken.setdefault(name, tuple(numbers))
+        return tuple(numbers)

@@ -71,7 +71,7 @@ class HantaTagger:
                 allowed[i] = AGREEING.get(by_lexicon[i])
         for i, name in enumerate(self.most_likely(written, allowed)):
             if not closed[i]:
-                sentence.tags[i] = _merged(sentence, i, by_lexicon[i - 1], name)
+                sentence.tags[i] = _choose_tag(sentence, i, by_lexicon[i - 1], name)
 
     def most_likely(
         self,
@@ -132,7 +132,7 @@ class HantaTagger:
         return readings or {numbers["NN1"]: 0.0}
 
 
-def _merged(
+def _choose_tag(
     sentence: TaggedWords,
     i: int,
     previous: str,
@@ -204,16 +204,7 @@ def read_hanta_model(package: Path) -> tuple[Any, ...]:
     digest = hashlib.sha256(content).hexdigest()
     if digest != SHA256:
         raise DataError(f"{path} is not the model of HanTa 1.2.1 (sha256 {digest[:12]}… for {SHA256[:12]}…); {REMEDY}")
-    return unpickle_data(gzip.decompress(content))
-
-
-def unpickle_data(content: bytes) -> tuple[Any, ...]:
-    """Read a pickle of builtin containers, text, numbers and NumPy's numbers, which become floats.
-
-    Raises:
-        pickle.UnpicklingError: it names anything else.
-    """
-    return _DataUnpickler(io.BytesIO(content)).load()
+    return DataUnpickler(io.BytesIO(gzip.decompress(content))).load()
 
 
 def _scalar(kind: np.dtype, content: bytes) -> float:
@@ -221,8 +212,14 @@ def _scalar(kind: np.dtype, content: bytes) -> float:
     return float(np.frombuffer(content, kind)[0])
 
 
-class _DataUnpickler(pickle.Unpickler):
-    """Loads nothing by name but the two names that the model has: NumPy's types, and a function of this module."""
+class DataUnpickler(pickle.Unpickler):
+    """Reads a pickle of builtin containers, text, numbers and NumPy's numbers, which become floats.
+
+    Loads nothing by name but the two names that the model has: NumPy's types, and a function of this module.
+
+    Raises:
+        pickle.UnpicklingError: the pickle names anything else.
+    """
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         name = f"{module_name}.{global_name}"

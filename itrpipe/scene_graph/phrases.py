@@ -25,7 +25,6 @@ from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
 from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import rows_of
 
-MAX_WORDS = 64
 MAX_PHRASES = 32
 COLUMNS = ("tokens", *ELEMENTS)
 LAST = np.iinfo(np.int64).max
@@ -48,9 +47,6 @@ class CaptionGroups:
     caption_ids: list[str]
     groups: Ragged
     tokens: Ragged
-
-    def __len__(self) -> int:
-        return len(self.caption_ids)
 
     def rows(self, caption_ids: Sequence[str]) -> np.ndarray:
         """Return the rows int64 of captions, for other methods.
@@ -110,7 +106,7 @@ class CaptionPhrases(CaptionGroups):
     def read(
         cls,
         folder: Path,
-        max_words: int = MAX_WORDS,
+        max_words: int,
         max_phrases: int = MAX_PHRASES,
     ) -> CaptionPhrases:
         """Reads the artifact of `itrpipe parse`.
@@ -125,10 +121,9 @@ class CaptionPhrases(CaptionGroups):
             DataError: it is damaged.
         """
         file = SceneGraphFile(folder)
-        image_numbers: dict[str, int] = {}
-        for image_id in file.image_ids:
-            image_numbers.setdefault(image_id, len(image_numbers))
-        caption_image = np.array([image_numbers[image_id] for image_id in file.image_ids], dtype=np.int64)
+        ids = file.read(["caption_id", "image_id"])
+        image_ids = ids["image_id"].unique()
+        caption_image = rows_of(ids["image_id"], image_ids)
 
         words: dict[str, int] = {}
         labels: dict[str, int] = {}
@@ -141,10 +136,10 @@ class CaptionPhrases(CaptionGroups):
         counts = np.minimum(word_ids.counts, max_words)
         is_kept = word_ids.places() < max_words
         return cls(
-            caption_ids=file.caption_ids,
+            caption_ids=ids["caption_id"].to_pylist(),
             groups=Ragged.of_counts(kinds.counts),
             tokens=tokens,
-            image_ids=list(image_numbers),
+            image_ids=image_ids.to_pylist(),
             caption_image=caption_image,
             words=list(words),
             word_ids=Ragged.of_counts(counts, word_ids.values[is_kept]),
@@ -235,13 +230,13 @@ class MaskCandidates(CaptionGroups):
             spans.append(Ragged(rows.offsets, ends))
             for row in table.to_pylist():
                 elements = row["relations"] + row["attributes"] + row["objects"]
-                own_words = [element["token_ids"] for element in elements if element["token_ids"]]
-                counts.append(len(own_words))
-                candidates += own_words
+                words_of_elements = [element["token_ids"] for element in elements if element["token_ids"]]
+                counts.append(len(words_of_elements))
+                candidates += words_of_elements
         groups = Ragged.of_counts(np.array(counts))
         tokens = _ragged(candidates, pa.int16())
         return cls(
-            file.caption_ids,
+            file.read(["caption_id"])["caption_id"].to_pylist(),
             groups,
             tokens,
             Ragged.joined(spans),
@@ -303,12 +298,14 @@ def _read_rows(
     phrase_kinds = []
     phrase_tokens = []
     for row in table.to_pylist():
-        tokens = row["tokens"]
-        word_ids.append([words.setdefault(token["text"].lower(), len(words)) for token in tokens])
-        numbers = [labels.setdefault(token["lemma"], len(labels)) for token in tokens]
-        word_labels.append(numbers)
+        words_of_caption = []
+        labels_of_caption = []
+        for token in row["tokens"]:
+            words_of_caption.append(words.setdefault(token["text"].lower(), len(words)))
+            labels_of_caption.append(labels.setdefault(token["lemma"], len(labels)))
+        word_ids.append(words_of_caption)
+        word_labels.append(list(labels_of_caption))
 
-        labels_of_caption = list(numbers)
         phrases: dict[tuple[int, tuple[int, ...]], int] = {}
         for kind, words_of_element, heads, label in _elements(row):
             number = labels.setdefault(label, len(labels))
@@ -384,12 +381,8 @@ def _held(pairs: np.ndarray, labels: dict[str, int]) -> np.ndarray:
     return np.append(held, LAST)
 
 
-def _rows(
-    known_ids: list[str],
-    ids: Sequence[str],
-    what: str,
-) -> np.ndarray:
-    rows = rows_of(pa.array(ids, pa.string()), pa.array(known_ids, pa.string()))
+def _rows(all_ids: list[str], ids: Sequence[str], what: str) -> np.ndarray:
+    rows = rows_of(pa.array(ids, pa.string()), pa.array(all_ids, pa.string()))
     missing = np.flatnonzero(rows < 0)
     if len(missing):
         raise DataError(

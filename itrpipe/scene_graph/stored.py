@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,10 +60,9 @@ SCHEMA = pa.schema([("caption_id", TEXT), ("image_id", TEXT), *GRAPH_SCHEMA])
 
 def graphs_table(graphs: Sequence[SceneGraph]) -> pa.Table:
     """Return graphs as rows of `GRAPH_SCHEMA`."""
-    columns: list[Any] = [
-        pa.array([graph.text for graph in graphs], TEXT),
-        pa.array([graph.status for graph in graphs], TEXT),
-    ]
+    columns: list[pa.Array] = []
+    for name in ("text", "status"):
+        columns.append(pa.array(map(attrgetter(name), graphs), TEXT))
     for column, fields in STRUCTS.items():
         rows = [getattr(graph, column) for graph in graphs]
         elements = list(chain.from_iterable(rows))
@@ -83,7 +80,7 @@ def graphs_table(graphs: Sequence[SceneGraph]) -> pa.Table:
 def with_ids(captions: pa.Table, graphs: pa.Table) -> pa.Table:
     """Return rows of `SCHEMA`: graphs with the columns caption_id and image_id of their captions."""
     ids = captions.select(["caption_id", "image_id"])
-    return pa.Table.from_arrays([*ids.columns, *graphs.columns], schema=SCHEMA)
+    return pa.Table.from_arrays(ids.columns + graphs.columns, schema=SCHEMA)
 
 
 def flattened(table: pa.Table, column: str) -> tuple[Ragged, pa.StructArray]:
@@ -122,7 +119,7 @@ def write_graphs(path: Path, row_groups: Iterable[pa.Table]) -> None:
 
 
 class SceneGraphFile(TableFile):
-    """Reads the artifact of `itrpipe parse` a row group at a time.
+    """Reads the artifact of `itrpipe parse` a row group at a time; the captions of an image follow each other.
 
     Args:
         folder: the artifact.
@@ -134,13 +131,3 @@ class SceneGraphFile(TableFile):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / SCENE_GRAPHS_FILE, SCHEMA, "remove its folder and run `itrpipe parse`")
-
-    @cached_property
-    def caption_ids(self) -> list[str]:
-        """Return the ids of the captions, one a row."""
-        return self.read(["caption_id"])["caption_id"].to_pylist()
-
-    @cached_property
-    def image_ids(self) -> list[str]:
-        """Return the id of each caption's image, one a row; the captions of an image follow each other."""
-        return self.read(["image_id"])["image_id"].to_pylist()

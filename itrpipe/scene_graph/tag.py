@@ -38,9 +38,11 @@ class TaggedWords:
     def __init__(self, words: Sequence[str], tags: Sequence[str] = ()) -> None:
         self.size = len(words)
         empty = [""] * BEYOND
-        self.words = [*words, *empty]
-        self.entries = [*map(look_up, words), *[LexiconEntry()] * BEYOND]
-        self.tags = [*(tags or [""] * self.size), *empty]
+        self.words = list(words) + empty
+        self.entries = list(map(look_up, words))
+        self.entries += [LexiconEntry()] * BEYOND
+        self.tags = list(tags) or [""] * self.size
+        self.tags += empty
 
     @cached_property
     def lemmas(self) -> list[str]:
@@ -81,7 +83,8 @@ def _closed(sentence: TaggedWords, i: int) -> str:
     after, later = sentence.entries[i + 1 : i + 3]
 
     # The mark of the owner; before an article or an action, the same letters are a form of be.
-    if word == "'" and previous == "N" and after.nounish and sentence.words[i - 1].endswith("s"):
+    follows_plural = previous == "N" and sentence.words[i - 1].endswith("s")
+    if word == "'" and follows_plural and after.nounish:
         return "POS"
     if word == "'s":
         action = after.word.endswith("ing") and after.word not in lists.ING_NOUNS
@@ -252,7 +255,9 @@ def _finite_verb(sentence: TaggedWords, i: int) -> str:
         return ""
     if previous in {"TO", "AUX"}:
         return "V"
-    if here.noun in lists.NEVER_VERBS or previous not in {"N", "PRP", "WH", "R", "CC", ","}:
+    if here.noun in lists.NEVER_VERBS:
+        return ""
+    if previous not in {"N", "PRP", "WH", "R", "CC", ","}:
         return ""
     if not here.noun and not here.adjective:
         return "V"
@@ -293,7 +298,8 @@ def _open_class(sentence: TaggedWords, i: int) -> str:
         if not here.noun and (ends or not may_be_verb):
             return "J"
         described = after.nounish and after.word not in lists.ADVERBS
-        joined = sentence.tags[max(i - 2, 0) : i] == ["J", "CC"] and not after.nounish
+        follows_adjective = sentence.tags[max(i - 2, 0) : i] == ["J", "CC"]
+        joined = follows_adjective and not after.nounish
         if described or joined or previous == "BE":
             return "J"
     if here.noun or not here.known or (here.bare and previous in NOUN_PHRASE):
@@ -313,33 +319,26 @@ def repair(sentence: TaggedWords) -> None:
 
     It looks where a caption would be without its verb, or a noun phrase against grammar.
     """
+    tags = sentence.tags
     for i in range(sentence.size):
-        sentence.tags[i] = _better(sentence, i)
-
-
-def _better(sentence: TaggedWords, i: int) -> str:
-    """Return the tag that a word must have, or the present one where that may stay."""
-    word = sentence.words[i]
-    here = sentence.entries[i]
-    tag = sentence.tags[i]
-    previous = sentence.tags[i - 1]
-    if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
-        return "V"
-    if tag == "V" and previous == "D":
-        return "N"
-    if tag == "V" and previous in {"", "."} and here.noun:
-        return "N"
-    if tag == "J" and here.noun and _stands_for_noun(sentence, i):
-        return "N"
-    if tag != "N" or not here.verb:
-        return tag
-    if word.endswith("ing") and sentence.tags[i + 1] == "P" and _is_worn_before(sentence, i):
-        return "VBG"
-    if _continues_verb(sentence, i) or _is_watched(sentence, i):
-        return "V"
-    if not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i)):
-        return "V"
-    return tag
+        word = sentence.words[i]
+        here = sentence.entries[i]
+        tag = tags[i]
+        previous = tags[i - 1]
+        opens_phrase = previous == "D" or (previous in {"", "."} and here.noun)
+        if tag == "V" and opens_phrase:
+            tags[i] = "N"
+        elif tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
+            tags[i] = "V"
+        elif tag == "J" and here.noun and _stands_for_noun(sentence, i):
+            tags[i] = "N"
+        elif tag == "N" and here.verb:
+            is_joined = _continues_verb(sentence, i) or _is_watched(sentence, i)
+            is_finite = _ends_in_s(sentence, i) or _is_bare(sentence, i)
+            if word.endswith("ing") and tags[i + 1] == "P" and _is_worn_before(sentence, i):
+                tags[i] = "VBG"
+            elif is_joined or (is_finite and not _has_verb(sentence, i)):
+                tags[i] = "V"
 
 
 def _stands_for_noun(sentence: TaggedWords, i: int) -> bool:
@@ -415,7 +414,8 @@ def _is_bare(sentence: TaggedWords, i: int) -> bool:
         return False
     if words[i] in lists.MOSTLY_VERBS and following in {"P", "R", "TO", "VBG"}:
         first = tags.index("N")
-        if _is_plural(words[first]) or ("CC", "D") in pairwise(tags[first : i + 1]):
+        has_several_subjects = ("CC", "D") in pairwise(tags[first : i + 1])
+        if has_several_subjects or _is_plural(words[first]):
             return True
     if following == "N":
         return words[i - 1] in lists.PLURALS
@@ -426,7 +426,9 @@ def _continues_verb(sentence: TaggedWords, i: int) -> bool:
     """Return whether a word after "and" is a bare verb like one before: they dance and clap, they sit and smile."""
     tags = sentence.tags
     entries = sentence.entries
-    if i < 2 or tags[i - 1] != "CC" or tags[i + 1] not in {"", ".", ",", "P"}:
+    if i < 2 or tags[i - 1] != "CC":
+        return False
+    if tags[i + 1] not in {"", ".", ",", "P"}:
         return False
     j = i - 2
     while entries[i].word in lists.MOSTLY_VERBS and j > 0 and tags[j] not in VERBS | BORDERS:
@@ -438,9 +440,11 @@ def _is_watched(sentence: TaggedWords, i: int) -> bool:
     """Return whether a word says what somebody who is watched does: watching a dog jump over a log."""
     tags = sentence.tags
     entries = sentence.entries
-    if i < 2 or tags[i - 1] != "N" or tags[i + 1] not in AFTER_VERB:
+    if i < 2 or tags[i - 1] != "N" or not entries[i].bare:
         return False
-    if not entries[i].bare or lemma_of(sentence.words[i - 1], "N") not in lists.ANIMATE:
+    if tags[i + 1] not in AFTER_VERB:
+        return False
+    if lemma_of(sentence.words[i - 1], "N") not in lists.ANIMATE:
         return False
     j = i - 1
     while j > 0 and tags[j] in PHRASE:

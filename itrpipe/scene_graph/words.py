@@ -29,7 +29,11 @@ def tokenise(text: str) -> list[tuple[str, int, int]]:
     Returns:
         Text, start and end (exclusive, in code points) of each token; `text[start:end]` is its text.
     """
-    return [(match[0], *match.span()) for match in _TOKEN.finditer(text)]
+    tokens = []
+    for match in _TOKEN.finditer(text):
+        start, end = match.span()
+        tokens.append((match[0], start, end))
+    return tokens
 
 
 def parsed_part(text: str) -> str:
@@ -79,7 +83,7 @@ def _read_lists() -> SimpleNamespace:
     return SimpleNamespace(**word_lists)
 
 
-lists: Any = _read_lists()
+lists = _read_lists()
 
 
 class LexiconEntry(NamedTuple):
@@ -164,7 +168,9 @@ def _singular(word: str) -> str:
     front, hyphen, last = word.rpartition("-")
     if hyphen and last:
         return front + hyphen + lemma_of(last, "N")
-    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
+    if len(word) < 4 or not word.endswith("s"):
+        return word
+    if word.endswith(("ss", "us", "is")):
         return word
     if word.endswith(("ches", "shes", "xes", "sses")):
         return word[:-2]
@@ -176,7 +182,8 @@ def _bare(word: str) -> str:
     stem = re.sub("ing$|ed$", "", word)
     if stem == word or len(stem) < 3 or set(stem).isdisjoint("aeiou"):
         return _singular(word)
-    doubled = len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lsz"
+    last = stem[-1]
+    doubled = len(stem) > 3 and last == stem[-2] and last not in "lsz"
     candidates = [stem, stem + "e"]
     if doubled:
         candidates.append(stem[:-1])
@@ -185,7 +192,7 @@ def _bare(word: str) -> str:
             return candidate
     if doubled:
         return stem[:-1]
-    if stem[-1] in "cvu":
+    if last in "cvu":
         return stem + "e"
     if stem.endswith(("at", "id", "ad")) and stem[-3] not in "aeiou":
         return stem + "e"

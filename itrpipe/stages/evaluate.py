@@ -77,7 +77,7 @@ class EvaluateStage(Stage):
                 needs[f"{SCORED}{name}"] = Need("evaluate", "recall", alone)
         for name in settings.discriminate:
             generator = Generator.named(name)
-            sentences = generator.wanted(settings.split)
+            sentences = generator.settings_for(settings.split)
             needs[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, sentences)
         return needs
 

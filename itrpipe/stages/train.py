@@ -7,7 +7,7 @@ from typing import Any
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
-from itrpipe.synthesis.generators import usual_method
+from itrpipe.synthesis.generators import default_method
 from itrpipe.training import checks
 from itrpipe.training.settings import (
     OF_START,
@@ -82,7 +82,7 @@ class TrainStage(Stage):
             needs["parse"] = Need("parse", "rules")
         if loss.reads_sentences():
             writing: dict[str, Any] = {"split": "train", **share}
-            if usual_method(settings.sentences):  # rules write the same for the models of all seeds
+            if default_method(settings.sentences):  # rules write the same for the models of all seeds
                 writing["seed"] = settings.seed
             needs["synthesize"] = Need("synthesize", settings.sentences, writing)
         if settings.start_from:

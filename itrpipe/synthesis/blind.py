@@ -66,18 +66,18 @@ class _Words:
     """The words of sentences as numbers, with two starts before and an end behind each.
 
     Attributes:
-        known: word -> number.
+        vocabulary: word -> number.
         ids: int64.
         places: int64 [W], where words and ends stand in `ids`.
         row: int64 [W], the sentence of each.
     """
 
-    def __init__(self, tokens: pa.Array, known: dict[str, int]) -> None:
-        self.known = known
+    def __init__(self, tokens: pa.Array, vocabulary: dict[str, int]) -> None:
+        self.vocabulary = vocabulary
         words: Any = tokens.flatten().dictionary_encode()
         numbers = []
         for word in words.dictionary.to_pylist():
-            numbers.append(known.setdefault(word, len(known) + _END + 1))
+            numbers.append(vocabulary.setdefault(word, len(vocabulary) + _END + 1))
         counts = np.diff(tokens.offsets.to_numpy())
         self.row = np.repeat(np.arange(len(counts)), counts + 1)
         self.places = np.arange(len(self.row)) + 2 * self.row + 2
@@ -95,25 +95,23 @@ class _Words:
         return ngrams
 
 
-class _NgramCounts(NamedTuple):
+class _NgramCounts:
     """Counts of the n-grams of some captions.
 
+    Args:
+        words: of the captions.
+
     Attributes:
-        total: words of the captions, and of the vocabulary.
+        total: words of the captions and of the vocabulary, 1 at least.
         ngrams: of each order, the rising numbers of its n-grams, and of those one shorter that stand before a word.
     """
 
-    total: int
-    ngrams: list[tuple[np.ndarray, np.ndarray]]
-
-    @classmethod
-    def of(cls, words: _Words) -> _NgramCounts:
-        total = len(words.row) + len(words.known)
-        ngrams = []
+    def __init__(self, words: _Words) -> None:
+        self.total = max(1, len(words.row) + len(words.vocabulary))
+        self.ngrams: list[tuple[np.ndarray, np.ndarray]] = []
         for order in _ORDERS:
             contexts = words.ngrams(order - 1, back=1)
-            ngrams.append((np.sort(words.ngrams(order)), np.sort(contexts)))
-        return cls(max(1, total), ngrams)
+            self.ngrams.append((np.sort(words.ngrams(order)), np.sort(contexts)))
 
     def probabilities(self, words: _Words, chosen: np.ndarray) -> np.ndarray:
         """Return the probability of each chosen word of sentences, after those before it; float64."""
@@ -145,14 +143,14 @@ class Trigrams:
         tokens: pa.ChunkedArray,
         images: np.ndarray | None = None,
     ) -> None:
-        self.known: dict[str, int] = {}
+        self.vocabulary: dict[str, int] = {}
         folds = [np.ones(len(tokens), bool)]
         if images is not None:
             folds = [images % _FOLDS != fold for fold in range(_FOLDS)]
         self._counts = []
         for chosen in folds:
             captions = tokens.filter(pa.array(chosen)).combine_chunks()
-            self._counts.append(_NgramCounts.of(_Words(captions, self.known)))
+            self._counts.append(_NgramCounts(_Words(captions, self.vocabulary)))
 
     def scores(self, sentences: _Words, images: np.ndarray) -> np.ndarray:
         """Return the mean logarithm of the probabilities of the words of each sentence of an image; float64."""
@@ -168,7 +166,7 @@ def _words_of(pairs: Pairs, trigrams: Trigrams) -> _Words:
     """Return the words of P captions and then of their P negatives."""
     sentences = [*pairs.captions, *pairs.negatives]
     tokens = pa.array(map(tokenize, sentences), pa.list_(pa.string()))
-    return _Words(tokens, dict(trigrams.known))
+    return _Words(tokens, dict(trigrams.vocabulary))
 
 
 def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:

@@ -111,10 +111,10 @@ class Corpus:
         stated: set[str] = set()
         for statement in self.statements:
             stated.update(nouns_of(statement))
-        known = sorted(stated & NOUN_KINDS.keys())
+        nouns = sorted(stated & NOUN_KINDS.keys())
         siblings = {}
-        for noun in known:
-            siblings[noun] = [other for other in known if are_siblings(noun, other)]
+        for noun in nouns:
+            siblings[noun] = [other for other in nouns if are_siblings(noun, other)]
         return siblings
 
     def allows(self, image: Image, *new: Statement) -> bool:
@@ -186,10 +186,13 @@ def object_edits(
             continue
         head = caption.words[thing.head]
         for sibling in corpus.siblings.get(noun, ()):
+            if any(may_be(sibling, other) for other in image.nouns):
+                continue
+            replacement = {noun: sibling}
             new = []
             for statement in statements:
-                new.append(tuple({noun: sibling}.get(word, word) for word in statement))
-            if not corpus.allows(image, *new) or any(may_be(sibling, known) for known in image.nouns):
+                new.append(tuple(replacement.get(word, word) for word in statement))
+            if not corpus.allows(image, *new):
                 continue
             word = sibling if head == noun else plural(sibling)
             yield Option(
@@ -215,16 +218,16 @@ def end_edits(
         is_symmetric = lemma.rpartition(" ")[2] in SYMMETRIC
         if is_symmetric or not corpus.allows(image, new) or not image.has_one(subject, other):
             continue
-        one = caption.phrase_of(caption.objects[relation.subject].head)
-        two = caption.phrase_of(caption.objects[relation.object].head)
-        is_owned = caption.words[one.first] in POSSESSIVE or caption.words[two.first] in POSSESSIVE
-        if not is_owned and one.last < relation.tokens[0]:
+        left = caption.phrase_of(caption.objects[relation.subject].head)
+        right = caption.phrase_of(caption.objects[relation.object].head)
+        is_owned = caption.words[left.first] in POSSESSIVE or caption.words[right.first] in POSSESSIVE
+        if not is_owned and left.last < relation.tokens[0]:
             predicate = caption.written(relation.tokens[0], relation.tokens[-1])
             first = caption.named(relation.subject)
             second = caption.named(relation.object)
             details = f"{first} {predicate} {second}", f"{second} {predicate} {first}"
             yield Option(
-                partial(caption.swapped, one, two),
+                partial(caption.swapped, left, right),
                 [new],
                 [old],
                 details,
@@ -267,8 +270,19 @@ def side_edits(
 ) -> Iterator[Option]:
     """Yields a caption that names sides with left for right and right for left."""
     sides = {place: _SIDES[word] for place, word in enumerate(caption.words) if word in _SIDES}
-    if not sides or not all(_is_side(caption, place) for place in sides):
+    if not sides:
         return
+    # A side stands after "the" or before "of"; left may be a verb, and right may mean correct.
+    for place in sides:
+        before = caption.words[place - 1] if place > 0 else ""
+        after = caption.words[place + 1 : place + 3]
+        if after == ["of", "way"] or before in ("has", "have", "had", "all"):
+            return
+        if before == "the":
+            if after and SINGULARS.get(after[0], after[0]) in CORRECT:
+                return
+        elif after[:1] != ["of"]:
+            return
     nouns = caption.nouns
     placed = [relation for relation in caption.relations if not sides.keys().isdisjoint(relation.tokens)]
     if len(sides) == 1 and placed:
@@ -276,17 +290,6 @@ def side_edits(
     if image.has_one(*nouns):
         is_readable = all(WRITTEN.isdisjoint(other.words) for other in image.captions)
         yield Option(partial(caption.replaced, sides), sides=is_readable)
-
-
-def _is_side(caption: TaggedCaption, place: int) -> bool:
-    """Return whether "left" or "right" is a side: after "the", before "of"; not a verb, nor "correct"."""
-    before = caption.words[place - 1] if place > 0 else ""
-    after = caption.words[place + 1 : place + 3]
-    if after == ["of", "way"] or before in ("has", "have", "had", "all"):
-        return False
-    if before == "the":
-        return not after or SINGULARS.get(after[0], after[0]) not in CORRECT
-    return after[:1] == ["of"]
 
 
 def count_edits(
@@ -322,11 +325,11 @@ def noun_options(
 
     Words and lemmas of the captions of the image are not written.
     """
-    known: set[str] = set()
+    mentioned: set[str] = set()
     for other in image.captions:
-        known.update(other.words)
+        mentioned.update(other.words)
         for token in other.tokens:
-            known |= {token.lemma, noun_of(token)}
+            mentioned |= {token.lemma, noun_of(token)}
     for chunk in caption.chunks:
         head = chunk.last
         lemma = noun_of(caption.tokens[head])
@@ -335,9 +338,9 @@ def noun_options(
         if not all(map(_LETTERS.fullmatch, caption.words[chunk.first : head + 1])):
             continue
         for noun in corpus.nouns:
-            if noun not in known and contradict(lemma, noun):
+            if noun not in mentioned and contradict(lemma, noun):
                 word = noun if caption.words[head] == lemma else plural(noun)
-                if word not in known:
+                if word not in mentioned:
                     yield Option(partial(caption.replaced, {head: word}))
 
 
@@ -407,11 +410,11 @@ def relation_options(
             is_joined = True
         elif words not in _JOINED_BY:
             is_joined = False
-    for (one, group), (two, other_group) in combinations(phrases, 2):
-        first = caption.written(one.first, one.last)
-        second = caption.written(two.first, two.last)
+    for (left, group), (right, other_group) in combinations(phrases, 2):
+        first = caption.written(left.first, left.last)
+        second = caption.written(right.first, right.last)
         if group != other_group and first.lower() != second.lower():
-            yield Option(partial(caption.swapped, one, two))
+            yield Option(partial(caption.swapped, left, right))
 
 
 RULES: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {

@@ -133,7 +133,7 @@ def may_be(first: str, second: str) -> bool:
 
 
 @functools.cache
-def usual_attribute(word: str) -> str:
+def canonical_attribute(word: str) -> str:
     """Return the first of the attributes that mean the same."""
     for groups in _WORDS["attributes"]:
         for group in groups:

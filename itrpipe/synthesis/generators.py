@@ -48,7 +48,7 @@ class Generator:
             names = load_declaration(stage).confs
             if value and value not in names:
                 raise ValueError(unknown(what, value, sorted(names)))
-        default = usual_method(conf)
+        default = default_method(conf)
         if method and not default:
             raise ValueError(f"{conf} writes by rules, so that {name!r} names no model; leave the method out")
         return cls(conf, method or default, int(seed or 0))
@@ -57,13 +57,13 @@ class Generator:
     def name(self) -> str:
         """Return its shortest name."""
         name = self.conf
-        if self.method != usual_method(self.conf):
+        if self.method != default_method(self.conf):
             name += f".{self.method}"
         if self.seed:
             name += f".s{self.seed}"
         return name
 
-    def wanted(self, split: str) -> dict[str, Any]:
+    def settings_for(self, split: str) -> dict[str, Any]:
         """Return the settings of `synthesize` that give its sentences for the captions of a split."""
         settings: dict[str, Any] = {"seed": self.seed, "split": split}
         if self.method:
@@ -86,7 +86,7 @@ def generator_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(generator.name for generator in sorted(generators))
 
 
-def usual_method(conf: str) -> str:
+def default_method(conf: str) -> str:
     """Return the training of the model that writes where none is named; empty for rules, which need no model."""
     return resolve(load_declaration("synthesize"), conf).values.get("method", "")
 
@@ -146,9 +146,9 @@ class ByModel(SynthesizeSettings):
         if name not in backbone_names():
             raise ValueError(unknown("backbone", name, sorted(backbone_names())))
         if "writing" not in settings_of(name).answers:
-            able = [able for able, declared in backbone_classes().items() if "writing" in declared.answers]
-            able = " or ".join(able)
-            raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")
+            able = [name for name, declared in backbone_classes().items() if "writing" in declared.answers]
+            writers = " or ".join(able)
+            raise ValueError(f"it cannot write words in masked places, only {writers} can; give --backbone {writers}")
         return name
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property, partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis import blind
 from itrpipe.synthesis.blind import Pairs, Trigrams
 from itrpipe.synthesis.edits import RULES, Corpus
-from itrpipe.synthesis.english import NUMBER_VALUES, RELATIVE, contradicting_attributes, may_be, usual_attribute
+from itrpipe.synthesis.english import NUMBER_VALUES, RELATIVE, canonical_attribute, contradicting_attributes, may_be
 from itrpipe.synthesis.generators import TRAIN, ByRules
 from itrpipe.synthesis.sentences import Opened, Sentence, apply_edits, read_parts
 from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, nouns_of, tagged_captions
@@ -56,13 +56,7 @@ class RuleMaker:
         self._tagged = tagged
         self._corpus = corpus
         self._settings = settings
-        self._images: dict[int, Image] = {}
-
-    def _image(self, image: int) -> Image:
-        if image not in self._images:
-            start, end = self.split.captions_of_image[image : image + 2]
-            self._images[image] = Image(self._tagged[start:end])
-        return self._images[image]
+        self._images = [Image(tagged[start:end]) for start, end in pairwise(split.captions_of_image.tolist())]
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `itrpipe.synthesis.sentences.MakeSentences`."""
@@ -75,7 +69,7 @@ class RuleMaker:
         for row in rows:
             caption = self._tagged[row]
             image_row = int(split.caption_image[row])
-            image = self._image(image_row)
+            image = self._images[image_row]
             image_texts = {other.text for other in image.captions}
             starts = [token.start for token in caption.tokens]
             written: set[str] = set()
@@ -88,7 +82,7 @@ class RuleMaker:
                     option = options[place]
                     edits = sorted(option.edits())
                     text = apply_edits(caption.text, starts, edits)
-                    twin: tuple[str | None, ...] | None = (None, None, None)
+                    twin: tuple[str | None, str | None, str | None] | None = (None, None, None)
                     reason = "kept"
                     if text == caption.text:
                         reason = "identical"
@@ -101,20 +95,18 @@ class RuleMaker:
                     if twin is None:
                         reason = "no twin"
                     elif reason == "kept":
-                        caption_id = str(split.caption_ids[row])
-                        image_id = str(split.image_ids[image_row])
-                        probabilities = (None, None, None, None)
-                        sentences.append(
-                            Sentence(
-                                caption_id,
-                                image_id,
-                                text,
-                                edits,
-                                *probabilities,
-                                rule,
-                                *twin,
-                            )
+                        twin_image_id, detail, twin_detail = twin
+                        sentence = Sentence(
+                            str(split.caption_ids[row]),
+                            str(split.image_ids[image_row]),
+                            text,
+                            edits,
+                            kind=rule,
+                            twin_image_id=twin_image_id,
+                            detail=detail,
+                            twin_detail=twin_detail,
                         )
+                        sentences.append(sentence)
                     written.add(text)
                     drawn[reason] += 1
         return sentences, dict(sorted(drawn.items()))
@@ -134,7 +126,7 @@ class RuleMaker:
         option: Option,
         text: str,
         rng: np.random.Generator,
-    ) -> tuple[str, ...] | None:
+    ) -> tuple[str, str, str] | None:
         """Find an image that an edited caption is true of, and the caption is false of.
 
         Captions of other images say what the edit says; of those that have most in common with the caption, one is
@@ -154,7 +146,7 @@ class RuleMaker:
         image_ids = self.split.image_ids
         if option.sides:
             return str(image_ids[image_of[row]]), caption.text, text
-        if not option.new or not self._is_settled(self._image(image_of[row]), option.old):
+        if not option.new or not self._is_settled(self._images[image_of[row]], option.old):
             return None
         captions_with = self._captions_with
         closest = set.intersection(*(captions_with[statement] for statement in option.new))
@@ -169,7 +161,7 @@ class RuleMaker:
             rows = sorted(group)
             for place in rng.permutation(len(rows))[:_TRIES]:
                 image = int(image_of[rows[place]])
-                if self._contradicts(self._image(image), option):
+                if self._contradicts(self._images[image], option):
                     return str(image_ids[image]), *option.details
         return None
 
@@ -204,7 +196,7 @@ class RuleMaker:
             if kind == "count":
                 others = NUMBER_VALUES
             elif kind == "is":
-                others = map(usual_attribute, contradicting_attributes(word))
+                others = map(canonical_attribute, contradicting_attributes(word))
             for other in others:
                 rivals.add((kind, other, *noun))
         if not image.statements.isdisjoint(rivals.difference(statements)):

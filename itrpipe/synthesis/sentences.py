@@ -103,10 +103,10 @@ class Sentence(NamedTuple):
     image_id: str
     text: str
     edits: Sequence[Edit]
-    score: float | None
-    positive_score: float | None
-    log_probability: float | None
-    caption_log_probability: float | None
+    score: float | None = None
+    positive_score: float | None = None
+    log_probability: float | None = None
+    caption_log_probability: float | None = None
     kind: str = ""
     twin_image_id: str | None = None
     detail: str | None = None

@@ -20,7 +20,7 @@ from itrpipe.scene_graph.graph import Relation, SceneGraph, Token
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, SceneGraphFile, graphs_of
 from itrpipe.scene_graph.tag import TaggedWords
 from itrpipe.scene_graph.words import plain
-from itrpipe.synthesis.english import ARTICLES, article_before, may_be, usual_attribute
+from itrpipe.synthesis.english import ARTICLES, article_before, canonical_attribute, may_be
 from itrpipe.synthesis.sentences import Edit
 
 Statement = tuple[str, ...]
@@ -78,7 +78,7 @@ class TaggedCaption(SceneGraph):
         statements = set(map(self.statement_of, self.relations))
         for attribute in self.attributes:
             kind = STATEMENTS.get(attribute.kind, "")
-            word = usual_attribute(self.words[attribute.tokens[0]])
+            word = canonical_attribute(self.words[attribute.tokens[0]])
             statements.add((kind, word, self.nouns[attribute.object]))
         return frozenset(statements)
 
@@ -187,14 +187,14 @@ class TaggedCaption(SceneGraph):
         """Writes something instead of a chunk."""
         return [self.edit(chunk.first, chunk.last, new)]
 
-    def swapped(self, one: Chunk, two: Chunk) -> list[Edit]:
+    def swapped(self, left: Chunk, right: Chunk) -> list[Edit]:
         """Writes two noun phrases in each other's place."""
-        first = self.written(one.first, one.last)
-        second = self.written(two.first, two.last)
-        edit = self.edit(one.first, one.last, second)
-        if self.tags[one.first] in {"D", "CD", "J"}:
+        first = self.written(left.first, left.last)
+        second = self.written(right.first, right.last)
+        edit = self.edit(left.first, left.last, second)
+        if self.tags[left.first] in {"D", "CD", "J"}:
             first = first[:1].lower() + first[1:]
-        return [edit, Edit(two.first, second, first)]
+        return [edit, Edit(right.first, second, first)]
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Image:
 
 def described(noun: str, attribute: str) -> Statement:
     """Return the statement that a noun has an attribute."""
-    return "is", usual_attribute(attribute), noun
+    return "is", canonical_attribute(attribute), noun
 
 
 def nouns_of(statement: Statement) -> tuple[str, ...]:
@@ -264,12 +264,14 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str]) -> list[TaggedCapt
     for table in SceneGraphFile(parsed).row_groups(("caption_id", *GRAPH_SCHEMA.names)):
         rows = table.filter(is_asked_for)
         for caption_id, graph in zip(rows["caption_id"].to_pylist(), graphs_of(rows), strict=True):
+            caption = TaggedCaption(graph.text, graph.tokens)
             # Without what a foreign parser found and the caption has no words for; nothing where it lacks an object.
-            elements = []
             if all(thing.head >= 0 for thing in graph.objects):
-                for group in (graph.objects, graph.attributes, graph.relations):
-                    elements.append(tuple(filter(attrgetter("tokens"), group)))
-            captions[caption_id] = TaggedCaption(graph.text, graph.tokens, *elements)
+                has_words = attrgetter("tokens")
+                attributes = tuple(filter(has_words, graph.attributes))
+                relations = tuple(filter(has_words, graph.relations))
+                caption = TaggedCaption(graph.text, graph.tokens, graph.objects, attributes, relations)
+            captions[caption_id] = caption
     missing = [caption_id for caption_id in caption_ids if caption_id not in captions]
     if missing:
         raise DataError(

@@ -110,7 +110,9 @@ def _words_of_tokens(encoding: Any, row: int) -> list[int]:
     """Return the number of the word that each token of a caption is part of."""
     words = []
     for word in encoding.word_ids(row):
-        words.append(NO_WORD if word is None else word)
+        if word is None:
+            word = NO_WORD
+        words.append(word)
     return words
 
 

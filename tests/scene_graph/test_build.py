@@ -36,8 +36,8 @@ def test_a_file_is_read_by_row_groups(tmp_path: Path) -> None:
     assert [len(table) for table in file.row_groups(["text"])] == [4, 4, 2]
     assert len(file) == 10
     assert read_graphs(tmp_path) == graphs
-    assert file.caption_ids[3] == "caption 3"
-    assert file.image_ids == [f"image {row // 2}" for row in range(10)]
+    expected = [{"caption_id": f"caption {row}", "image_id": f"image {row // 2}"} for row in range(10)]
+    assert file.read(["caption_id", "image_id"]).to_pylist() == expected
 
 
 def test_no_file_and_a_file_of_another_version_are_refused(tmp_path: Path) -> None:

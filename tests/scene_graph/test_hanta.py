@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.scene_graph import hanta
-from itrpipe.scene_graph.hanta import MODEL, read_hanta_model, unpickle_data
+from itrpipe.scene_graph.hanta import MODEL, DataUnpickler, read_hanta_model
 
 PACKAGE = Path(HanTa.__path__[0])
 
@@ -63,7 +64,7 @@ def test_a_model_that_is_not_there_and_one_that_cannot_be_read(tmp_path: Path, m
 @pytest.mark.parametrize("content", [Path("x"), OrderedDict(), print, np.zeros(2)])
 def test_what_is_no_data_is_not_loaded(content: Any) -> None:
     with pytest.raises(pickle.UnpicklingError, match="the model names"):
-        unpickle_data(pickle.dumps((1, content)))
+        DataUnpickler(io.BytesIO(pickle.dumps((1, content)))).load()
 
 
 def test_nothing_runs_even_where_the_digest_would_allow_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,5 +77,6 @@ def test_nothing_runs_even_where_the_digest_would_allow_it(tmp_path: Path, monke
 
 def test_plain_data_and_numbers_of_numpy_come_back() -> None:
     content = ({"a": [1, 2.5, (3, None)]}, {True}, np.float64(-0.1), b"x")
-    assert unpickle_data(pickle.dumps(content, 4)) == content
-    assert type(unpickle_data(pickle.dumps(content, 4))[2]) is float
+    loaded = DataUnpickler(io.BytesIO(pickle.dumps(content, 4))).load()
+    assert loaded == content
+    assert type(loaded[2]) is float

@@ -44,7 +44,7 @@ PARTIAL = SceneGraph(
 
 
 def read(folder: Path, graph: SceneGraph, *limits: int) -> list[tuple[str, list[int]]]:
-    arrays = CaptionPhrases.read(write(folder, [graph], [0]), *limits)
+    arrays = CaptionPhrases.read(write(folder, [graph], [0]), *(limits or (64,)))
     return [(KINDS[kind], arrays.tokens[row].tolist()) for row, kind in enumerate(arrays.kinds[0])]
 
 
@@ -83,8 +83,8 @@ def test_pieces_find_the_word_they_are_of(tmp_path: Path) -> None:
 
 
 def test_what_has_no_graph_is_named(tmp_path: Path) -> None:
-    arrays = CaptionPhrases.read(write(tmp_path, [FRISBEE] * 3, [0, 0, 1]))
-    assert (len(arrays), arrays.rows(["caption 2", "caption 0"]).tolist()) == (3, [2, 0])
+    arrays = CaptionPhrases.read(write(tmp_path, [FRISBEE] * 3, [0, 0, 1]), 64)
+    assert (len(arrays.caption_ids), arrays.rows(["caption 2", "caption 0"]).tolist()) == (3, [2, 0])
     assert arrays.image_rows(["image 1"]).tolist() == [1]
     with pytest.raises(DataError, match=r"1 of 2 captions .*'other'.*itrpipe parse"):
         arrays.rows(["caption 1", "other"])

@@ -50,8 +50,8 @@ def test_there_is_a_row_for_every_caption_of_every_split_in_their_order(
     folder = parse(defined)
     file, prepared = SceneGraphFile(folder), PreparedDataset.open(only(defined, "prepare/files"))
     splits = [prepared.split(name) for name in ("train", "val", "test")]
-    assert file.caption_ids == [each for split in splits for each in split.caption_ids.tolist()]
-    assert file.image_ids == [each for split in splits for each in split.captions["image_id"].to_pylist()]
+    ids = ["caption_id", "image_id"]
+    assert file.read(ids).to_pylist() == [row for split in splits for row in split.captions.select(ids).to_pylist()]
     texts = [text for split in splits for text in split.texts]
     assert [each.text for each in read_graphs(folder)] == texts
     tables = list(file.row_groups())

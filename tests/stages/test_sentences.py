@@ -293,7 +293,7 @@ def test_names_say_what_writes_in_one_way_and_order(name: str, expected: Generat
     assert Generator.named(name) == Generator.named(shortest) == expected
     assert expected.name == shortest
     method = {"method": expected.method} if expected.method else {}
-    assert expected.wanted("test") == {"seed": expected.seed, "split": "test", **method}
+    assert expected.settings_for("test") == {"seed": expected.seed, "split": "test", **method}
     assert generator_names(["words", name, "phrases.s5"]) == tuple(sorted([shortest, "phrases.s5", "words"]))
 
 
