@@ -108,7 +108,7 @@ def read_frames(
     framed: Callable[[np.ndarray], Tensor],
     photographs: Sequence[Photograph],
     batch: int,
-    refused: Callable[[int, str], object] | None = None,
+    refused: Callable[[int, str], object] | None,
 ) -> Iterator[Tensor]:
     """Yield the frames [b, 3, h, w] of some photographs at a time, in their order; the next are decoded meanwhile.
 

@@ -78,11 +78,11 @@ class PrecompSource(FeatureSource):
         self.names = []
         all_captions = []
         places = []
-        seen = {}
+        firsts = {}
         for number, (name, split) in enumerate(splits.items()):
             for row, (image_id, captions) in enumerate(zip(split.ids, split.captions, strict=True)):
                 key = caption_key(captions)
-                earlier_split, earlier_key = seen.setdefault(names_of(image_id)[-1] or key, (number, key))
+                earlier_split, earlier_key = firsts.setdefault(names_of(image_id)[-1] or key, (number, key))
                 contradicts = key and earlier_key and key != earlier_key
                 if earlier_split == number or contradicts:
                     places.append((number, row))
