@@ -408,15 +408,15 @@ def open_further(
         if not sides:
             raise ValueError(f"neither its name nor {', '.join(filter(None, arrays))} in it say of what they are")
         side = sides[0]
-        given = open_side(path, side, "")
-        if given.numbered:
+        candidates = open_side(path, side, "")
+        if candidates.numbered:
             raise ValueError("it has no ids")
-    if given.vectors.shape[1] != width:
+    if candidates.vectors.shape[1] != width:
         raise DataError(
-            f"--candidates {path} holds vectors of width {given.vectors.shape[1]} and the mining model's have "
+            f"--candidates {path} holds vectors of width {candidates.vectors.shape[1]} and the mining model's have "
             f"{width}; embed them with the model that mines"
         )
-    further_ids = given.ids.to_pylist()
+    further_ids = candidates.ids.to_pylist()
     image_ids, caption_ids = ids
     training_ids = caption_ids if side == "caption" else image_ids
     twice = set(training_ids.tolist()).intersection(further_ids)
@@ -425,8 +425,8 @@ def open_further(
             f"--candidates {path}: {len(twice):,} of {len(further_ids):,} ids are in the training set, such as "
             f"{min(twice)}; leave them out, they are candidates already"
         )
-    with array_writer(copy, {_VECTOR: ("<f4", given.vectors.shape)}) as writer:
-        for start, vectors, _ in given.read(unit=unit):
+    with array_writer(copy, {_VECTOR: ("<f4", candidates.vectors.shape)}) as writer:
+        for start, vectors, _ in candidates.read(unit=unit):
             writer.write(_VECTOR, start, vectors)
     return side, further_ids, ArrayFile(copy)[_VECTOR]
 

@@ -97,11 +97,12 @@ def read_photographs(
                 for place, reason in unfit.items():
                     reasons[rows[places[place]]] = reason
         _refuse(photographs, reasons, refused)
-        kept = [place for place, row in enumerate(rows) if row not in reasons]
-        if kept:
-            kept_rows = np.array(rows)[kept]
-            path = Path(_name_of(photographs, kept_rows[0]))
-            yield FeatureFile(path, kept_rows.astype(str), {name: values[kept] for name, values in features.items()})
+        usable = [place for place, row in enumerate(rows) if row not in reasons]
+        if usable:
+            usable_rows = np.array(rows)[usable]
+            path = Path(_name_of(photographs, usable_rows[0]))
+            arrays = {name: values[usable] for name, values in features.items()}
+            yield FeatureFile(path, usable_rows.astype(str), arrays)
 
 
 def read_frames(
